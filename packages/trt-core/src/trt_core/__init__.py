@@ -1,0 +1,82 @@
+"""What every part of the stack shares: settings, inputs, devices, types, errors, verdicts and the TensorRT facade."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import PackageNotFoundError, version
+
+from trt_core import trt
+from trt_core.device import Device
+from trt_core.dtypes import from_trt, parse_dtype, to_trt
+from trt_core.errors import (
+    BuildError,
+    ConversionError,
+    ExecutionError,
+    ExportError,
+    IncompleteCompilationError,
+    InputError,
+    LoweringError,
+    PartitionError,
+    PlanError,
+    ProviderError,
+    SettingsError,
+    TrtError,
+)
+from trt_core.input import Input
+from trt_core.operators import canonical_operator, operator_name
+from trt_core.provider import (
+    Provider,
+    current_provider,
+    device_scope,
+    provider_identity,
+    provider_module,
+    provider_version,
+    set_provider,
+)
+from trt_core.settings import CompilationSettings
+from trt_core.settings_reader import read_settings
+from trt_core.verdicts import SUPPORTED, Reason, Verdict
+
+try:
+    __version__ = version("trt-core")
+except PackageNotFoundError:  # a source tree that is on the path without being installed
+    __version__ = "0+source"
+
+logger = logging.getLogger("torch_tensorrt")
+"""The logger of the whole stack; its name is the one that users' scripts already configure."""
+
+__all__ = [
+    "SUPPORTED",
+    "BuildError",
+    "CompilationSettings",
+    "ConversionError",
+    "Device",
+    "ExecutionError",
+    "ExportError",
+    "IncompleteCompilationError",
+    "Input",
+    "InputError",
+    "LoweringError",
+    "PartitionError",
+    "PlanError",
+    "Provider",
+    "ProviderError",
+    "Reason",
+    "SettingsError",
+    "TrtError",
+    "Verdict",
+    "canonical_operator",
+    "current_provider",
+    "device_scope",
+    "from_trt",
+    "logger",
+    "operator_name",
+    "parse_dtype",
+    "provider_identity",
+    "provider_module",
+    "provider_version",
+    "read_settings",
+    "set_provider",
+    "to_trt",
+    "trt",
+]

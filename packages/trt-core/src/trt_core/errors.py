@@ -1,0 +1,75 @@
+"""The error hierarchy. Every error says what happened, where, why, and what to do next."""
+
+from __future__ import annotations
+
+
+class TrtError(RuntimeError):
+    """Base of every error that this project raises on purpose.
+
+    Args:
+        what: What failed, as one sentence.
+        where: The place it failed at: a node, an input, a file. Left out when it is obvious.
+        why: The cause.
+        hint: What the reader can do about it.
+
+    Attributes:
+        what, where, why, hint: The parts, for programs that present errors themselves.
+    """
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.why = why
+        self.hint = hint
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        lines = [self.what]
+        for label, text in (("where", self.where), ("why", self.why), ("what to do", self.hint)):
+            if text:
+                lines.append(f"  {label}: {text}")
+        return "\n".join(lines)
+
+
+class SettingsError(TrtError, ValueError):
+    """A compilation setting has an unknown name or a value that makes no sense."""
+
+
+class InputError(TrtError, ValueError):
+    """An example input, an `Input` range or a tensor given to an engine does not fit."""
+
+
+class ProviderError(TrtError):
+    """The provider of TensorRT's API that was asked for cannot be used here."""
+
+
+class ExportError(TrtError):
+    """`torch.export` could not capture the model."""
+
+
+class LoweringError(TrtError):
+    """A lowering pass broke its contract."""
+
+
+class PartitionError(TrtError):
+    """A partition plan is not valid for its graph."""
+
+
+class IncompleteCompilationError(TrtError):
+    """`require_full_compilation` was asked for, and some nodes cannot run in an engine."""
+
+
+class ConversionError(TrtError):
+    """A node could not be converted to TensorRT layers."""
+
+
+class BuildError(TrtError):
+    """The provider refused to build an engine."""
+
+
+class PlanError(TrtError):
+    """A plan or a saved program cannot be loaded: truncated, foreign, corrupt or for another target."""
+
+
+class ExecutionError(TrtError):
+    """An engine failed while running."""

@@ -1,0 +1,199 @@
+"""What a model is compiled for: shapes, or ranges of shapes, and types of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trt_core.dtypes import dtype_name, parse_dtype
+from trt_core.errors import InputError
+
+Shape = tuple[int, ...]
+
+_FORMATS = {
+    "contiguous": torch.contiguous_format,
+    "channels_last": torch.channels_last,
+    "linear": torch.contiguous_format,
+}
+
+
+class Input:
+    """One input of a model: a fixed shape, or a range of shapes with the one to optimize for.
+
+    A dimension whose minimum and maximum agree is static. Every value lies in its range:
+    `min_shape[i] <= opt_shape[i] <= max_shape[i]`.
+
+    Args:
+        shape: The fixed shape. Give either this, or the three shapes below.
+        min_shape: Smallest extents.
+        opt_shape: Extents that the engine is tuned for.
+        max_shape: Largest extents.
+        dtype: Element type, default float32.
+        format: Memory format, `torch.contiguous_format` (default) or `torch.channels_last`.
+        name: Name of the model's argument that this input is for; it names dynamic dimensions in exported programs.
+        tensor_domain: Half-open interval `[low, high)` that example values are drawn from. Default: [0, 2).
+
+    Raises:
+        InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order.
+
+    Example:
+        >>> batch = Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3))
+        >>> batch.dynamic_axes
+        (0,)
+        >>> Input((2, 2), dtype=torch.float16).example().shape
+        torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int] | None = None,
+        *,
+        min_shape: Sequence[int] | None = None,
+        opt_shape: Sequence[int] | None = None,
+        max_shape: Sequence[int] | None = None,
+        dtype: Any = torch.float32,
+        format: Any = torch.contiguous_format,  # noqa: A002 - the name users know
+        name: str = "",
+        tensor_domain: tuple[float, float] = (0, 2),
+    ) -> None:
+        self.name = name
+        self.dtype = parse_dtype(dtype)
+        self.format = _parse_format(format)
+        low, high = tensor_domain
+        if not low < high:
+            raise InputError(f"tensor_domain {tensor_domain} is empty", where=self._where())
+        self.tensor_domain = (low, high)
+        ranges = (min_shape, opt_shape, max_shape)
+        if shape is not None:
+            if any(part is not None for part in ranges):
+                raise InputError("give either shape, or min_shape, opt_shape and max_shape", where=self._where())
+            fixed = self._read("shape", shape)
+            self.min_shape = self.opt_shape = self.max_shape = fixed
+            return
+        if any(part is None for part in ranges):
+            raise InputError(
+                "min_shape, opt_shape and max_shape belong together",
+                where=self._where(),
+                hint="give all three, or one fixed shape",
+            )
+        assert min_shape is not None and opt_shape is not None and max_shape is not None
+        self.min_shape = self._read("min_shape", min_shape)
+        self.opt_shape = self._read("opt_shape", opt_shape)
+        self.max_shape = self._read("max_shape", max_shape)
+        self._check_ranges()
+
+    @classmethod
+    def from_tensor(cls, tensor: torch.Tensor, *, name: str = "") -> Input:
+        """Returns a static input with the tensor's shape, type and memory format."""
+        channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
+        channels_last = channels_last and tensor.is_contiguous(memory_format=torch.channels_last)
+        return cls(
+            tuple(tensor.shape),
+            dtype=tensor.dtype,
+            format=torch.channels_last if channels_last else torch.contiguous_format,
+            name=name,
+        )
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any dimension has a range."""
+        return self.min_shape != self.max_shape
+
+    @property
+    def dynamic_axes(self) -> tuple[int, ...]:
+        """Axes whose minimum and maximum differ."""
+        return tuple(axis for axis, low in enumerate(self.min_shape) if low != self.max_shape[axis])
+
+    @property
+    def shape(self) -> Shape:
+        """The shape, with -1 for dynamic dimensions."""
+        return tuple(-1 if low != high else low for low, high in zip(self.min_shape, self.max_shape, strict=True))
+
+    def example(self, which: str = "opt", device: Any = "cpu") -> torch.Tensor:
+        """Makes an example tensor.
+
+        Args:
+            which: `"min"`, `"opt"` or `"max"`: which of the shapes.
+            device: Where the tensor lives.
+
+        Returns:
+            A tensor of values uniform in `tensor_domain` (integers for integer types, both values for bool).
+
+        Raises:
+            InputError: `which` is none of the three.
+        """
+        if which not in ("min", "opt", "max"):
+            raise InputError(f"no {which!r} shape", where=self._where(), hint="choose min, opt or max")
+        shape: Shape = getattr(self, f"{which}_shape")
+        low, high = self.tensor_domain
+        if self.dtype.is_floating_point or self.dtype.is_complex:
+            values = torch.rand(shape, device=device) * (high - low) + low
+        else:
+            values = torch.randint(int(low), max(int(high), int(low) + 1), shape, device=device)
+        values = values.to(self.dtype)
+        return values.to(memory_format=self.format) if values.dim() == 4 else values
+
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Whether a shape lies in the range."""
+        return len(shape) == len(self.min_shape) and all(
+            low <= extent <= high for low, extent, high in zip(self.min_shape, shape, self.max_shape, strict=True)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Input) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        if self.is_dynamic:
+            shapes = f"min_shape={self.min_shape}, opt_shape={self.opt_shape}, max_shape={self.max_shape}"
+        else:
+            shapes = f"shape={self.opt_shape}"
+        name = f", name={self.name!r}" if self.name else ""
+        return f"Input({shapes}, dtype={dtype_name(self.dtype)}{name})"
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.min_shape, self.opt_shape, self.max_shape, self.dtype, self.format, self.name)
+
+    def _where(self) -> str:
+        return f"Input {self.name!r}" if self.name else "Input"
+
+    def _read(self, label: str, shape: Sequence[int]) -> Shape:
+        try:
+            extents = tuple(int(extent) for extent in shape)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{label}={shape!r} is not a shape", where=self._where(), why=str(error)) from error
+        if any(extent < 0 for extent in extents):
+            raise InputError(
+                f"{label}={extents} has a negative extent",
+                where=self._where(),
+                hint="give a range with min_shape, opt_shape and max_shape to make a dimension dynamic",
+            )
+        return extents
+
+    def _check_ranges(self) -> None:
+        ranks = {len(self.min_shape), len(self.opt_shape), len(self.max_shape)}
+        if len(ranks) != 1:
+            raise InputError(
+                "min_shape, opt_shape and max_shape differ in rank",
+                where=self._where(),
+                why=f"{self.min_shape}, {self.opt_shape}, {self.max_shape}",
+            )
+        for axis, (low, best, high) in enumerate(zip(self.min_shape, self.opt_shape, self.max_shape, strict=True)):
+            if not low <= best <= high:
+                raise InputError(
+                    f"dimension {axis} is out of order: min {low}, opt {best}, max {high}",
+                    where=self._where(),
+                    hint="keep min <= opt <= max in every dimension",
+                )
+
+
+def _parse_format(spec: Any) -> torch.memory_format:
+    if isinstance(spec, torch.memory_format):
+        return spec
+    if isinstance(spec, str) and spec in _FORMATS:
+        return _FORMATS[spec]
+    raise InputError(f"unknown memory format {spec!r}", hint=f"choose one of {', '.join(_FORMATS)}")

@@ -1,0 +1,224 @@
+"""Verdicts: whether a node can run in an engine and, if not, why.
+
+A verdict is data. Computing one never raises; any doubt is a refusal, and the node runs in PyTorch.
+The reason codes below are stable: scripts may match on them, and each has a page in the documentation.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+
+class Reason(enum.Enum):
+    """Why a node runs in PyTorch. The value is (code, title, explanation, advice)."""
+
+    NO_CONVERTER = (
+        "TRT-F001",
+        "No converter",
+        "No converter is registered for this operator, and lowering has no decomposition that reaches one.",
+        "Register a converter for it, or accept that it runs in PyTorch.",
+    )
+    FORCED_OPERATOR = (
+        "TRT-F002",
+        "Operator kept in PyTorch by a setting",
+        "The operator is listed in `torch_executed_ops`.",
+        "Remove it from the setting to let it be converted.",
+    )
+    FORCED_MODULE = (
+        "TRT-F003",
+        "Module kept in PyTorch by a setting",
+        "The node belongs to a module listed in `torch_executed_modules`.",
+        "Remove the module from the setting to let it be converted.",
+    )
+    DISABLED_CONVERTER = (
+        "TRT-F004",
+        "Converter disabled",
+        "A converter exists and has been disabled from outside.",
+        "Enable it again in the registry.",
+    )
+    UNSUPPORTED_DTYPE = (
+        "TRT-F010",
+        "Unsupported data type",
+        "TensorRT has no such type for this operator (float64 and complex have none at all).",
+        "Cast the tensors, or set `truncate_long_and_double` for float64.",
+    )
+    UNSUPPORTED_RANK = (
+        "TRT-F011",
+        "Unsupported rank",
+        "TensorRT tensors have at most 8 dimensions, and some layers want a minimum rank.",
+        "Reshape around the operator.",
+    )
+    EMPTY_TENSOR = (
+        "TRT-F012",
+        "Zero-size tensor",
+        "The operator works on a tensor with no elements, which its layer cannot represent.",
+        "Nothing to do: such nodes cost next to nothing in PyTorch.",
+    )
+    DYNAMIC_SHAPE = (
+        "TRT-F020",
+        "No dynamic shapes",
+        "The converter of this operator needs static extents where the graph has symbolic ones.",
+        "Compile with static shapes, or make the named dimension static.",
+    )
+    DATA_DEPENDENT_SHAPE = (
+        "TRT-F021",
+        "Data-dependent shape",
+        "The extent of the result depends on the values of a tensor.",
+        "Keep it in PyTorch, or bound the result.",
+    )
+    NOT_CONSTANT = (
+        "TRT-F022",
+        "Argument is not a constant",
+        "An argument that TensorRT needs at build time is computed by the graph.",
+        "Make the argument a Python number or a parameter.",
+    )
+    UNSUPPORTED_ARGUMENT = (
+        "TRT-F030",
+        "Unsupported argument",
+        "An argument has a value that TensorRT's layers cannot express exactly.",
+        "Change the argument, or accept that the node runs in PyTorch.",
+    )
+    TENSORRT_LIMIT = (
+        "TRT-F031",
+        "TensorRT limit",
+        "The node exceeds a documented limit of TensorRT.",
+        "Reduce the size that the message names.",
+    )
+    PROVIDER_VERSION = (
+        "TRT-F032",
+        "Needs another TensorRT version",
+        "The layer that expresses this operator is not in the version in use.",
+        "Install a TensorRT that has it.",
+    )
+    CHECK_FAILED = (
+        "TRT-F040",
+        "Support check failed",
+        "The support check raised an exception, so it counts as a refusal.",
+        "This is a defect of the converter: report it with the message.",
+    )
+    CONVERSION_FAILED = (
+        "TRT-F041",
+        "Conversion failed",
+        "The converter accepted the node and then failed on it; the graph was partitioned again without it.",
+        "This is a defect of the converter: report it with the message.",
+    )
+    BUILD_FAILED = (
+        "TRT-F042",
+        "Engine build failed",
+        "The provider could not build the engine of this block, so the block runs in PyTorch.",
+        "Read the provider's message; `pass_through_build_failures=True` turns it into an error.",
+    )
+    UNSUPPORTED_VALUE = (
+        "TRT-F050",
+        "Not a tensor",
+        "The node takes or returns something that is not a tensor, a number or a list of them.",
+        "Nothing to do: such nodes run in PyTorch.",
+    )
+    MUTATION = (
+        "TRT-F051",
+        "Changes a tensor in place",
+        "The node writes to an input, a buffer or a view that others see.",
+        "Write the model functionally, or accept that the node runs in PyTorch.",
+    )
+    SIDE_EFFECT = (
+        "TRT-F052",
+        "Side effect or randomness",
+        "The node must run exactly once and in order, with PyTorch's own generator.",
+        "Nothing to do: such nodes run in PyTorch.",
+    )
+    HIGHER_ORDER = (
+        "TRT-F053",
+        "Control flow",
+        "The node calls sub-graphs (`cond`, `while_loop`, `map`).",
+        "Keep control flow out of the compiled region.",
+    )
+    UNBOUND_ARGUMENTS = (
+        "TRT-F054",
+        "Arguments do not match the schema",
+        "The arguments of the node could not be bound to the operator's schema.",
+        "The graph is malformed: report how it was made.",
+    )
+    SMALL_BLOCK = (
+        "TRT-F060",
+        "Block too small",
+        "The node can be converted, but its block has fewer operators than `min_block_size`.",
+        "Lower `min_block_size`.",
+    )
+    NO_COMPUTATION = (
+        "TRT-F061",
+        "Block without computation",
+        "The node can be converted, but its block only moves or names data.",
+        "Nothing to do: an engine would cost more than it saves.",
+    )
+
+    @property
+    def code(self) -> str:
+        """Stable code, `TRT-F` and three digits."""
+        return self.value[0]
+
+    @property
+    def title(self) -> str:
+        """A few words, as the heading of the reason's page."""
+        return self.value[1]
+
+    @property
+    def explanation(self) -> str:
+        """What the reason means, in one or two sentences."""
+        return self.value[2]
+
+    @property
+    def advice(self) -> str:
+        """What a user can do about it."""
+        return self.value[3]
+
+    @classmethod
+    def from_code(cls, code: str) -> Reason:
+        """Returns the reason with that code.
+
+        Raises:
+            KeyError: No reason has the code.
+        """
+        for reason in cls:
+            if reason.code == code:
+                return reason
+        raise KeyError(code)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a node can run in an engine.
+
+    Attributes:
+        supported: True when it can.
+        reason: The stable reason of a refusal, None when supported.
+        message: What exactly stands in the way on this node; empty when supported.
+        source: `file:line` of the model's code that made the node; empty when unknown.
+    """
+
+    supported: bool
+    reason: Reason | None = None
+    message: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.supported != (self.reason is None):
+            raise ValueError("a verdict has a reason exactly when it is a refusal")
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+    @property
+    def code(self) -> str:
+        """The reason's code, or an empty string when supported."""
+        return self.reason.code if self.reason else ""
+
+    @staticmethod
+    def refuse(reason: Reason, message: str = "", source: str = "") -> Verdict:
+        """Returns a refusal; without a message the reason's explanation is used."""
+        return Verdict(False, reason, message or reason.explanation, source)
+
+
+SUPPORTED: Final = Verdict(True)
+"""The verdict of a node that can run in an engine."""
