@@ -1,0 +1,319 @@
+"""The plan container: a JSON structure and raw weights behind a checksummed header. No pickle.
+
+Layout, little endian::
+
+    0    magic             8 bytes
+    8    format version    u32
+    12   header bytes      u32, always 128
+    16   total bytes       u64
+    24   structure offset  u64   JSON, UTF-8, padded with spaces
+    32   structure bytes   u64
+    40   weights offset    u64   a safetensors segment: u64 length, JSON table, raw data
+    48   weights bytes     u64
+    56   checksum          32 bytes
+
+The raw data start at a multiple of 64 bytes and so does every tensor, so weights are used in place.
+The checksum is SHA-256 over the header (with a zero checksum) and the SHA-256 of each 16 MiB chunk that
+follows, so chunks are hashed on several threads and every byte of the plan is covered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final
+
+import numpy
+import torch
+
+from trt_portable.errors import PortableError
+from trt_portable.host_memory import IHostMemory
+from trt_portable.memory import wrap_address
+
+MAGIC: Final = b"TRTPORT\n"
+FORMAT_VERSION: Final = 1
+# What a reader of this version understands; a plan that uses anything else is refused by name.
+KNOWN_FEATURES: Final = frozenset({"loops", "conditionals", "plugins", "stripped"})
+
+_HEADER: Final = struct.Struct("<8sIIQQQQQ32s")
+_HEADER_BYTES: Final = 128
+_ALIGNMENT: Final = 64
+_CHUNK_BYTES: Final = 16 << 20
+_MAX_HASH_THREADS: Final = 8
+_CHECKSUM_OFFSET: Final = 56
+_CHECKSUM_BYTES: Final = 32
+
+_SAFETENSORS_NAMES: Final[dict[torch.dtype, str]] = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int8: "I8",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e8m0fnu: "F8_E8M0",
+}
+_TORCH_TYPES: Final = {name: dtype for dtype, name in _SAFETENSORS_NAMES.items()}
+
+
+class PlanError(PortableError):
+    """Bytes are not a plan that this version can run; the message says what does not match."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan that was read and verified.
+
+    Attributes:
+        structure: What the JSON part says.
+        weights: Host tensors by name: views of the plan's own bytes.
+        data: The region of raw weights, uint8, which holds every tensor of `weights`.
+        offsets: First byte of each tensor inside `data`.
+        owner: The buffer that the views look into; must live as long as they do.
+    """
+
+    structure: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+    data: torch.Tensor
+    offsets: dict[str, int]
+    owner: object
+
+
+def provider_version() -> str:
+    """Version of the installed distribution, or of a source tree that is not installed."""
+    try:
+        return metadata.version("trt-portable")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+def write_plan(
+    structure: Mapping[str, Any], weights: Mapping[str, torch.Tensor], features: Iterable[str] = ()
+) -> IHostMemory:
+    """Serializes a plan straight into one buffer of its final size.
+
+    Args:
+        structure: JSON-compatible description of the engine.
+        weights: Tensors by name, on any device; copied once.
+        features: Names out of `KNOWN_FEATURES` that a reader must understand.
+    """
+    document = {
+        "provider": "trt_portable",
+        "provider_version": provider_version(),
+        "torch_version": str(torch.__version__),
+        "features": sorted(features),
+        **structure,
+    }
+    text = _padded(json.dumps(document, separators=(",", ":")).encode())
+    table, offsets, data_bytes = _tensor_table(weights)
+    structure_offset = _HEADER_BYTES
+    weights_offset = structure_offset + len(text)
+    weights_bytes = len(table) + data_bytes
+    total = weights_offset + weights_bytes
+    memory = IHostMemory(total)
+    memory[structure_offset : structure_offset + len(text)] = text
+    memory[weights_offset : weights_offset + len(table)] = table
+    view = memory.as_tensor()
+    data_offset = weights_offset + len(table)
+    for name, tensor in weights.items():
+        if tensor.numel():
+            begin = data_offset + offsets[name]
+            target = view[begin : begin + tensor.nbytes].view(tensor.dtype)
+            target.copy_(tensor.detach().reshape(-1))
+    _HEADER.pack_into(
+        memory,
+        0,
+        MAGIC,
+        FORMAT_VERSION,
+        _HEADER_BYTES,
+        total,
+        structure_offset,
+        len(text),
+        weights_offset,
+        weights_bytes,
+        bytes(_CHECKSUM_BYTES),
+    )
+    digest = _checksum(memoryview(memory))
+    memory[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + _CHECKSUM_BYTES] = digest
+    return memory
+
+
+def read_plan(buffer: Any) -> Plan:
+    """Verifies a plan and opens its parts in place.
+
+    Memory that cannot change under the engine (``bytes``, other read-only buffers, `IHostMemory`) is
+    used without a copy; any other buffer is copied once, because its owner may write to it later.
+
+    Args:
+        buffer: A bytes-like object.
+
+    Raises:
+        PlanError: The bytes are truncated, corrupted, foreign, or need a newer version.
+        TypeError: Not a bytes-like object.
+    """
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise PlanError("the serialized engine must be one contiguous block of bytes")
+    view = view.cast("B")
+    owner: object = buffer
+    if not (view.readonly or isinstance(buffer, IHostMemory)):
+        owner = bytes(view)
+        view = memoryview(owner)
+    bounds = _check_header(view)
+    structure = _parse_structure(bytes(view[bounds.structure]))
+    data, weights, offsets = _open_weights(view, bounds.weights)
+    return Plan(structure, weights, data, offsets, owner)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    structure: slice
+    weights: slice
+
+
+def _check_header(view: memoryview) -> _Bounds:
+    size = view.nbytes
+    if size < len(MAGIC) or bytes(view[: len(MAGIC)]) != MAGIC:
+        found = bytes(view[: len(MAGIC)])
+        raise PlanError(
+            f"not a trt-portable plan: it starts with {found!r} instead of {MAGIC!r}; a plan built by "
+            "TensorRT itself needs the tensorrt provider"
+        )
+    if size < _HEADER_BYTES:
+        raise PlanError(f"truncated: {size} bytes, but the header alone has {_HEADER_BYTES}")
+    fields = _HEADER.unpack_from(view, 0)
+    _, version, header_bytes, total, structure_at, structure_bytes = fields[:6]
+    weights_at, weights_bytes, checksum = fields[6:]
+    if version > FORMAT_VERSION:
+        raise PlanError(
+            f"plan format {version} is newer than {FORMAT_VERSION}, the newest that this version reads; "
+            "install the trt-portable that wrote it, or build the engine again"
+        )
+    if version < 1 or header_bytes != _HEADER_BYTES:
+        raise PlanError(f"corrupted header: format {version}, header of {header_bytes} bytes")
+    if total != size:
+        kind = "truncated" if size < total else "followed by foreign bytes"
+        raise PlanError(f"{kind}: the header announces {total} bytes, the buffer has {size}")
+    if _checksum(view) != checksum:
+        raise PlanError("corrupted: the checksum does not match the content")
+    structure = slice(structure_at, structure_at + structure_bytes)
+    weights = slice(weights_at, weights_at + weights_bytes)
+    if not (_HEADER_BYTES <= structure.start <= structure.stop <= weights.start):
+        raise PlanError("corrupted header: the structure lies outside the plan")
+    if weights.stop != total:
+        raise PlanError("corrupted header: the weights do not end with the plan")
+    return _Bounds(structure, weights)
+
+
+def _parse_structure(text: bytes) -> dict[str, Any]:
+    try:
+        structure = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"the structure is not JSON: {error}") from error
+    if not isinstance(structure, dict) or structure.get("provider") != "trt_portable":
+        raise PlanError("the structure does not describe a trt-portable engine")
+    unknown = sorted(set(structure.get("features", ())) - KNOWN_FEATURES)
+    if unknown:
+        raise PlanError(
+            f"the plan (written by trt-portable {structure.get('provider_version')}) uses features that "
+            f"this version, {provider_version()}, does not know: {', '.join(unknown)}"
+        )
+    return structure
+
+
+def _tensor_table(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, int], int]:
+    """The safetensors table of contents, each tensor's first byte, and the size of the data."""
+    entries: dict[str, Any] = {}
+    offsets: dict[str, int] = {}
+    end = 0
+    for name, tensor in weights.items():
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        if begin > end:  # safetensors allows no holes, so padding is a tensor of its own
+            entries[f"__pad__{len(entries)}"] = {
+                "dtype": "U8",
+                "shape": [begin - end],
+                "data_offsets": [end, begin],
+            }
+        end = begin + tensor.nbytes
+        offsets[name] = begin
+        entries[name] = {
+            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    table = json.dumps(entries, separators=(",", ":")).encode()
+    table = table + b" " * (-(len(table) + 8) % _ALIGNMENT)
+    return struct.pack("<Q", len(table)) + table, offsets, end
+
+
+def _open_weights(
+    view: memoryview, bounds: slice
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, int]]:
+    try:
+        (table_bytes,) = struct.unpack_from("<Q", view, bounds.start)
+        data_at = bounds.start + 8 + table_bytes
+        if data_at > bounds.stop:
+            raise PlanError("corrupted: the table of weights is longer than the weights")
+        entries = json.loads(bytes(view[bounds.start + 8 : data_at]))
+        data = _bytes_tensor(view[data_at : bounds.stop])
+        weights, offsets = {}, {}
+        for name, entry in entries.items():
+            if name.startswith("__pad__"):
+                continue
+            begin, end = entry["data_offsets"]
+            if not 0 <= begin <= end <= data.numel():
+                raise PlanError(f"corrupted: weights {name!r} lie outside the plan")
+            tensor = data[begin:end].view(_TORCH_TYPES[entry["dtype"]])
+            weights[name] = tensor.view(entry["shape"])
+            offsets[name] = begin
+    except PlanError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, struct.error) as error:
+        raise PlanError(f"corrupted table of weights: {error!r}") from error
+    return data, weights, offsets
+
+
+def _bytes_tensor(view: memoryview) -> torch.Tensor:
+    """A buffer as a uint8 tensor; by address, since PyTorch's own adapter objects to read-only memory."""
+    if not view.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    address = _address_of(view)
+    if address % 16:  # vector instructions of some kernels want aligned operands
+        return torch.tensor(bytearray(view), dtype=torch.uint8)
+    return wrap_address(address, (view.nbytes,), torch.uint8, torch.device("cpu"))
+
+
+def _address_of(view: memoryview) -> int:
+    address: int = numpy.frombuffer(view, dtype=numpy.uint8).__array_interface__["data"][0]
+    return address
+
+
+def _padded(text: bytes) -> bytes:
+    return text + b" " * (-len(text) % _ALIGNMENT)
+
+
+def _checksum(view: memoryview) -> bytes:
+    header = bytearray(view[:_HEADER_BYTES])
+    header[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + _CHECKSUM_BYTES] = bytes(_CHECKSUM_BYTES)
+    digest = hashlib.sha256(header)
+    starts = range(_HEADER_BYTES, view.nbytes, _CHUNK_BYTES)
+
+    def chunk_digest(start: int) -> bytes:
+        return hashlib.sha256(view[start : start + _CHUNK_BYTES]).digest()
+
+    if len(starts) > 1:
+        with ThreadPoolExecutor(min(_MAX_HASH_THREADS, os.cpu_count() or 1)) as threads:
+            digests = list(threads.map(chunk_digest, starts))
+    else:
+        digests = [chunk_digest(start) for start in starts]
+    for part in digests:
+        digest.update(part)
+    return digest.digest()

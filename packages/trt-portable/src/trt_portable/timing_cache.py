@@ -1,0 +1,163 @@
+"""Timing cache: how long each tactic took, by what was timed and where."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from trt_portable.host_memory import IHostMemory
+
+_MAGIC: Final = b"TRTPTIME"
+_KEY_BYTES: Final = 16
+
+
+class TimingCacheKey:
+    """Identity of one timed thing: 16 bytes, written as ``0x`` and 32 hexadecimal digits."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) != _KEY_BYTES:
+            raise ValueError(f"a timing cache key has {_KEY_BYTES} bytes, not {len(data)}")
+        self._data = bytes(data)
+
+    @staticmethod
+    def parse(text: str) -> TimingCacheKey:
+        """Reads the text form.
+
+        Raises:
+            ValueError: Not ``0x`` and 32 hexadecimal digits.
+        """
+        digits = text[2:] if text[:2] in ("0x", "0X") else ""
+        if len(digits) != 2 * _KEY_BYTES:
+            raise ValueError(f"not 0x and {2 * _KEY_BYTES} hexadecimal digits: {text!r}")
+        return TimingCacheKey(bytes.fromhex(digits))
+
+    @staticmethod
+    def of(*parts: str) -> TimingCacheKey:
+        """The key of something described by texts."""
+        digest = hashlib.sha256("\0".join(parts).encode())
+        return TimingCacheKey(digest.digest()[:_KEY_BYTES])
+
+    def __str__(self) -> str:
+        return "0x" + self._data.hex()
+
+    def __repr__(self) -> str:
+        return f"TimingCacheKey({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TimingCacheKey) and self._data == other._data
+
+    def __hash__(self) -> int:
+        return hash(self._data)
+
+
+class TimingCacheValue:
+    """The tactic that was fastest, by hash, and its time in milliseconds."""
+
+    __slots__ = ("tacticHash", "timingMSec")
+
+    def __init__(self, arg0: int, arg1: float) -> None:
+        self.tacticHash = int(arg0)
+        self.timingMSec = float(arg1)
+
+    def __repr__(self) -> str:
+        return f"TimingCacheValue({self.tacticHash}, {self.timingMSec})"
+
+
+def environment() -> dict[str, str]:
+    """What makes timings comparable: PyTorch's version and the processor."""
+    device = torch.backends.cpu.get_cpu_capability()
+    if torch.cuda.is_available():
+        device = f"{device}, {torch.cuda.get_device_name()}"
+    return {"torch": str(torch.__version__), "device": device}
+
+
+class ITimingCache:
+    """Timings by key; made by `IBuilderConfig.create_timing_cache`, shared by any number of builds."""
+
+    def __init__(self, made_in: Mapping[str, str] | None = None) -> None:
+        self._entries: dict[TimingCacheKey, TimingCacheValue] = {}
+        self._made_in = dict(made_in) if made_in is not None else environment()
+
+    @staticmethod
+    def _deserialize(blob: Any) -> ITimingCache:
+        """Reads what `serialize` wrote; empty bytes give an empty cache.
+
+        Raises:
+            ValueError: Not a timing cache, or a damaged one.
+        """
+        data = bytes(blob)
+        if not data:
+            return ITimingCache()
+        head = len(_MAGIC) + hashlib.sha256().digest_size
+        if not data.startswith(_MAGIC):
+            raise ValueError("not a timing cache of trt-portable")
+        if hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
+            raise ValueError("the timing cache is truncated or corrupted")
+        document = json.loads(data[head:])
+        cache = ITimingCache(document["made_in"])
+        for key, (tactic, milliseconds) in document["entries"].items():
+            cache._entries[TimingCacheKey.parse(key)] = TimingCacheValue(tactic, milliseconds)
+        return cache
+
+    def serialize(self) -> IHostMemory:
+        """The cache as bytes."""
+        entries = {
+            str(key): [value.tacticHash, value.timingMSec] for key, value in self._entries.items()
+        }
+        text = json.dumps({"made_in": self._made_in, "entries": entries}).encode()
+        return IHostMemory(_MAGIC + hashlib.sha256(text).digest() + text)
+
+    def matches(self) -> bool:
+        """Whether the timings were taken with this PyTorch on this processor."""
+        return self._made_in == environment()
+
+    def combine(self, input_cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        """Adds another cache's entries; where both know a key, this cache's entry stays.
+
+        Returns:
+            False when the caches stem from different environments and that is not ignored.
+        """
+        if not ignore_mismatch and input_cache._made_in != self._made_in:
+            return False
+        self._entries = {**input_cache._entries, **self._entries}
+        return True
+
+    def reset(self) -> bool:
+        """Forgets all entries."""
+        self._entries.clear()
+        return True
+
+    def queryKeys(self) -> list[TimingCacheKey]:
+        """All keys."""
+        return list(self._entries)
+
+    def query(self, key: TimingCacheKey) -> TimingCacheValue | None:
+        """The entry of a key, or None."""
+        value = self._entries.get(key)
+        return None if value is None else TimingCacheValue(value.tacticHash, value.timingMSec)
+
+    def update(self, key: TimingCacheKey, value: TimingCacheValue) -> bool:
+        """Replaces the entry of a known key; a time of NaN removes it.
+
+        Returns:
+            False when the key is unknown or the time is not a time.
+        """
+        if key not in self._entries:
+            return False
+        if math.isnan(value.timingMSec):
+            del self._entries[key]
+            return True
+        if not math.isfinite(value.timingMSec) or value.timingMSec < 0.0:
+            return False
+        self._record(key, value)
+        return True
+
+    def _record(self, key: TimingCacheKey, value: TimingCacheValue) -> None:
+        self._entries[key] = value
