@@ -98,6 +98,7 @@ def _add_exported(symbols: dict[str, Bounds], extent: torch.SymInt) -> None:
             continue
         known = shape_env.var_to_range.get(symbol)
         low = max(_finite(known.lower, 0), 0) if known is not None else 0
+        low = 1 if low == 2 else low  # export assumes at least 2 while tracing, and allows 1 when it runs
         high = _finite(known.upper, UNBOUNDED) if known is not None else UNBOUNDED
         hint = _hint(shape_env, symbol)
         symbols[name] = low, min(max(hint if hint is not None else low, low), high), high
