@@ -9,22 +9,24 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Union
+from typing import Any, Final
 
 import torch
 
-Extent = Union[int, str, list[Any], None]
+Extent = int | str | list[Any] | None
 """An int; the name of a symbol; `[operator, operand, ...]`; or None for an extent that depends on data."""
 
-Number = Union[int, torch.SymInt]
+Number = int | torch.SymInt
 
 
 def _maximum(left: Number, right: Number) -> Number:
-    return torch.sym_max(left, right)
+    largest: Number = torch.sym_max(left, right)
+    return largest
 
 
 def _minimum(left: Number, right: Number) -> Number:
-    return torch.sym_min(left, right)
+    smallest: Number = torch.sym_min(left, right)
+    return smallest
 
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {

@@ -73,7 +73,8 @@ class ShapeRanges:
         from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # sympy is costly to import
 
         ranges = {
-            symbol: ValueRanges(*(self.symbols.get(str(symbol), (0, 1, UNBOUNDED))[::2])) for symbol in expr.free_symbols
+            symbol: ValueRanges(*(self.symbols.get(str(symbol), (0, 1, UNBOUNDED))[::2]))
+            for symbol in expr.free_symbols
         }
         found = bound_sympy(expr, ranges)
         return max(_finite(found.lower, 0), 0), _finite(found.upper, UNBOUNDED)
@@ -87,7 +88,8 @@ def _symbolic_values(value: Any) -> Iterable[torch.SymInt]:
     if isinstance(value, torch.SymInt):
         yield value
     elif isinstance(value, torch.Tensor):
-        yield from (extent for extent in value.shape if isinstance(extent, torch.SymInt))
+        extents: Iterable[int | torch.SymInt] = value.shape
+        yield from (extent for extent in extents if isinstance(extent, torch.SymInt))
 
 
 def _add_exported(symbols: dict[str, Bounds], extent: torch.SymInt) -> None:

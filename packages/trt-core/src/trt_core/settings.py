@@ -179,4 +179,10 @@ def _spell(value: Any) -> str:
     return str(value) if isinstance(value, (Device, str)) else repr(value)
 
 
-_SHORT = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int8: "i8", torch.float8_e4m3fn: "f8"}
+_SHORT = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.float8_e4m3fn: "f8",
+}

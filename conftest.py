@@ -1,0 +1,37 @@
+"""What every test of the workspace shares: one thread, repeatable properties, GPU tests only where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+hypothesis.settings.register_profile(
+    "repeatable",
+    deadline=None,  # the first example pays for imports and kernels' first use
+    derandomize=True,
+    database=None,
+    print_blob=True,
+)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the tests marked `gpu` where there is no CUDA device."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Makes random inputs the same in every run and in any order of the tests."""
+    torch.manual_seed(0)

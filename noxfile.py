@@ -1,0 +1,126 @@
+"""Development sessions. Run them through the workspace's environment: `uv run nox -s tests`.
+
+Sessions without a Python version use the environment that `uv run` has made, so they start at once. The cells of the
+test matrix and the wheels get fresh environments.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "uv"
+nox.options.error_on_external_run = False
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["tests", "lint", "typecheck", "docs"]
+
+ROOT = Path(__file__).parent
+PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+TORCHES = ("2.11", "2.13", "2.15")
+TEST_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def require_workspace(session: nox.Session) -> None:
+    """Stops a session that needs the workspace's environment and runs outside it."""
+    if importlib.util.find_spec("trt_core") is None:
+        session.error("the packages are not installed here: run `uv run nox` in place of `nox`")
+
+
+def workers() -> list[str]:
+    """Returns the pytest options that spread tests over the processors, at most four."""
+    count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
+    return ["-n", str(count), "--dist", "worksteal"] if count > 1 else []
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the test suite in the default cell: the workspace's environment.
+
+    Arguments after `--` go to pytest. Other cells: `nox -s tests-3.10-torch2.11`; all of them: `nox -t matrix`.
+    """
+    require_workspace(session)
+    arguments = session.posargs or ["-q", *workers()]
+    session.run(sys.executable, "-m", "pytest", *arguments, env=TEST_ENVIRONMENT)
+
+
+def add_cell(python: str, torch: str) -> None:
+    """Adds the session that runs the test suite with one Python and one PyTorch release."""
+
+    def cell(session: nox.Session) -> None:
+        session.env.update(TEST_ENVIRONMENT)
+        with session.chdir(session.create_tmp()):  # away from the workspace, whose constraints pin the default cell
+            session.install(
+                *(argument for path in PACKAGES for argument in ("-e", str(path))),
+                f"torch=={torch}.*",
+                "torchvision>=0.26",
+                "transformers",
+                "--group",
+                f"{ROOT / 'pyproject.toml'}:test",
+            )
+        session.run("python", "-m", "pytest", *(session.posargs or ["-q", *workers()]))
+
+    cell.__doc__ = f"Run the test suite on Python {python} with PyTorch {torch}."
+    nox.session(name=f"tests-{python}-torch{torch}", python=python, tags=["matrix"], default=False)(cell)
+
+
+for _python in PYTHONS:
+    for _torch in TORCHES:
+        add_cell(_python, _torch)
+
+
+@nox.session(venv_backend="none")
+def wheels(session: nox.Session) -> None:
+    """Build every wheel, install each alone without the source tree, run its own tests there."""
+    session.run(sys.executable, "tools/check_wheels.py", *session.posargs, env=TEST_ENVIRONMENT)
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Check formatting, style and the versions that are written in several places."""
+    session.run(sys.executable, "-m", "ruff", "format", "--check", ".")
+    session.run(sys.executable, "-m", "ruff", "check", ".")
+    session.run(sys.executable, "tools/versions.py", "--check")
+
+
+@nox.session(venv_backend="none")
+def typecheck(session: nox.Session) -> None:
+    """Check the types of every package and of the tools, strictly."""
+    require_workspace(session)
+    sources = [str(path / "src") for path in PACKAGES]
+    session.run(sys.executable, "-m", "mypy", *sources, "tools", "noxfile.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Build the documentation, with every warning an error, and run the examples in it."""
+    require_workspace(session)
+    output = ROOT / "docs" / "_build"
+    shutil.rmtree(output, ignore_errors=True)
+    for builder in ("html", "doctest"):
+        session.run(
+            sys.executable,
+            *("-m", "sphinx", "-n", "-W", "--keep-going", "-q", "-b", builder),
+            *("-d", str(output / "doctrees"), str(ROOT / "docs"), str(output / builder)),
+            env=TEST_ENVIRONMENT,
+        )
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks of `tools/bench`; arguments after `--` choose which."""
+    require_workspace(session)
+    session.run(sys.executable, "-m", "tools.bench", *session.posargs, env=TEST_ENVIRONMENT)
+
+
+@nox.session(venv_backend="none", default=False)
+def gpu(session: nox.Session) -> None:
+    """Run the tests that need a CUDA device."""
+    require_workspace(session)
+    session.run(sys.executable, "-m", "pytest", "-m", "gpu", *session.posargs)
