@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -100,8 +102,19 @@ def _retired(what: str, instead: str) -> None:
     warnings.warn(
         f"{what} is retired and goes in version {REMOVAL_VERSION}; write {instead}",
         DeprecationWarning,
-        stacklevel=5,
+        stacklevel=_level_of_caller(),
     )
+
+
+def _level_of_caller() -> int:
+    """Stack level, seen from the caller of this function, of the first frame outside this project."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _PROJECT.match(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+_PROJECT = re.compile(r"trt_[a-z]+(\.|$)")
 
 
 def _read_value(name: str, value: Any) -> Any:
@@ -112,7 +125,7 @@ def _read_value(name: str, value: Any) -> Any:
         return reader(value)
     except SettingsError:
         raise
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise SettingsError(f"{name}={value!r} cannot be read", where="compilation settings", why=str(error)) from error
 
 

@@ -1,0 +1,30 @@
+"""Converters from PyTorch operators to TensorRT layers, the registry they live in, and the block-to-engine builder."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from trt_converters.build import BuiltEngine, build_block
+from trt_converters.call import Call
+from trt_converters.context import ConversionContext
+from trt_converters.registry import DYNAMO_CONVERTERS, Converter, ConverterRegistry, converter
+from trt_converters.support import ConverterSupport, load_converters, preserve_predicate
+
+try:
+    __version__ = version("trt-converters")
+except PackageNotFoundError:  # a source tree that is on the path without being installed
+    __version__ = "0+source"
+
+__all__ = [
+    "DYNAMO_CONVERTERS",
+    "BuiltEngine",
+    "Call",
+    "ConversionContext",
+    "Converter",
+    "ConverterRegistry",
+    "ConverterSupport",
+    "build_block",
+    "converter",
+    "load_converters",
+    "preserve_predicate",
+]

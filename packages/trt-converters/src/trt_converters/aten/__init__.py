@@ -1,0 +1,16 @@
+"""Converters of PyTorch's operators, one function per operator, one module per family.
+
+A converter is named after its operator, its parameters mirror the schema, and the schema is the first line of its
+docstring. Importing a module registers its converters; `load` imports all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def load() -> None:
+    """Imports every family, once."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

@@ -1,0 +1,131 @@
+"""Builds the engine of a block: convert, set the optimization profile, let the provider build."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.builder_options import configure
+from trt_converters.interpreter import BlockInterpreter
+from trt_converters.logger import RecordingLogger
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
+from trt_core.ranges import Bounds, ShapeRanges
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """An engine, as the provider serialized it, and what a runtime must know to run it.
+
+    Attributes:
+        name: Name of the block.
+        plan: The provider's plan, an object with the buffer protocol.
+        input_names, output_names: Names of the bindings, in the block's order.
+        inputs, outputs: Metadata of the bindings (`FakeTensor`s), in the same order.
+        profile: (min, opt, max) shapes of the inputs, by name.
+        layers: Number of layers of the network.
+        build_seconds: Time of the conversion and the build, in seconds.
+        provider: Name and version of the provider.
+    """
+
+    name: str
+    plan: Any = field(repr=False)
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    inputs: tuple[torch.Tensor, ...] = field(repr=False)
+    outputs: tuple[torch.Tensor, ...] = field(repr=False)
+    profile: dict[str, tuple[Bounds, ...]]
+    layers: int
+    build_seconds: float
+    provider: str
+
+
+def build_block(
+    block: fx.GraphModule,
+    settings: CompilationSettings,
+    ranges: ShapeRanges,
+    name: str,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+) -> BuiltEngine:
+    """Builds the engine of a block.
+
+    Args:
+        block: A graph module whose placeholders and results are tensors, with metadata.
+        settings: What to compile with; `settings.device` is the device of the engine.
+        ranges: Ranges of the symbolic dimensions.
+        name: Name of the block and its engine.
+        registry: Where converters are looked up.
+
+    Raises:
+        ConversionError: A node could not be converted; the attribute `node_name` says which.
+        BuildError: The provider refused the network; the message repeats what it logged.
+    """
+    start = time.perf_counter()
+    with device_scope(settings.device.torch_device):
+        logger = RecordingLogger()
+        builder = trt.Builder(logger)
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        network.name = name
+        interpreter = BlockInterpreter(block, network, settings, ranges, registry)
+        interpreter.run()
+        config = builder.create_builder_config()
+        configure(config, settings)
+        profile = _add_profile(builder, config, block, interpreter.input_names, ranges)
+        plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise BuildError(
+            f"the engine {name} could not be built",
+            where=f"{len(interpreter.input_names)} inputs, {network.num_layers} layers",
+            why=logger.text() or "the provider gave no reason",
+            hint="run with debug=True for the provider's log, or keep the operators it names in torch_executed_ops",
+        )
+    return BuiltEngine(
+        name=name,
+        plan=plan,
+        input_names=tuple(interpreter.input_names),
+        output_names=tuple(interpreter.output_names),
+        inputs=tuple(node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"),
+        outputs=tuple(_metadata(block)),
+        profile=profile,
+        layers=network.num_layers,
+        build_seconds=time.perf_counter() - start,
+        provider=provider_identity(),
+    )
+
+
+def _metadata(block: fx.GraphModule) -> Sequence[torch.Tensor]:
+    output = next(node for node in reversed(block.graph.nodes) if node.op == "output")
+    results = output.args[0]
+    return [node.meta["val"] for node in (results if isinstance(results, (tuple, list)) else (results,))]
+
+
+def _add_profile(
+    builder: Any, config: Any, block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges
+) -> dict[str, tuple[Bounds, ...]]:
+    placeholders = [node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"]
+    bounds = {
+        name: tuple(ranges.bounds(extent) for extent in meta.shape)
+        for name, meta in zip(names, placeholders, strict=True)
+    }
+    symbolic = [
+        name
+        for name, meta in zip(names, placeholders, strict=True)
+        if any(not isinstance(extent, int) for extent in meta.shape)
+    ]
+    if symbolic:
+        profile = builder.create_optimization_profile()
+        for name in symbolic:
+            low, best, high = zip(*bounds[name], strict=True)
+            profile.set_shape(name, low, best, high)
+        if config.add_optimization_profile(profile) < 0:
+            raise BuildError(
+                "the provider refused the optimization profile",
+                why=", ".join(f"{name}: {bounds[name]}" for name in symbolic),
+                hint="give Input ranges with min <= opt <= max that agree with each other",
+            )
+    return bounds

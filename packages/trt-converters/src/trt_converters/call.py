@@ -1,0 +1,89 @@
+"""A call of an operator as support checks see it: metadata only, nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.binding import bind_arguments, map_nodes
+from trt_core import CompilationSettings
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node's call of an operator.
+
+    Attributes:
+        node: The node.
+        settings: What the graph is compiled with.
+    """
+
+    node: fx.Node
+    settings: CompilationSettings
+
+    @cached_property
+    def bound(self) -> dict[str, Any]:
+        """Arguments by parameter name; nodes stay nodes."""
+        return bind_arguments(self.node)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by parameter name; a node stands as its value: a `FakeTensor`, a `SymInt`, or a list of them."""
+        return {name: map_nodes(value, _value_of) for name, value in self.bound.items()}
+
+    @property
+    def result(self) -> Any:
+        """What the node returns: a `FakeTensor`, or a tuple or list of them."""
+        return self.node.meta.get("val")
+
+    def __getitem__(self, parameter: str) -> Any:
+        """Returns an argument's value; see `arguments`."""
+        return self.arguments[parameter]
+
+    def tensor(self, parameter: str) -> torch.Tensor:
+        """Returns an argument that must be a tensor (a `FakeTensor`)."""
+        value = self.arguments[parameter]
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{parameter} is not a tensor but {type(value).__name__}")
+        return value
+
+    def is_constant(self, parameter: str) -> bool:
+        """Whether an argument is known while the network is built: a number, None, or a parameter of the model."""
+        return all(node.op == "get_attr" for node in _nodes_in(self.bound[parameter]))
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yields every tensor among the arguments and the results."""
+        for value in (*self.arguments.values(), self.result):
+            yield from _tensors_in(value)
+
+
+def is_static(tensor: torch.Tensor) -> bool:
+    """Whether every extent is known while the network is built."""
+    return all(isinstance(extent, int) for extent in tensor.shape)
+
+
+def _value_of(node: fx.Node) -> Any:
+    if "val" not in node.meta:
+        raise KeyError(f"node {node.name} has no meta['val']")
+    return node.meta["val"]
+
+
+def _nodes_in(value: Any) -> Iterator[fx.Node]:
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _nodes_in(item)
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)

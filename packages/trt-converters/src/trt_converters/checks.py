@@ -1,0 +1,161 @@
+"""Support checks that converters are composed of.
+
+A check takes a `Call` and returns None, or the `Verdict` that refuses it. Checks look at metadata alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from trt_converters.call import Call, is_static
+from trt_converters.registry import Check, Converter
+from trt_core import Reason, Verdict
+from trt_core.dtypes import TRT_NAMES, dtype_name
+
+MAX_RANK = 8
+
+
+def dtypes(parameter: str, allowed: Iterable[torch.dtype]) -> Check:
+    """Refuses a tensor argument of any other type."""
+    known = frozenset(allowed)
+
+    def check(call: Call) -> Verdict | None:
+        dtype = call.tensor(parameter).dtype
+        if dtype in known:
+            return None
+        names = ", ".join(sorted(map(dtype_name, known)))
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"{parameter} is {dtype_name(dtype)}; the layer takes {names}")
+
+    return check
+
+
+def constant(*parameters: str) -> Check:
+    """Refuses arguments that are computed by the graph."""
+
+    def check(call: Call) -> Verdict | None:
+        for parameter in parameters:
+            if not call.is_constant(parameter):
+                return Verdict.refuse(Reason.NOT_CONSTANT, f"{parameter} is computed by the graph")
+        return None
+
+    return check
+
+
+def static_shape(*parameters: str) -> Check:
+    """Refuses tensor arguments with symbolic extents."""
+
+    def check(call: Call) -> Verdict | None:
+        for parameter in parameters:
+            tensor = call.tensor(parameter)
+            if not is_static(tensor):
+                return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"{parameter} has shape {tuple(tensor.shape)}")
+        return None
+
+    return check
+
+
+def static_axis(parameter: str, axis: str | int) -> Check:
+    """Refuses a tensor argument whose extent along an axis (a number, or the parameter that names it) is symbolic."""
+
+    def check(call: Call) -> Verdict | None:
+        tensor = call.tensor(parameter)
+        index = call[axis] if isinstance(axis, str) else axis
+        if tensor.dim() and not isinstance(tensor.shape[index], int):
+            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"dimension {index} of {parameter} is symbolic")
+        return None
+
+    return check
+
+
+def rank(parameter: str, low: int, high: int = MAX_RANK) -> Check:
+    """Refuses a tensor argument whose rank lies outside [low, high]."""
+
+    def check(call: Call) -> Verdict | None:
+        found = call.tensor(parameter).dim()
+        if low <= found <= high:
+            return None
+        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"{parameter} has rank {found}, not {low} to {high}")
+
+    return check
+
+
+def argument(parameter: str, accepted: Callable[[Any], bool], why: str) -> Check:
+    """Refuses an argument whose value is not accepted.
+
+    Args:
+        parameter: The schema's parameter.
+        accepted: Predicate of the value (nodes stand as their metadata).
+        why: What cannot be expressed, for the message.
+    """
+
+    def check(call: Call) -> Verdict | None:
+        value = call[parameter]
+        if accepted(value):
+            return None
+        shown = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"{parameter}={shown}: {why}")
+
+    return check
+
+
+def absent(*parameters: str) -> Check:
+    """Refuses a call that gives an optional argument at all."""
+
+    def check(call: Call) -> Verdict | None:
+        for parameter in parameters:
+            if call[parameter] is not None:
+                return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"{parameter} is given")
+        return None
+
+    return check
+
+
+def never(reason: Reason, message: str) -> Check:
+    """Refuses every call: for operators that TensorRT is known not to express, so that the report says why."""
+
+    def check(call: Call) -> Verdict | None:
+        return Verdict.refuse(reason, message)
+
+    return check
+
+
+def general_checks(call: Call, converter: Converter) -> Verdict | None:
+    """What every converter needs: types that exist, ranks, extents, functional schema, no randomness."""
+    schema = converter.target._schema
+    if schema.is_mutable:
+        return Verdict.refuse(Reason.MUTATION, f"{converter.target} writes to its argument")
+    if not converter.random and torch.Tag.nondeterministic_seeded in converter.target.tags:
+        return Verdict.refuse(Reason.SIDE_EFFECT, f"{converter.target} draws random numbers")
+    for value in call.arguments.values():
+        if isinstance(value, (torch.SymFloat, torch.SymBool, complex)):
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes a {type(value).__name__}")
+    for tensor in call.tensors():
+        refusal = _check_tensor(tensor, converter)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _check_tensor(tensor: torch.Tensor, converter: Converter) -> Verdict | None:
+    if tensor.dtype not in TRT_NAMES:
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT has no {dtype_name(tensor.dtype)}")
+    if tensor.layout is not torch.strided:
+        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"a tensor has layout {tensor.layout}")
+    if tensor.dim() > MAX_RANK:
+        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"a tensor has rank {tensor.dim()}, at most {MAX_RANK} exist")
+    for extent in tensor.shape:
+        if isinstance(extent, int):
+            if extent == 0:
+                return Verdict.refuse(Reason.EMPTY_TENSOR, f"a tensor has shape {tuple(tensor.shape)}")
+        elif not converter.dynamic:
+            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"a tensor has shape {tuple(tensor.shape)}")
+        elif not converter.data_dependent and _depends_on_data(extent):
+            return Verdict.refuse(Reason.DATA_DEPENDENT_SHAPE, f"a tensor has shape {tuple(tensor.shape)}")
+    return None
+
+
+def _depends_on_data(extent: torch.SymInt) -> bool:
+    return any(str(symbol).startswith("u") for symbol in extent.node.expr.free_symbols)

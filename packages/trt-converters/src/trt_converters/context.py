@@ -1,0 +1,262 @@
+"""The conversion context: the network under construction and what converters need to add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.call import Call
+from trt_core import CompilationSettings, ConversionError, to_trt, trt
+from trt_core.dtypes import from_trt
+from trt_core.extents import Extent, extent_of
+from trt_core.provenance import node_location, source_line
+from trt_core.ranges import ShapeRanges
+
+Operand = Any
+"""What converters get for a tensor: a `trt.ITensor`, or a `torch.Tensor` that is known while building."""
+
+Size = Any
+"""An extent: an int, a `SymInt` of the graph's metadata, or a `trt.ITensor` of shape (1,), int64."""
+
+
+class ConversionContext:
+    """Builds one network from one block.
+
+    Attributes:
+        network: The `trt.INetworkDefinition`.
+        settings: What the block is compiled with.
+        ranges: Ranges of the symbolic dimensions.
+        node: The node being converted.
+        call: Its arguments as metadata, for converters that compare symbolic shapes.
+    """
+
+    def __init__(self, network: Any, settings: CompilationSettings, ranges: ShapeRanges) -> None:
+        self.network = network
+        self.settings = settings
+        self.ranges = ranges
+        self.node: fx.Node | None = None
+        self.call: Call | None = None
+        self._names: dict[str, int] = {}
+        self._held: list[torch.Tensor] = []  # TensorRT holds weights by reference until the build returns
+        self._constants: dict[tuple[Any, ...], Any] = {}
+        self._dimensions: dict[str, tuple[Any, int]] = {}
+        self._sizes: dict[str, Any] = {}
+
+    # what is being converted
+
+    def enter(self, node: fx.Node) -> None:
+        """Makes a node the one being converted."""
+        self.node = node
+        self.call = Call(node, self.settings)
+
+    def symbolic_shape(self, parameter: str) -> tuple[int | torch.SymInt, ...]:
+        """Shape of a tensor argument as the graph's metadata has it."""
+        assert self.call is not None
+        return tuple(self.call.tensor(parameter).shape)
+
+    @property
+    def result(self) -> Any:
+        """Metadata of the node's result: a `FakeTensor`, or a list of them."""
+        assert self.node is not None
+        return self.node.meta["val"]
+
+    @property
+    def result_shape(self) -> tuple[int | torch.SymInt, ...]:
+        """Shape of the node's (first) result."""
+        return tuple(self._first_result().shape)
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """Type of the node's (first) result."""
+        return self._first_result().dtype
+
+    def _first_result(self) -> torch.Tensor:
+        result = self.result
+        first = result[0] if isinstance(result, (list, tuple)) else result
+        assert isinstance(first, torch.Tensor)
+        return first
+
+    def fail(self, what: str) -> ConversionError:
+        """Returns the error that says this node could not be converted, and why; raise it."""
+        error = ConversionError(
+            f"cannot convert {self.node.target if self.node else 'the graph'}",
+            where=self._where(),
+            why=what,
+        )
+        error.node_name = self.node.name if self.node else ""  # type: ignore[attr-defined]
+        return error
+
+    def _where(self) -> str:
+        if self.node is None:
+            return ""
+        line = source_line(self.node)
+        return node_location(self.node) + (f", {line}" if line else "")
+
+    # layers
+
+    def own(self, layer: Any, suffix: str = "") -> Any:
+        """Names a layer after the node, records where it comes from, and returns it.
+
+        Args:
+            layer: What an `add_*` method returned.
+            suffix: What the layer does, when a node makes several.
+
+        Raises:
+            ConversionError: The layer is None: TensorRT refused it.
+        """
+        if layer is None:
+            raise self.fail("TensorRT refused a layer" + (f" ({suffix})" if suffix else ""))
+        base = self.node.name if self.node is not None else "network"
+        name = f"{base}/{suffix}" if suffix else base
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        layer.name = f"{name}.{count}" if count else name
+        if self.node is not None:
+            layer.metadata = node_location(self.node)
+        return layer
+
+    def output(self, layer: Any, suffix: str = "", index: int = 0) -> Any:
+        """Names a layer and returns one of its outputs; see `own`."""
+        return self.own(layer, suffix).get_output(index)
+
+    # values
+
+    def tensor(self, value: Operand) -> Any:
+        """Returns a value as an `ITensor`; what is known while building becomes a constant layer, once.
+
+        Args:
+            value: An `ITensor`, a `torch.Tensor`, or a number (which becomes a 0-d tensor of PyTorch's default type).
+
+        Raises:
+            ConversionError: The value has a type that constants cannot have.
+        """
+        if not isinstance(value, (torch.Tensor, int, float, bool)):
+            return value
+        constant = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        key = (constant.data_ptr(), constant.dtype, tuple(constant.shape), constant.stride())
+        small = constant.numel() <= 16 and not constant.is_cuda and not _is_fake(constant)
+        if small:  # equal small constants share a layer whatever memory they came from
+            key = (str(constant.tolist()), constant.dtype, tuple(constant.shape))
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self._add_constant(constant)
+        return found
+
+    def weights(self, value: torch.Tensor) -> Any:
+        """Returns `trt.Weights` over a constant's memory, which is kept alive until the context goes.
+
+        Args:
+            value: A constant of any shape; copied only when it is not contiguous or not on the CPU.
+        """
+        held = value.detach().cpu().contiguous()
+        self._held.append(held)
+        return trt.Weights(to_trt(held.dtype), held.data_ptr(), held.numel())
+
+    def _add_constant(self, value: torch.Tensor) -> Any:
+        self._held.append(value)  # keys hold addresses, which must not be reused by another tensor
+        carrier = {torch.bool: torch.int32, torch.uint8: torch.float32}.get(value.dtype, value.dtype)
+        stored = value.to(carrier)
+        layer = self.network.add_constant(tuple(stored.shape), self.weights(stored))
+        result = self.output(layer, "constant")
+        if carrier is value.dtype:
+            return result
+        return self.output(self.network.add_cast(result, to_trt(value.dtype)), "constant_cast")
+
+    # sizes
+
+    def register_dimensions(self, tensor: Any, meta: torch.Tensor) -> None:
+        """Makes a tensor's symbolic dimensions available to `size`."""
+        for axis, extent in enumerate(meta.shape):
+            if isinstance(extent, torch.SymInt):
+                key = _size_key(extent)
+                if key is not None:
+                    self._dimensions.setdefault(key, (tensor, axis))
+
+    def size(self, value: Size) -> Any:
+        """Returns an extent as an int, or as an `ITensor` of shape (1,), int64.
+
+        A `SymInt` is read from the shape of a tensor that has a dimension of the same expression, or computed from
+        such dimensions.
+
+        Raises:
+            ConversionError: No tensor of the block has the dimensions that the size is computed from.
+        """
+        if not isinstance(value, torch.SymInt):
+            return value
+        key = _size_key(value)
+        if key is None:
+            raise self.fail(f"the size {value} cannot be computed from shapes")
+        extent = extent_of(value)
+        return self._evaluate(str(value.node.expr) if extent is None else extent)
+
+    def _evaluate(self, extent: Extent) -> Any:
+        from trt_converters.layers import sizes  # sizes are made of layers, which need this context
+
+        if isinstance(extent, int):
+            return extent
+        key = str(extent)
+        if key in self._sizes:
+            return self._sizes[key]
+        if key in self._dimensions:
+            tensor, axis = self._dimensions[key]
+            found = sizes.dimension(self, tensor, axis)
+        elif isinstance(extent, list):
+            found = sizes.combine(self, extent[0], [self._evaluate(operand) for operand in extent[1:]])
+        else:
+            raise self.fail(f"no input of the block has the dimension {extent}")
+        self._sizes[key] = found
+        return found
+
+
+def shape_of(value: Operand) -> tuple[int, ...]:
+    """Returns the shape of a value, -1 for extents that are not known while building."""
+    return tuple(int(extent) for extent in value.shape)
+
+
+def rank_of(value: Operand) -> int:
+    """Returns the rank of a value; numbers have rank 0."""
+    return len(value.shape) if hasattr(value, "shape") else 0
+
+
+def dtype_of(value: Operand) -> torch.dtype:
+    """Returns the type of a value as PyTorch names it."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if isinstance(value, bool):
+        return torch.bool
+    if isinstance(value, (int, torch.SymInt)):
+        return torch.int64
+    if isinstance(value, float):
+        return torch.get_default_dtype()
+    return from_trt(value.dtype)
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """Returns an axis counted from the front; 0 for 0-d tensors, as PyTorch allows."""
+    return axis % rank if rank else 0
+
+
+def normalize_axes(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
+    """Returns axes counted from the front, sorted; None or an empty list means all of them."""
+    if axes is None or (not isinstance(axes, int) and len(axes) == 0):
+        return tuple(range(rank))
+    listed = [axes] if isinstance(axes, int) else axes
+    return tuple(sorted({normalize_axis(axis, rank) for axis in listed}))
+
+
+def axes_mask(axes: Sequence[int]) -> int:
+    """Returns TensorRT's bit mask of axes."""
+    return sum(1 << axis for axis in set(axes))
+
+
+def _size_key(value: torch.SymInt) -> str | None:
+    extent = extent_of(value)
+    # a size that depends on data has no extent, but the tensor that has it as a dimension knows it
+    return str(value.node.expr) if extent is None else str(extent)
+
+
+def _is_fake(value: torch.Tensor) -> bool:
+    return value.device.type == "meta" or type(value) not in (torch.Tensor, torch.nn.Parameter)

@@ -1,0 +1,171 @@
+"""Turns a block of a graph into a network, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.binding import bind_arguments, map_nodes
+from trt_converters.context import ConversionContext, dtype_of, shape_of
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_converters.support import ConverterSupport, is_symbolic_integer
+from trt_core import CompilationSettings, ConversionError, to_trt
+from trt_core.operators import operator_name
+from trt_core.ranges import ShapeRanges
+
+
+class BlockInterpreter:
+    """Converts one block.
+
+    Args:
+        block: A graph module whose placeholders and results are tensors.
+        network: An empty `trt.INetworkDefinition`.
+        settings: What the block is compiled with.
+        ranges: Ranges of its symbolic dimensions.
+        registry: Where converters are looked up.
+
+    Attributes:
+        input_names, output_names: Names of the network's inputs and outputs, in the block's order.
+    """
+
+    def __init__(
+        self,
+        block: fx.GraphModule,
+        network: Any,
+        settings: CompilationSettings,
+        ranges: ShapeRanges,
+        registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    ) -> None:
+        self.block = block
+        self.context = ConversionContext(network, settings, ranges)
+        self.support = ConverterSupport(settings, registry)
+        self.input_names: list[str] = []
+        self.output_names: list[str] = []
+        self._values: dict[fx.Node, Any] = {}
+
+    def run(self) -> None:
+        """Converts every node and marks the outputs.
+
+        Raises:
+            ConversionError: A node could not be converted; the attribute `node_name` says which.
+        """
+        with torch.no_grad():
+            for node in self.block.graph.nodes:
+                self.context.enter(node)
+                try:
+                    self._values[node] = self._convert(node)
+                except ConversionError:
+                    raise
+                except Exception as error:
+                    raise self.context.fail(f"{type(error).__name__}: {error}") from error
+
+    def _convert(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self._add_input(node)
+        if node.op == "get_attr":
+            return self._constant(node)
+        if node.op == "output":
+            return self._mark_outputs(node.args[0])
+        if is_symbolic_integer(node):
+            return node.meta["val"]
+        if operator_name(node.target) == "_operator.getitem":
+            source, index = node.args
+            return self._values[source][index]  # type: ignore[index]
+        result = self._call_converter(node)
+        self._check_results(node, result)
+        return result
+
+    def _add_input(self, node: fx.Node) -> Any:
+        meta = node.meta["val"]
+        if not isinstance(meta, torch.Tensor):
+            raise self.context.fail(f"the block's input is not a tensor but {type(meta).__name__}")
+        shape = tuple(extent if isinstance(extent, int) else -1 for extent in meta.shape)
+        tensor = self.context.network.add_input(node.name, to_trt(meta.dtype), shape)
+        if tensor is None:
+            raise self.context.fail(f"TensorRT refused an input of type {meta.dtype} and shape {tuple(meta.shape)}")
+        self.input_names.append(node.name)
+        self.context.register_dimensions(tensor, meta)
+        return tensor
+
+    def _constant(self, node: fx.Node) -> Any:
+        value: Any = self.block
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return value.detach() if isinstance(value, torch.Tensor) else value
+
+    def _call_converter(self, node: fx.Node) -> Any:
+        converter = self.support.find(node)
+        if converter is None:
+            raise self.context.fail("no converter takes this node")
+        arguments = map_nodes(bind_arguments(node), self._values.__getitem__)
+        if not converter.random and _is_known(list(arguments.values())):
+            return self._compute(node, arguments)
+        return converter.function(self.context, **arguments)
+
+    def _compute(self, node: fx.Node, arguments: dict[str, Any]) -> Any:
+        """Runs a node whose arguments are all known while building."""
+        assert callable(node.target)
+        return node.target(**arguments)
+
+    def _check_results(self, node: fx.Node, result: Any) -> None:
+        """A converter must keep the promise of the graph's metadata: type, rank, and every known extent."""
+        metas = node.meta["val"]
+        pairs = zip(result, metas, strict=False) if isinstance(metas, (tuple, list)) else ((result, metas),)
+        for value, meta in pairs:
+            if value is None or not isinstance(meta, torch.Tensor):
+                continue
+            if dtype_of(value) is not meta.dtype:
+                raise self.context.fail(f"the converter made {dtype_of(value)}, PyTorch makes {meta.dtype}")
+            if not _agree(shape_of(value), meta.shape):
+                raise self.context.fail(
+                    f"the converter made shape {shape_of(value)}, PyTorch makes {tuple(meta.shape)}"
+                )
+            if not isinstance(value, torch.Tensor):
+                self.context.register_dimensions(value, meta)
+
+    def _mark_outputs(self, results: Any) -> None:
+        outputs = results if isinstance(results, (tuple, list)) else (results,)
+        marked: set[int] = set()
+        for index, node in enumerate(outputs):
+            value = self._values[node] if isinstance(node, fx.Node) else node
+            tensor = self.context.tensor(value)
+            # an input, a constant or a tensor that is an output already cannot be marked: a copy can
+            if tensor.is_network_input or isinstance(value, torch.Tensor) or id(tensor) in marked:
+                tensor = self.context.output(self.context.network.add_identity(tensor), "identity")
+            marked.add(id(tensor))
+            name = f"output_{index}"
+            while name in self.input_names:
+                name += "_"
+            tensor.name = name
+            self.context.network.mark_output(tensor)
+            self.output_names.append(name)
+
+
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _is_known(arguments: Sequence[Any]) -> bool:
+    """Whether every argument is known while building, with a tensor among them."""
+    flat = list(_flatten(arguments))
+    known = all(isinstance(value, (*_PLAIN, torch.Tensor)) for value in flat)
+    return known and any(isinstance(value, torch.Tensor) for value in flat)
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flatten(item)
+    else:
+        yield value
+
+
+def _agree(shape: tuple[int, ...], expected: Sequence[int | torch.SymInt]) -> bool:
+    if len(shape) != len(expected):
+        return False
+    return all(
+        found < 0 or not isinstance(wanted, int) or found == wanted
+        for found, wanted in zip(shape, expected, strict=True)
+    )

@@ -1,0 +1,96 @@
+"""Types: casts, and PyTorch's promotion rules made explicit, since networks never promote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
+from trt_core import to_trt, trt
+
+
+def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
+    """Converts a value to another type as PyTorch does: float to int truncates, any nonzero is True.
+
+    Args:
+        ctx: The context.
+        value: A tensor of any shape, or a number.
+        dtype: Target type.
+
+    Returns:
+        The value itself when it has the type already.
+    """
+    if isinstance(value, (bool, int, float)):
+        return torch.tensor(value, dtype=dtype)
+    source = dtype_of(value)
+    if source is dtype:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    floats = (torch.float32, torch.float16)
+    # uint8 converts only from and to float32 and float16
+    if torch.uint8 in (source, dtype) and source not in floats and dtype not in floats:
+        middle = ctx.output(ctx.network.add_cast(value, trt.DataType.FLOAT), "cast")
+        if dtype is torch.bool or dtype is not torch.uint8:
+            return ctx.output(ctx.network.add_cast(middle, to_trt(dtype)), "cast")
+        value = middle
+    return ctx.output(ctx.network.add_cast(value, to_trt(dtype)), "cast")
+
+
+def result_type(*values: Operand) -> torch.dtype:
+    """Returns the type that PyTorch promotes operands to; numbers and 0-d tensors are weak."""
+    promoted: torch.dtype | None = None
+    stand_ins = [_stand_in(value) for value in values]
+    dimensioned = [item for item in stand_ins if isinstance(item, torch.Tensor) and item.dim()]
+    scalars = [item for item in stand_ins if isinstance(item, torch.Tensor) and not item.dim()]
+    numbers = [item for item in stand_ins if not isinstance(item, torch.Tensor)]
+    for group in (dimensioned, scalars, numbers):
+        for item in group:
+            if promoted is None:
+                promoted = item.dtype if isinstance(item, torch.Tensor) else torch.result_type(item, item)
+                rank = item.dim() if isinstance(item, torch.Tensor) else -1
+            else:
+                left = torch.empty((1,) if rank > 0 else (), dtype=promoted, device="meta")
+                if rank < 0:
+                    promoted = torch.promote_types(promoted, torch.result_type(item, item))
+                else:
+                    promoted = torch.result_type(left, item)
+    assert promoted is not None, "result_type needs an operand"
+    return promoted
+
+
+def _stand_in(value: Operand) -> torch.Tensor | int | float | bool:
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, torch.SymInt):
+        return 1
+    shape = (1,) if rank_of(value) else ()
+    return torch.empty(shape, dtype=dtype_of(value), device="meta")
+
+
+def promote(ctx: ConversionContext, *values: Operand, dtype: torch.dtype | None = None) -> list[Any]:
+    """Casts operands to one type and raises them to one rank, as broadcasting layers want them.
+
+    Args:
+        ctx: The context.
+        values: Tensors and numbers.
+        dtype: The common type; by default the one that PyTorch promotes to.
+
+    Returns:
+        One value for each operand; all have the same type and rank, and extents that broadcast.
+    """
+    from trt_converters.layers.movement import with_rank  # movement casts its index operands
+
+    common = dtype or result_type(*values)
+    rank = max(rank_of(value) for value in values)
+    return [with_rank(ctx, cast(ctx, _size_operand(ctx, value), common), rank) for value in values]
+
+
+def _size_operand(ctx: ConversionContext, value: Operand) -> Any:
+    if isinstance(value, torch.SymInt):
+        from trt_converters.layers.movement import squeeze
+
+        found = ctx.size(value)
+        return found if isinstance(found, int) else squeeze(ctx, found, (0,))
+    return value

@@ -1,0 +1,185 @@
+"""Data movement: reshape, permute, expand, slice, concatenate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
+from trt_converters.layers.sizes import shape_vector
+from trt_core import trt
+
+
+def reshape(ctx: ConversionContext, value: Operand, sizes: Sequence[Size]) -> Any:
+    """Gives a value another shape of the same volume.
+
+    Args:
+        ctx: The context.
+        value: A tensor.
+        sizes: Every extent; a -1 among them is worked out.
+    """
+    known = _resolve_free_size(ctx, sizes)
+    if isinstance(value, torch.Tensor):
+        if all(isinstance(size, int) for size in known):
+            return value.reshape(known)
+        value = ctx.tensor(value)
+    if shape_of(value) == tuple(known):
+        return value
+    layer = ctx.network.add_shuffle(value)
+    layer.zero_is_placeholder = False
+    if all(isinstance(size, int) for size in known):
+        layer.reshape_dims = tuple(known)
+    else:
+        layer.set_input(1, ctx.tensor(shape_vector(ctx, known)))
+    return ctx.output(layer, "reshape")
+
+
+def _resolve_free_size(ctx: ConversionContext, sizes: Sequence[Size]) -> list[Any]:
+    """One dynamic extent needs no arithmetic: the layer works it out, as long as no other one can be zero."""
+    dynamic = [index for index, size in enumerate(sizes) if not isinstance(size, int)]
+    static = [size for size in sizes if isinstance(size, int)]
+    if len(dynamic) == 1 and all(size > 0 for size in static):
+        return [size if isinstance(size, int) else -1 for size in sizes]
+    return [ctx.size(size) for size in sizes]
+
+
+def permute(ctx: ConversionContext, value: Operand, order: Sequence[int]) -> Any:
+    """Reorders axes: axis i of the result is axis `order[i]` of the value. The order is non-negative."""
+    if list(order) == list(range(len(order))):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.permute(*order)
+    layer = ctx.network.add_shuffle(value)
+    layer.first_transpose = tuple(order)
+    return ctx.output(layer, "permute")
+
+
+def unsqueeze(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> Any:
+    """Inserts axes of extent 1; `axes` are non-negative positions in the result."""
+    if not axes:
+        return value
+    if isinstance(value, torch.Tensor):
+        for axis in sorted(axes):
+            value = value.unsqueeze(axis)
+        return value
+    positions = ctx.tensor(torch.tensor(sorted(axes), dtype=torch.int64))
+    return ctx.output(ctx.network.add_unsqueeze(value, positions), "unsqueeze")
+
+
+def squeeze(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> Any:
+    """Removes axes of extent 1; `axes` are non-negative."""
+    if not axes:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.squeeze(tuple(axes))
+    positions = ctx.tensor(torch.tensor(sorted(axes), dtype=torch.int64))
+    return ctx.output(ctx.network.add_squeeze(value, positions), "squeeze")
+
+
+def with_rank(ctx: ConversionContext, value: Operand, rank: int) -> Any:
+    """Raises a value to a rank by leading axes of extent 1, as broadcasting does."""
+    missing = rank - rank_of(value)
+    return unsqueeze(ctx, value, range(missing)) if missing > 0 else value
+
+
+def expand(
+    ctx: ConversionContext, value: Operand, sizes: Sequence[Size], source: Sequence[int | torch.SymInt] | None = None
+) -> Any:
+    """Broadcasts a value to a shape of at least its rank.
+
+    Args:
+        ctx: The context.
+        value: A tensor whose extents equal `sizes` or are 1.
+        sizes: Every extent of the result.
+        source: Shape of the value as the graph's metadata has it, which tells equal symbolic extents apart from
+            ones that must be repeated.
+    """
+    if isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in sizes):
+        return value.expand(*sizes)
+    value = with_rank(ctx, ctx.tensor(value), len(sizes))
+    extents = shape_of(value)
+    symbolic = [1] * (len(sizes) - len(source)) + list(source) if source is not None else list(extents)
+    same = [_is_same(size, extent) for size, extent in zip(sizes, symbolic, strict=True)]
+    if all(same):
+        return value
+    # stride 0 repeats; an axis that is 1 only at run time must be repeated as well, which min(extent - 1, 1) decides
+    strides: list[Any] = []
+    for axis, extent in enumerate(extents):
+        if same[axis]:
+            strides.append(1)
+        elif extent >= 0:
+            strides.append(int(extent > 1))
+        else:
+            strides.append(_stride_of(ctx, value, axis, sizes[axis]))
+    return slice_tensor(ctx, value, [0] * len(sizes), list(sizes), strides)
+
+
+def _is_same(size: Size, extent: int | torch.SymInt) -> bool:
+    if isinstance(size, int) and isinstance(extent, int):
+        return size == extent
+    both_symbolic = isinstance(size, torch.SymInt) and isinstance(extent, torch.SymInt)
+    return both_symbolic and bool(size.node.expr == extent.node.expr)  # comparing the integers would add a guard
+
+
+def _stride_of(ctx: ConversionContext, value: Any, axis: int, size: Size) -> Any:
+    from trt_converters.layers.sizes import combine, dimension
+
+    if isinstance(size, int) and size == 1:
+        return 1
+    extent = dimension(ctx, value, axis)
+    return combine(ctx, "min", [combine(ctx, "add", [extent, -1]), 1])
+
+
+def slice_tensor(
+    ctx: ConversionContext,
+    value: Operand,
+    starts: Sequence[Size],
+    sizes: Sequence[Size],
+    strides: Sequence[Size],
+    mode: str = "STRICT_BOUNDS",
+    fill: Operand | None = None,
+) -> Any:
+    """Takes `value[start + i * stride]` along every axis.
+
+    Args:
+        ctx: The context.
+        value: A tensor of rank >= 1.
+        starts: First index per axis, not negative-index aware.
+        sizes: Extents of the result (not end indices).
+        strides: Step per axis; may be negative or 0.
+        mode: Name of a `trt.SampleMode` for indices outside the value.
+        fill: What FILL puts outside: a scalar of the value's type.
+    """
+    value = ctx.tensor(value)
+    parts = [[ctx.size(item) for item in group] for group in (starts, sizes, strides)]
+    static = [all(isinstance(item, int) for item in part) for part in parts]
+    rank = rank_of(value)
+    if all(static) and mode == "STRICT_BOUNDS" and parts[1] == list(shape_of(value)) and parts[2] == [1] * rank:
+        return value
+    given = [tuple(part) if known else (0,) * rank for part, known in zip(parts, static, strict=True)]
+    layer = ctx.network.add_slice(value, *given)
+    if layer is None:
+        raise ctx.fail(f"TensorRT refused a slice of {shape_of(value)} from {starts} of size {sizes}")
+    for index, (part, known) in enumerate(zip(parts, static, strict=True), start=1):
+        if not known:
+            layer.set_input(index, ctx.tensor(shape_vector(ctx, part)))
+    if mode != "STRICT_BOUNDS":
+        layer.mode = getattr(trt.SampleMode, mode)
+    if fill is not None:
+        layer.set_input(4, ctx.tensor(fill))
+    return ctx.output(layer, "slice")
+
+
+def concatenate(ctx: ConversionContext, values: Sequence[Operand], axis: int) -> Any:
+    """Joins values of one type and rank along a non-negative axis."""
+    if all(isinstance(value, torch.Tensor) for value in values):
+        return torch.cat(list(values), axis)
+    if len(values) == 1:
+        return values[0]
+    assert len({dtype_of(value) for value in values}) == 1, "cast the operands first"
+    layer = ctx.network.add_concatenation([ctx.tensor(value) for value in values])
+    if layer is not None:
+        layer.axis = axis
+    return ctx.output(layer, "concatenate")

@@ -1,0 +1,72 @@
+"""Pointwise layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.layers.casts import promote
+from trt_core import trt
+
+
+def binary(ctx: ConversionContext, operation: str, left: Operand, right: Operand, suffix: str = "") -> Any:
+    """Adds an elementwise layer over operands of one type.
+
+    Args:
+        ctx: The context.
+        operation: Name of a `trt.ElementWiseOperation`.
+        left, right: Tensors of one type; ranks are raised to the larger one. Numbers take the other operand's type.
+        suffix: What the layer is for, in its name.
+    """
+    tensor_types = [dtype_of(side) for side in (left, right) if hasattr(side, "shape")]
+    left, right = promote(ctx, left, right, dtype=tensor_types[0] if tensor_types else None)
+    operator = getattr(trt.ElementWiseOperation, operation)
+    layer = ctx.network.add_elementwise(ctx.tensor(left), ctx.tensor(right), operator)
+    return ctx.output(layer, suffix or operation.lower())
+
+
+def unary(ctx: ConversionContext, operation: str, value: Operand) -> Any:
+    """Adds a unary layer; `operation` is the name of a `trt.UnaryOperation`."""
+    layer = ctx.network.add_unary(ctx.tensor(value), getattr(trt.UnaryOperation, operation))
+    return ctx.output(layer, operation.lower())
+
+
+def activation(
+    ctx: ConversionContext, kind: str, value: Operand, alpha: float | None = None, beta: float | None = None
+) -> Any:
+    """Adds an activation layer; `kind` is the name of a `trt.ActivationType`, alpha and beta must be finite."""
+    layer = ctx.network.add_activation(ctx.tensor(value), getattr(trt.ActivationType, kind))
+    if layer is not None and alpha is not None:
+        layer.alpha = float(alpha)
+    if layer is not None and beta is not None:
+        layer.beta = float(beta)
+    return ctx.output(layer, kind.lower())
+
+
+def select(ctx: ConversionContext, condition: Operand, then: Operand, otherwise: Operand) -> Any:
+    """Adds a select layer: `then` where the bool condition holds; both values have one type, all are broadcast."""
+    import torch
+
+    then, otherwise = promote(ctx, then, otherwise)
+    rank = max(len(condition.shape), len(then.shape))
+    from trt_converters.layers.movement import with_rank
+
+    condition, then, otherwise = (with_rank(ctx, part, rank) for part in (condition, then, otherwise))
+    assert dtype_of(condition) is torch.bool, "the condition of a select is a bool tensor"
+    layer = ctx.network.add_select(*(ctx.tensor(part) for part in (condition, then, otherwise)))
+    return ctx.output(layer, "select")
+
+
+def logical_not(ctx: ConversionContext, value: Operand) -> Any:
+    """Negates a bool tensor."""
+    return unary(ctx, "NOT", value)
+
+
+def greater_equal(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    """`left >= right` that is False for NaN: NOT(LESS) would be True."""
+    return binary(ctx, "OR", binary(ctx, "GREATER", left, right), binary(ctx, "EQUAL", left, right))
+
+
+def less_equal(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    """`left <= right` that is False for NaN: NOT(GREATER) would be True."""
+    return binary(ctx, "OR", binary(ctx, "LESS", left, right), binary(ctx, "EQUAL", left, right))

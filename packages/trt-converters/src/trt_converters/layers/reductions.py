@@ -1,0 +1,58 @@
+"""Reductions, softmax and top-k over non-negative axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trt_converters.context import ConversionContext, Operand, axes_mask, rank_of
+from trt_converters.layers.movement import squeeze, unsqueeze
+from trt_converters.layers.pointwise import binary
+from trt_core import trt
+
+
+def reduce(ctx: ConversionContext, operation: str, value: Operand, axes: Sequence[int], keep: bool) -> Any:
+    """Adds a reduce layer; `operation` is the name of a `trt.ReduceOperation`. A 0-d value is returned as it is."""
+    if rank_of(value) == 0 or not axes:
+        return value
+    operator = getattr(trt.ReduceOperation, operation)
+    layer = ctx.network.add_reduce(ctx.tensor(value), operator, axes_mask(axes), keep)
+    return ctx.output(layer, operation.lower())
+
+
+def mean_square(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> Any:
+    """Returns the mean of squares over axes, which are kept: what an RMS norm divides by."""
+    return reduce(ctx, "AVG", binary(ctx, "PROD", value, value, "square"), axes, True)
+
+
+def softmax(ctx: ConversionContext, value: Operand, axis: int) -> Any:
+    """Adds a softmax layer over one axis; the layer is stable. A value of rank 0 gets an axis for it."""
+    scalar = rank_of(value) == 0
+    value = unsqueeze(ctx, value, (0,)) if scalar else value
+    layer = ctx.network.add_softmax(ctx.tensor(value))
+    if layer is not None:
+        layer.axes = 1 << axis
+    result = ctx.output(layer, "softmax")
+    return squeeze(ctx, result, (0,)) if scalar else result
+
+
+def topk(ctx: ConversionContext, value: Operand, k: int, axis: int, largest: bool) -> tuple[Any, Any]:
+    """Returns the k largest (or smallest) values along an axis, sorted, and their int64 indices.
+
+    TensorRT looks at the last four axes only, and at tensors of rank 2 and more: the axis is moved as needed.
+    """
+    from trt_converters.layers.movement import permute
+
+    rank = rank_of(value)
+    lifted = max(2 - rank, 0)
+    value = unsqueeze(ctx, value, range(lifted))
+    axis, rank = axis + lifted, rank + lifted
+    order = list(range(rank))
+    if axis < rank - 4:
+        order[axis], order[-1] = order[-1], order[axis]
+        value, axis = permute(ctx, value, order), rank - 1
+    operation = trt.TopKOperation.MAX if largest else trt.TopKOperation.MIN
+    layer = ctx.own(ctx.network.add_topk(ctx.tensor(value), operation, k, 1 << axis, trt.DataType.INT64), "topk")
+    results = [permute(ctx, layer.get_output(index), order) for index in range(2)]
+    values, indices = (squeeze(ctx, result, range(lifted)) for result in results)
+    return values, indices

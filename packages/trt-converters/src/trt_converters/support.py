@@ -1,0 +1,150 @@
+"""Decides which nodes the converters can handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.binding import BindingError
+from trt_converters.call import Call
+from trt_converters.checks import general_checks
+from trt_converters.registry import DYNAMO_CONVERTERS, Converter, ConverterRegistry
+from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict, operator_name, provider_version
+from trt_core.provenance import source_line
+
+
+class ConverterSupport:
+    """The support protocol of the partitioner, answered from a converter registry.
+
+    Args:
+        settings: What the graph is compiled with.
+        registry: Where converters are looked up.
+        excluded: Verdicts of nodes (by name) that were found not to convert after all.
+    """
+
+    def __init__(
+        self,
+        settings: CompilationSettings,
+        registry: ConverterRegistry = DYNAMO_CONVERTERS,
+        excluded: Mapping[str, Verdict] | None = None,
+    ) -> None:
+        load_converters()
+        self.settings = settings
+        self.registry = registry
+        self.excluded = dict(excluded or {})
+        self._version = provider_version()
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns whether the node can be converted. Never raises: any doubt is a refusal."""
+        known = self.excluded.get(node.name)
+        if known is not None:
+            return known
+        try:
+            found = self._decide(node)
+        except Exception as error:
+            found = Verdict.refuse(Reason.CHECK_FAILED, f"{type(error).__name__}: {error}")
+        if found.supported or found.source:
+            return found
+        return Verdict(False, found.reason, found.message, source_line(node))
+
+    def find(self, node: fx.Node) -> Converter | None:
+        """Returns the candidate that converts the node, None when every one refuses."""
+        call = Call(node, self.settings)
+        for candidate in self.registry.candidates(node.target):
+            if self._refusal(call, candidate) is None:
+                return candidate
+        return None
+
+    def _decide(self, node: fx.Node) -> Verdict:
+        if node.op != "call_function":
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{node.op} nodes run in PyTorch")
+        if is_symbolic_integer(node):
+            return SUPPORTED
+        if operator_name(node.target) == "_operator.getitem":
+            return self._decide_getitem(node)
+        candidates = self.registry.candidates(node.target)
+        if not candidates:
+            return self._missing(node)
+        call = Call(node, self.settings)
+        refusals = []
+        for candidate in candidates:
+            refusal = self._refusal(call, candidate)
+            if refusal is None:
+                return SUPPORTED
+            refusals.append(refusal)
+        return refusals[0]
+
+    def _decide_getitem(self, node: fx.Node) -> Verdict:
+        source = node.args[0]
+        if isinstance(source, fx.Node) and source.op == "call_function":
+            found = self.verdict(source)
+            if found.supported:
+                return SUPPORTED
+            return Verdict.refuse(found.reason or Reason.UNSUPPORTED_VALUE, f"{source.name} runs in PyTorch")
+        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, "it takes an item of a value that no engine makes")
+
+    def _missing(self, node: fx.Node) -> Verdict:
+        if self.registry.is_disabled(node.target):
+            return Verdict.refuse(Reason.DISABLED_CONVERTER)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return Verdict.refuse(Reason.HIGHER_ORDER)
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            return Verdict.refuse(Reason.MUTATION, f"{node.target} writes to its argument")
+        return Verdict.refuse(Reason.NO_CONVERTER, f"no converter for {operator_name(node.target)}")
+
+    def _refusal(self, call: Call, candidate: Converter) -> Verdict | None:
+        first, last = candidate.versions
+        if self._version < first or (last is not None and self._version >= last):
+            return Verdict.refuse(
+                Reason.PROVIDER_VERSION,
+                f"needs TensorRT {first[0]}.{first[1]}" + (f" to before {last[0]}.{last[1]}" if last else " or newer"),
+            )
+        try:
+            call.arguments  # noqa: B018 - binding is the first check
+        except BindingError as error:
+            return Verdict.refuse(Reason.UNBOUND_ARGUMENTS, str(error))
+        refusal = general_checks(call, candidate)
+        if refusal is not None:
+            return refusal
+        for check in candidate.checks:
+            refusal = check(call)
+            if refusal is not None:
+                return refusal
+        return None
+
+
+def is_symbolic_integer(node: fx.Node) -> bool:
+    """Whether a node computes a size: its value is known from the shapes, so no layer of its own is needed."""
+    value = node.meta.get("val")
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, torch.SymInt):
+        return not any(str(symbol).startswith("u") for symbol in value.node.expr.free_symbols)
+    return isinstance(value, int)
+
+
+def preserve_predicate(
+    settings: CompilationSettings, registry: ConverterRegistry = DYNAMO_CONVERTERS
+) -> Callable[[Any], bool]:
+    """Returns the question lowering asks: must this operator be kept whole because it has a converter?"""
+    load_converters()
+    forced = settings.torch_executed_ops
+
+    def preserve(target: Any) -> bool:
+        name = operator_name(target)
+        # an operator that the user keeps in PyTorch must survive lowering under its own name
+        return target in registry or name in forced or name.rpartition(".")[0] in forced
+
+    return preserve
+
+
+def load_converters() -> None:
+    """Imports the built-in converters and those of plugins; later calls cost nothing."""
+    from trt_converters import aten, plugins  # imported at first use: the families register themselves
+
+    aten.load()
+    plugins.load()
