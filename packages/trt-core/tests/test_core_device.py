@@ -1,0 +1,73 @@
+"""Devices: what names one, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trt_core import Device, InputError
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "index"),
+    [
+        ("cuda", "cuda", 0),
+        ("cuda:3", "cuda", 3),
+        (torch.device("cuda", 2), "cuda", 2),
+        ("cpu", "cpu", 0),
+        (torch.device("cpu"), "cpu", 0),
+        (Device("cuda:1"), "cuda", 1),
+        (None, "cuda", 0),
+    ],
+)
+def test_reads_every_way_to_name_a_device(spec: object, kind: str, index: int) -> None:
+    device = Device(spec)
+    assert (device.kind, device.index) == (kind, index)
+
+
+def test_gpu_id_names_the_gpu() -> None:
+    assert Device(gpu_id=2) == Device("cuda:2")
+    assert Device("cuda", gpu_id=2) == Device("cuda:2")
+
+
+def test_the_cpu_has_no_gpu_id() -> None:
+    assert Device("cpu").is_cpu
+    assert Device("cpu").gpu_id == -1
+    assert Device("cuda:1").gpu_id == 1
+
+
+def test_torch_device_and_text_agree() -> None:
+    for name in ("cpu", "cuda:0", "cuda:5"):
+        assert Device(name).torch_device == torch.device(name)
+        assert str(Device(name)) == name
+
+
+def test_is_hashable_by_value() -> None:
+    assert {Device("cuda"), Device("cuda:0"), Device("cpu")} == {Device("cuda:0"), Device("cpu")}
+
+
+@pytest.mark.parametrize("spec", ["meta", "xla", "nonsense", 1.5, object()])
+def test_refuses_what_engines_cannot_run_on(spec: object) -> None:
+    with pytest.raises(InputError):
+        Device(spec)
+
+
+def test_refuses_two_gpus_in_one_device() -> None:
+    with pytest.raises(InputError, match="names two GPUs"):
+        Device("cuda:1", gpu_id=0)
+
+
+def test_current_is_the_cpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert Device.current() == Device("cpu")
+
+
+def test_current_is_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 4)
+    assert Device.current() == Device("cuda:4")
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Device("cpu").index = 1  # type: ignore[misc]

@@ -1,0 +1,143 @@
+"""Inputs: shapes, ranges, examples, and everything that is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trt_core import Input, InputError
+
+_EXTENT = st.integers(0, 6)
+_DTYPES = st.sampled_from(
+    [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool, torch.uint8]
+)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Draws three shapes of one rank, in order in every dimension."""
+    triples = draw(st.lists(st.lists(_EXTENT, min_size=3, max_size=3).map(sorted), max_size=4))
+    low, best, high = ([triple[part] for triple in triples] for part in range(3))
+    return tuple(low), tuple(best), tuple(high)
+
+
+@given(ranges(), _DTYPES)
+def test_examples_have_the_shape_and_type_that_was_asked_for(
+    shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype
+) -> None:
+    low, best, high = shapes
+    spec = Input(min_shape=low, opt_shape=best, max_shape=high, dtype=dtype)
+    for which, shape in zip(("min", "opt", "max"), shapes, strict=True):
+        example = spec.example(which)
+        assert example.shape == shape
+        assert example.dtype == dtype
+        assert spec.accepts(tuple(example.shape))
+
+
+@given(ranges())
+def test_dynamic_axes_are_those_with_a_range(shapes: tuple[tuple[int, ...], ...]) -> None:
+    low, best, high = shapes
+    spec = Input(min_shape=low, opt_shape=best, max_shape=high)
+    assert spec.dynamic_axes == tuple(axis for axis, extent in enumerate(spec.shape) if extent == -1)
+    assert spec.is_dynamic == bool(spec.dynamic_axes)
+
+
+@given(ranges(), st.data())
+def test_accepts_exactly_the_shapes_in_range(shapes: tuple[tuple[int, ...], ...], data: st.DataObject) -> None:
+    low, best, high = shapes
+    spec = Input(min_shape=low, opt_shape=best, max_shape=high)
+    shape = data.draw(st.tuples(*[st.integers(0, 8) for _ in low]))
+    inside = all(a <= extent <= b for a, extent, b in zip(low, shape, high, strict=True))
+    assert spec.accepts(shape) == inside
+    assert not spec.accepts((*shape, 1))
+
+
+@given(ranges(), _DTYPES)
+def test_equal_inputs_are_one_key(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> None:
+    low, best, high = shapes
+    first, second = (Input(min_shape=low, opt_shape=best, max_shape=high, dtype=dtype, name="x") for _ in range(2))
+    assert first == second
+    assert len({first, second}) == 1
+    assert first != Input(min_shape=low, opt_shape=best, max_shape=high, dtype=dtype, name="y")
+
+
+def test_a_fixed_shape_is_its_own_range() -> None:
+    spec = Input((2, 3))
+    assert spec.min_shape == spec.opt_shape == spec.max_shape == spec.shape == (2, 3)
+    assert not spec.is_dynamic
+
+
+def test_shapes_may_be_anything_that_holds_whole_numbers() -> None:
+    for shape in ([2, 3], torch.Size([2, 3]), np.array([2, 3])):
+        assert Input(shape).shape == (2, 3)
+
+
+def test_a_scalar_has_the_empty_shape() -> None:
+    assert Input(()).example().shape == ()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, "belong together"),
+        ({"min_shape": (1,), "max_shape": (2,)}, "belong together"),
+        ({"shape": (1,), "opt_shape": (1,)}, "either shape, or"),
+        ({"shape": (-1, 3)}, "negative extent"),
+        ({"shape": ("a",)}, "is not a shape"),
+        ({"shape": 3}, "is not a shape"),
+        ({"min_shape": (1,), "opt_shape": (1, 2), "max_shape": (1, 2)}, "differ in rank"),
+        ({"min_shape": (2,), "opt_shape": (1,), "max_shape": (3,)}, "out of order"),
+        ({"min_shape": (1,), "opt_shape": (4,), "max_shape": (3,)}, "out of order"),
+        ({"shape": (1,), "dtype": "floaty"}, "is not a data type"),
+        ({"shape": (1,), "format": "nhwc"}, "unknown memory format"),
+        ({"shape": (1,), "tensor_domain": (2, 2)}, "is empty"),
+    ],
+)
+def test_refuses_what_makes_no_sense(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Input(**keywords)  # type: ignore[arg-type]
+
+
+def test_a_refusal_names_the_input_and_the_dimension() -> None:
+    with pytest.raises(InputError, match="dimension 1 is out of order: min 5, opt 4, max 8") as caught:
+        Input(min_shape=(1, 5), opt_shape=(1, 4), max_shape=(1, 8), name="tokens")
+    assert caught.value.where == "Input 'tokens'"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_examples_stay_in_their_domain(dtype: torch.dtype) -> None:
+    values = Input((1000,), dtype=dtype, tensor_domain=(3, 7)).example().double()
+    assert values.min() >= 3
+    # rounding to a narrow type may reach the open end of the interval
+    assert values.max() <= (7 if dtype.is_floating_point else 6)
+
+
+def test_boolean_examples_hold_both_values() -> None:
+    assert set(Input((100,), dtype=torch.bool).example().tolist()) == {False, True}
+
+
+def test_an_example_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="no 'largest' shape"):
+        Input((1,)).example("largest")
+
+
+def test_from_tensor_reads_shape_type_and_format() -> None:
+    tensor = torch.zeros(2, 3, 4, 5, dtype=torch.float16).to(memory_format=torch.channels_last)
+    spec = Input.from_tensor(tensor, name="image")
+    assert (spec.shape, spec.dtype, spec.name) == ((2, 3, 4, 5), torch.float16, "image")
+    assert spec.format == torch.channels_last
+    assert spec.example().is_contiguous(memory_format=torch.channels_last)
+
+
+def test_from_tensor_takes_a_contiguous_tensor_as_contiguous() -> None:
+    # with one channel both formats describe the same memory
+    assert Input.from_tensor(torch.zeros(2, 1, 4, 4)).format == torch.contiguous_format
+
+
+def test_text_shows_a_range_only_where_there_is_one() -> None:
+    assert repr(Input((2, 3), name="x")) == "Input(shape=(2, 3), dtype=float32, name='x')"
+    dynamic = Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), dtype="half")
+    assert repr(dynamic) == "Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), dtype=float16)"

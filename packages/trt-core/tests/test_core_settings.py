@@ -1,0 +1,178 @@
+"""Compilation settings as a value: defaults, limits, digest, text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trt_core import CompilationSettings, Device, SettingsError
+
+FIELDS = [field.name for field in dataclasses.fields(CompilationSettings)]
+
+CHANGES: dict[str, object] = {
+    "precision": torch.float16,
+    "enabled_precisions": frozenset({torch.float32, torch.float16}),
+    "use_explicit_typing": False,
+    "enable_autocast": True,
+    "autocast_dtype": torch.bfloat16,
+    "truncate_long_and_double": True,
+    "torch_executed_ops": frozenset({"torch.ops.aten.relu.default"}),
+    "torch_executed_modules": frozenset({"encoder"}),
+    "enable_experimental_decompositions": True,
+    "min_block_size": 7,
+    "use_fast_partitioner": False,
+    "require_full_compilation": True,
+    "dryrun": "report.txt",
+    "debug": True,
+    "device": Device("cuda:3"),
+    "workspace_size": 1 << 20,
+    "optimization_level": 4,
+    "max_aux_streams": 2,
+    "num_avg_timing_iters": 3,
+    "disable_tf32": True,
+    "sparse_weights": True,
+    "refit": True,
+    "version_compatible": True,
+    "hardware_compatible": True,
+    "engine_capability": "safety",
+    "dla_sram_size": 1 << 16,
+    "dla_local_dram_size": 1 << 20,
+    "dla_global_dram_size": 1 << 21,
+    "use_python_runtime": True,
+    "pass_through_build_failures": True,
+}
+"""A value other than the default for every field."""
+
+SPEC_GENERATION_ONE = {
+    "precision": torch.float32,
+    "debug": False,
+    "workspace_size": 0,
+    "min_block_size": 5,
+    "torch_executed_ops": frozenset(),
+    "pass_through_build_failures": False,
+    "max_aux_streams": None,
+    "version_compatible": False,
+    "optimization_level": None,
+    "use_python_runtime": False,
+    "truncate_long_and_double": False,
+    "use_fast_partitioner": True,
+    "enable_experimental_decompositions": False,
+    "require_full_compilation": False,
+    "disable_tf32": False,
+    "sparse_weights": False,
+    "refit": False,
+    "num_avg_timing_iters": 1,
+    "dla_sram_size": 1048576,
+    "dla_local_dram_size": 1073741824,
+    "dla_global_dram_size": 536870912,
+    "dryrun": False,
+    "hardware_compatible": False,
+}
+"""Names and defaults that users' scripts know."""
+
+
+@pytest.mark.parametrize(("name", "default"), SPEC_GENERATION_ONE.items())
+def test_documented_names_have_their_documented_defaults(name: str, default: object) -> None:
+    assert getattr(CompilationSettings(), name) == default
+
+
+def test_the_newer_names_are_there_too() -> None:
+    settings = CompilationSettings()
+    assert settings.use_explicit_typing is True
+    assert settings.enable_autocast is False
+    assert settings.enabled_precisions == frozenset({torch.float32})
+
+
+def test_the_table_of_changes_covers_every_field() -> None:
+    assert sorted(CHANGES) == sorted(FIELDS)
+
+
+def test_every_field_is_described_in_the_docstring() -> None:
+    described = re.findall(r"^        (\w+): ", CompilationSettings.__doc__ or "", flags=re.MULTILINE)
+    assert sorted(described) == sorted(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min_block_size", 0),
+        ("workspace_size", -1),
+        ("optimization_level", -1),
+        ("optimization_level", 6),
+        ("max_aux_streams", -1),
+        ("num_avg_timing_iters", 0),
+        ("dla_sram_size", 4095),
+        ("dla_local_dram_size", 0),
+        ("dla_global_dram_size", 0),
+        ("min_block_size", float("nan")),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"{name}=.* is out of range"):
+        CompilationSettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_an_unknown_engine_capability_is_refused() -> None:
+    with pytest.raises(SettingsError, match="choose one of standard, safety, dla_standalone"):
+        CompilationSettings(engine_capability="fast")
+
+
+def test_operators_are_stored_by_their_canonical_names() -> None:
+    spellings = {"aten::relu", "aten.relu", "torch.ops.aten.relu", torch.ops.aten.relu}
+    settings = CompilationSettings(torch_executed_ops=spellings)  # type: ignore[arg-type]
+    assert settings.torch_executed_ops == frozenset({"torch.ops.aten.relu"})
+
+
+def test_min_block_size_may_be_infinite() -> None:
+    settings = CompilationSettings(min_block_size=float("inf"))
+    assert settings.to_dict()["min_block_size"] == "inf"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_replace_changes_one_field(name: str) -> None:
+    before = CompilationSettings()
+    after = before.replace(**{name: CHANGES[name]})
+    differing = [field for field in FIELDS if getattr(before, field) != getattr(after, field)]
+    assert differing == [name]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_digest_follows_what_changes_an_engine(name: str) -> None:
+    before = CompilationSettings()
+    reporting_only = {"dryrun", "debug", "pass_through_build_failures", "require_full_compilation"}
+    same = before.digest() == before.replace(**{name: CHANGES[name]}).digest()
+    assert same == (name in reporting_only)
+
+
+@given(st.permutations(["aten.relu", "aten.add.Tensor", "aten.mul"]))
+def test_the_digest_does_not_depend_on_the_order_of_sets(operators: list[str]) -> None:
+    one = CompilationSettings(torch_executed_ops=frozenset(operators))
+    other = CompilationSettings(torch_executed_ops=frozenset(reversed(operators)))
+    assert one.digest() == other.digest()
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_value_becomes_json(name: str) -> None:
+    values = CompilationSettings().replace(**{name: CHANGES[name]}).to_dict()
+    assert sorted(json.loads(json.dumps(values, allow_nan=False))) == sorted(FIELDS)
+
+
+def test_text_is_one_line_with_every_field() -> None:
+    text = str(CompilationSettings(torch_executed_ops=frozenset({"aten.relu"})))
+    assert "\n" not in text
+    assert all(f"{name}=" in text for name in FIELDS)
+    assert "enabled_precisions={dtype.f32}" in text
+    assert "torch_executed_ops={torch.ops.aten.relu}" in text
+
+
+def test_settings_are_frozen_and_hashable() -> None:
+    settings = CompilationSettings()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.debug = True  # type: ignore[misc]
+    assert len({settings, settings.replace(), settings.replace(debug=True)}) == 2
