@@ -1,0 +1,143 @@
+"""Dimensions as data: from symbolic shapes to JSON and back to numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from trt_core.extents import Extent, evaluate_extent, extent_of, symbols_in
+
+_SYMBOLS = {"s0": 7, "s1": 12, "s2": 3}
+
+
+def _reference(extent: Extent, symbols: dict[str, int]) -> int:
+    """Evaluates an extent with Python's own integers, written independently of the table under test."""
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, str):
+        return symbols[extent]
+    assert isinstance(extent, list)
+    name, first, *rest = extent
+    result = _reference(first, symbols)
+    for operand in rest:
+        value = _reference(operand, symbols)
+        result = {
+            "add": lambda a, b: a + b,
+            "mul": lambda a, b: a * b,
+            "floordiv": lambda a, b: a // b,
+            "ceildiv": lambda a, b: (a + b - 1) // b,
+            "mod": lambda a, b: a % b,
+            "max": max,
+            "min": min,
+            "pow": lambda a, b: a**b,
+        }[name](result, value)
+    return result
+
+
+_LEAVES = st.one_of(st.integers(1, 20), st.sampled_from(sorted(_SYMBOLS)))
+
+
+def _grow(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    many = st.tuples(st.sampled_from(["add", "mul", "max", "min"]), children, children, children)
+    divided = st.tuples(st.sampled_from(["floordiv", "ceildiv", "mod"]), children, st.integers(1, 9))
+    power = st.tuples(st.just("pow"), children, st.integers(0, 2))
+    return st.one_of(many, divided, power).map(list)
+
+
+_EXTENTS = st.recursive(_LEAVES, _grow, max_leaves=8)
+
+
+@given(_EXTENTS)
+def test_evaluation_is_integer_arithmetic(extent: Extent) -> None:
+    assert evaluate_extent(extent, _SYMBOLS) == _reference(extent, _SYMBOLS)
+
+
+@given(_EXTENTS)
+def test_an_extent_survives_json(extent: Extent) -> None:
+    assert json.loads(json.dumps(extent)) == extent
+
+
+@given(_EXTENTS)
+def test_only_the_symbols_in_it_are_needed(extent: Extent) -> None:
+    needed = {name: _SYMBOLS[name] for name in symbols_in(extent)}
+    assert evaluate_extent(extent, needed) == evaluate_extent(extent, _SYMBOLS)
+
+
+def test_a_symbol_without_a_value_is_a_key_error() -> None:
+    with pytest.raises(KeyError, match="s9"):
+        evaluate_extent(["add", "s9", 1], _SYMBOLS)
+
+
+def test_an_extent_that_depends_on_data_has_no_value() -> None:
+    assert symbols_in(None) == set()
+    with pytest.raises(ValueError, match="depends on data"):
+        evaluate_extent(None, _SYMBOLS)
+
+
+def test_an_unknown_operator_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown operator 'xor'"):
+        evaluate_extent(["xor", 1, 2], _SYMBOLS)
+
+
+class _Shapes(nn.Module):
+    """Makes tensors whose extents are expressions of the input's."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, columns = x.shape
+        return (
+            x.flatten(),
+            torch.cat([x, x], 0),
+            torch.nn.functional.avg_pool1d(x.unsqueeze(0), 3, stride=2).squeeze(0),
+            torch.nn.functional.pad(x, (1, 2)),
+            x[::2],
+            x.new_zeros(torch.sym_max(rows, columns), 1),
+            x.new_zeros(rows * rows // 2 + 1),
+            x.new_zeros(rows % 3 + columns // 5, 2),
+        )
+
+
+@pytest.fixture(scope="module")
+def exported() -> torch.export.ExportedProgram:
+    dims = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=8, max=64)}
+    return torch.export.export(_Shapes(), (torch.randn(6, 10),), dynamic_shapes=({0: dims[0], 1: dims[1]},))
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (2, 8), (33, 17), (64, 64)])
+def test_exported_shapes_evaluate_to_the_shapes_that_run(
+    exported: torch.export.ExportedProgram, shape: tuple[int, int]
+) -> None:
+    placeholder = next(node for node in exported.graph.nodes if node.op == "placeholder")
+    symbols = dict(zip((str(extent) for extent in placeholder.meta["val"].shape), shape, strict=True))
+    output = next(node for node in exported.graph.nodes if node.op == "output")
+    results = _Shapes()(torch.randn(shape))
+    for node, result in zip(output.args[0], results, strict=True):
+        extents = [extent_of(extent) for extent in node.meta["val"].shape]
+        assert None not in extents
+        assert [evaluate_extent(extent, symbols) for extent in extents] == list(result.shape)
+
+
+class _Positions(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.nonzero()
+
+
+def test_an_extent_that_depends_on_data_is_none() -> None:
+    program = torch.export.export(_Positions(), (torch.ones(4),))
+    output = next(node for node in program.graph.nodes if node.op == "output")
+    positions, rank = output.args[0][0].meta["val"].shape
+    assert extent_of(positions) is None
+    assert extent_of(rank) == 1
+
+
+def test_symbolic_values_give_symbolic_extents(exported: torch.export.ExportedProgram) -> None:
+    placeholder = next(node for node in exported.graph.nodes if node.op == "placeholder")
+    rows, columns = placeholder.meta["val"].shape
+    total = evaluate_extent(["mul", "a", "b"], {"a": rows, "b": columns})
+    assert isinstance(total, torch.SymInt)
+    assert extent_of(total) == extent_of(rows * columns)
