@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
+import os
 from collections.abc import Iterator
 
 import torch
@@ -73,3 +75,15 @@ def external_stream(handle: int, device: torch.device) -> torch.cuda.Stream:
         )
         _streams[key] = stream
     return stream
+
+
+def record_event(event: int, stream: int) -> None:
+    """Records a raw CUDA event on a raw stream.
+
+    Raises:
+        RuntimeError: The driver refused.
+    """
+    driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    code = driver.cuEventRecord(ctypes.c_void_p(event), ctypes.c_void_p(stream))
+    if code:
+        raise RuntimeError(f"cuEventRecord failed with driver error {code}")

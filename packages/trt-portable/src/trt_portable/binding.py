@@ -1,0 +1,74 @@
+"""One input or output of an execution context: its shape, its address, and the memory as a tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+
+from trt_portable.engine_info import IOTensor, Shape
+from trt_portable.memory import wrap_address
+from trt_portable.values import HostValues, Value, as_tensor
+
+_CPU: Final = torch.device("cpu")
+_MAX_REMEMBERED: Final = 64
+
+
+class Binding:
+    """The state that a context keeps for one tensor.
+
+    Attributes:
+        tensor: What the engine knows of it.
+        device: Where its memory lies: the host for shape tensors, else the engine's device.
+        shape: Extents of an input; None until a dynamic one is set.
+        address: Bound memory, 0 when there is none.
+    """
+
+    __slots__ = ("_engine_device", "_wrapped", "address", "device", "shape", "tensor")
+
+    def __init__(self, tensor: IOTensor, device: torch.device) -> None:
+        self.tensor = tensor
+        self.device = _CPU if tensor.is_host else device
+        self.shape: Shape | None = None
+        self.address = 0
+        self._engine_device = device
+        self._wrapped: dict[tuple[int, Shape], torch.Tensor] = {}
+
+    def input_value(self) -> Value:
+        """The bound memory of an input in its present shape; without data when nothing is bound."""
+        shape = self.shape or ()
+        if not self.address:
+            return torch.empty(shape, dtype=self.tensor.torch_dtype, device="meta")
+        return self._wrap(shape)
+
+    def read_numbers(self) -> HostValues:
+        """The numbers of a host input as they are now."""
+        memory = self._wrap(self.shape or ())
+        numbers = memory.reshape(-1).tolist()
+        return HostValues.of(numbers, tuple(memory.shape), memory.dtype, self._engine_device)
+
+    def write(self, value: Value) -> None:
+        """Copies an output to the bound memory."""
+        tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
+        self._wrap(tensor.shape).copy_(tensor, non_blocking=True)
+
+    def shares_memory_with(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a view of the bound memory."""
+        return bool(self.address) and tensor.untyped_storage().data_ptr() == self.address
+
+    def _wrap(self, shape: Shape) -> torch.Tensor:
+        """The bound memory as a tensor of the given extents, remembered for the next call."""
+        key = (self.address, shape)
+        tensor = self._wrapped.get(key)
+        if tensor is None:
+            if len(self._wrapped) >= _MAX_REMEMBERED:
+                self._wrapped.clear()
+            tensor = wrap_address(self.address, shape, self.tensor.torch_dtype, self.device)
+            self._wrapped[key] = tensor
+        return tensor
+
+
+def dense_bytes(shape: Shape, dtype: torch.dtype) -> int:
+    """Bytes of a dense tensor."""
+    return math.prod(shape) * dtype.itemsize

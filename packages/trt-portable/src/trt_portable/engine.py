@@ -1,0 +1,455 @@
+"""`ICudaEngine`: a plan, loaded onto a device."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from trt_portable.dims import Dims
+from trt_portable.engine_info import EngineInfo, IOTensor, RefitMode, Shape
+from trt_portable.engine_plan import is_host_constant, write_engine
+from trt_portable.enums import (
+    DataType,
+    EngineCapability,
+    EngineStat,
+    ErrorCodeTRT,
+    ExecutionContextAllocationStrategy,
+    HardwareCompatibilityLevel,
+    ProfilingVerbosity,
+    SerializationFlag,
+    TensorFormat,
+    TensorIOMode,
+    TensorLocation,
+)
+from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.execution_context import IExecutionContext
+from trt_portable.host_memory import IHostMemory
+from trt_portable.image import load_image, shape_only_inputs
+from trt_portable.inspector import EngineInspector
+from trt_portable.optimization_profile import Range
+from trt_portable.plan import Plan
+from trt_portable.program import Program, ShapeReport
+from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
+from trt_portable.tactic import TACTICS
+from trt_portable.values import HostValues, Value
+from trt_portable.weight_store import WeightStore
+
+_META: Final = torch.device("meta")
+_MAX_REMEMBERED_SHAPES: Final = 256
+
+
+class ICudaEngine:
+    """A loaded engine; made by `Runtime.deserialize_cuda_engine` or `Builder.build_engine_with_config`.
+
+    Queries and contexts are safe to use from several threads, one context per thread.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._device = device
+        self._structure: dict[str, Any] = plan.structure["network"]
+        self._features: list[str] = plan.structure["features"]
+        self._info = info = EngineInfo.from_json(plan.structure["engine"])
+        self._io = {tensor.name: tensor for tensor in info.io}
+        self._inputs = [tensor for tensor in info.io if tensor.is_input]
+        self._outputs = [tensor for tensor in info.io if not tensor.is_input]
+        self._host_inputs = [at for at, tensor in enumerate(self._inputs) if tensor.is_host]
+        # the plan's bytes back the weights of CPU engines, so they stay as long as the engine does
+        self._owner = plan.owner if device.type == "cpu" else None
+        image, layers = load_image(self._structure, info, device)
+        self._shape_only_inputs = shape_only_inputs(image, self._inputs)
+        self._weights = WeightStore(info.weight_slots, layers, _weights_on(device, plan, info))
+        self._program = TACTICS[info.tactic].load(image)
+        if not self._weights.missing:
+            self._program.load_constants()
+        self._shape_program: Program | None = None
+        self._shape_reports: dict[Any, ShapeReport] = {}
+        self._device_memory_sizes: dict[int, int] = {}
+        self._contexts: weakref.WeakSet[IExecutionContext] = weakref.WeakSet()
+        self._streaming_budget = self.streamable_weights_size
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+
+    # Tensors ---------------------------------------------------------------------------------------
+
+    @property
+    def num_io_tensors(self) -> int:
+        """Number of inputs and outputs."""
+        return len(self._info.io)
+
+    def get_tensor_name(self, index: int) -> str | None:
+        """Name of an input or output: inputs first, each in network order; None out of range."""
+        if not 0 <= index < len(self._info.io):
+            self._reporter.error("get_tensor_name", f"index {index} is out of range")
+            return None
+        return self._info.io[index].name
+
+    def __getitem__(self, arg0: int) -> str:
+        return self._info.io[arg0].name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([tensor.name for tensor in self._info.io])
+
+    def _tensor(self, name: str) -> IOTensor | None:
+        tensor = self._io.get(name)
+        if tensor is None:
+            self._reporter.error("engine", f"no input or output is named {name!r}")
+        return tensor
+
+    def get_tensor_mode(self, name: str) -> TensorIOMode:
+        """Input or output; NONE for an unknown name."""
+        tensor = self._io.get(name)
+        if tensor is None:
+            return TensorIOMode.NONE
+        return TensorIOMode.INPUT if tensor.is_input else TensorIOMode.OUTPUT
+
+    def get_tensor_dtype(self, name: str) -> DataType:
+        """Element type; FLOAT for an unknown name."""
+        tensor = self._tensor(name)
+        return DataType.FLOAT if tensor is None else tensor.dtype
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        """Extents, -1 for dynamic ones; invalid dims for an unknown name."""
+        tensor = self._tensor(name)
+        return Dims._invalid() if tensor is None else Dims(tensor.shape)
+
+    def get_tensor_location(self, name: str) -> TensorLocation:
+        """HOST for shape tensors, DEVICE for all others."""
+        tensor = self._tensor(name)
+        is_host = tensor is not None and tensor.is_host
+        return TensorLocation.HOST if is_host else TensorLocation.DEVICE
+
+    def is_shape_inference_io(self, name: str) -> bool:
+        """Whether `IExecutionContext.infer_shapes` reads or writes the tensor."""
+        tensor = self._tensor(name)
+        return tensor is not None and tensor.is_host
+
+    def is_debug_tensor(self, name: str) -> bool:
+        """Whether the network marked a tensor of this name for debugging."""
+        return name in self._info.debug_tensors.values()
+
+    def get_aliased_input_tensor(self, name: str) -> str | None:
+        """The input that must share an output's memory, or None."""
+        tensor = self._tensor(name)
+        return None if tensor is None else tensor.aliased_input
+
+    def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
+        """Always LINEAR: dense and row-major."""
+        return TensorFormat.LINEAR
+
+    def get_tensor_format_desc(self, name: str, profile_index: int = 0) -> str:
+        """The format in words."""
+        tensor = self._tensor(name)
+        return "" if tensor is None else f"Row major linear {tensor.dtype.name} format"
+
+    def get_tensor_bytes_per_component(self, name: str, profile_index: int = 0) -> int:
+        """-1: tensors are not vectorized."""
+        return -1
+
+    def get_tensor_components_per_element(self, name: str, profile_index: int = 0) -> int:
+        """-1: tensors are not vectorized."""
+        return -1
+
+    def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
+        """-1: tensors are not vectorized."""
+        return -1
+
+    # Profiles --------------------------------------------------------------------------------------
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        """At least 1."""
+        return len(self._info.profiles)
+
+    def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
+        """[min, opt, max] extents of an input in a profile; empty when there is no such thing."""
+        tensor = self._tensor(name)
+        if tensor is None or not tensor.is_input or not self._has_profile(profile_index):
+            return []
+        allowed = self._allowed_shape(tensor, profile_index)
+        return [Dims(allowed.min), Dims(allowed.opt), Dims(allowed.max)]
+
+    def _allowed_shape(self, tensor: IOTensor, profile: int) -> Range:
+        fixed = Range(tensor.shape, tensor.shape, tensor.shape)
+        return self._info.profiles[profile].shapes.get(tensor.name, fixed)
+
+    def get_tensor_profile_values(self, name: int, profile_index: str) -> list[list[int]]:
+        """[min, opt, max] values of a shape input; as in TensorRT, the profile's index comes first.
+
+        Raises:
+            RuntimeError: Not a shape input, or no such profile.
+        """
+        profile, tensor = name, self._io.get(profile_index)
+        if tensor is None or not (tensor.is_input and tensor.is_host):
+            raise RuntimeError(f"{profile_index!r} is not a shape input of the engine")
+        if not 0 <= profile < len(self._info.profiles):
+            raise RuntimeError(f"profile {profile} does not exist")
+        values = self._info.profiles[profile].values.get(tensor.name)
+        return [] if values is None else values.to_json()
+
+    def _has_profile(self, index: int) -> bool:
+        if 0 <= index < len(self._info.profiles):
+            return True
+        count = len(self._info.profiles)
+        self._reporter.error("engine", f"profile {index} does not exist: there are {count}")
+        return False
+
+    # Properties ------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The network's name."""
+        return self._info.name
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that are executed; fewer than the network has where layers were removed or folded."""
+        return len(self._structure["layers"])
+
+    @property
+    def refittable(self) -> bool:
+        """Whether weights may be replaced."""
+        return self._info.refit is not RefitMode.NONE
+
+    @property
+    def engine_capability(self) -> EngineCapability:
+        """Always STANDARD."""
+        return self._info.capability
+
+    @property
+    def hardware_compatibility_level(self) -> HardwareCompatibilityLevel:
+        """As configured."""
+        return self._info.hardware
+
+    @property
+    def profiling_verbosity(self) -> ProfilingVerbosity:
+        """As configured."""
+        return self._info.verbosity
+
+    @property
+    def tactic_sources(self) -> int:
+        """As configured."""
+        return self._info.tactic_sources
+
+    @property
+    def num_aux_streams(self) -> int:
+        """0: everything runs on the main stream."""
+        return 0
+
+    @property
+    def error_recorder(self) -> IErrorRecorder | None:
+        """Receives the errors of this engine and its contexts; the runtime's recorder by default."""
+        return self._reporter.recorder
+
+    @error_recorder.setter
+    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
+        self._reporter.recorder = recorder
+
+    # Memory ----------------------------------------------------------------------------------------
+
+    @property
+    def device_memory_size_v2(self) -> int:
+        """Bytes of intermediate values at the largest shapes of any profile; 0 where unknown."""
+        sizes = [self.get_device_memory_size_for_profile_v2(at) for at in self._profile_indices()]
+        return max(sizes)
+
+    def _profile_indices(self) -> range:
+        return range(len(self._info.profiles))
+
+    def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
+        """Bytes of intermediate values at the largest shapes of a profile; 0 where unknown."""
+        if not self._has_profile(profile_index):
+            return 0
+        size = self._device_memory_sizes.get(profile_index)
+        if size is None:
+            size = self._device_memory_sizes[profile_index] = self._peak_bytes(profile_index)
+        return size
+
+    def _peak_bytes(self, profile: int) -> int:
+        shapes = tuple(self._allowed_shape(tensor, profile).max for tensor in self._inputs)
+        values = self._info.profiles[profile].values
+        numbers = {}
+        for index in self._host_inputs:
+            allowed = values.get(self._inputs[index].name)
+            if allowed is None:
+                return 0
+            numbers[index] = allowed.max
+        try:
+            return self._infer(shapes, numbers).peak_bytes
+        except RuntimeError:  # the greatest extents need not fit each other
+            return 0
+
+    @property
+    def streamable_weights_size(self) -> int:
+        """Bytes of weights that could be streamed; 0 unless built for weight streaming."""
+        return self._weights.bytes_of() if self._info.weight_streaming else 0
+
+    @property
+    def weight_streaming_budget_v2(self) -> int:
+        """Bytes of weights kept on the device; kept and reported, weights always stay there."""
+        return self._streaming_budget
+
+    @weight_streaming_budget_v2.setter
+    def weight_streaming_budget_v2(self, budget: int) -> None:
+        if self._contexts or not self._info.weight_streaming or budget < 0:
+            self._reporter.error(
+                "weight_streaming_budget_v2",
+                "needs an engine built with WEIGHT_STREAMING, without contexts, and a budget >= 0",
+                ErrorCodeTRT.INVALID_STATE,
+            )
+            return
+        self._streaming_budget = min(int(budget), self.streamable_weights_size)
+
+    @property
+    def weight_streaming_scratch_memory_size(self) -> int:
+        """0: nothing is streamed."""
+        return 0
+
+    def get_weight_streaming_automatic_budget(self) -> int:
+        """All weights."""
+        return self.streamable_weights_size
+
+    def get_engine_stat(self, stat: EngineStat = EngineStat.TOTAL_WEIGHTS_SIZE) -> int:
+        """Size of all weights, or of those that the plan left out (-1 if it left out none)."""
+        if stat is EngineStat.TOTAL_WEIGHTS_SIZE:
+            return self._weights.bytes_of()
+        return self._weights.bytes_of(self._info.stripped) if self._info.stripped else -1
+
+    # Children --------------------------------------------------------------------------------------
+
+    def create_runtime_config(self) -> IRuntimeConfig:
+        """Settings for `create_execution_context`."""
+        return IRuntimeConfig()
+
+    def create_execution_context(
+        self,
+        strategy: ExecutionContextAllocationStrategy
+        | IRuntimeConfig
+        | None = ExecutionContextAllocationStrategy.STATIC,
+        runtime_config: IRuntimeConfig | None = None,
+    ) -> IExecutionContext | None:
+        """Makes a context, on profile 0.
+
+        Args:
+            strategy: Who provides memory for intermediate values, or a runtime configuration.
+            runtime_config: The same, as a configuration.
+        """
+        config = runtime_config if runtime_config is not None else IRuntimeConfig()
+        if isinstance(strategy, IRuntimeConfig):
+            config = strategy
+        elif strategy is not None and runtime_config is None:
+            config.set_execution_context_allocation_strategy(strategy)
+        chosen = config.get_execution_context_allocation_strategy()
+        context = IExecutionContext(self, chosen, config, self._reporter.child())
+        self._contexts.add(context)
+        return context
+
+    def create_engine_inspector(self) -> EngineInspector:
+        """Makes an inspector of this engine."""
+        return EngineInspector(self)
+
+    def create_serialization_config(self) -> ISerializationConfig:
+        """Settings for `serialize_with_config`."""
+        return ISerializationConfig()
+
+    # Serialization ---------------------------------------------------------------------------------
+
+    def serialize(self) -> IHostMemory | None:
+        """The engine as a plan, with the weights it has now."""
+        return self.serialize_with_config(ISerializationConfig())
+
+    def serialize_with_config(self, arg0: ISerializationConfig) -> IHostMemory | None:
+        """The engine as a plan.
+
+        Args:
+            arg0: EXCLUDE_WEIGHTS leaves out what a refit can bring back; INCLUDE_REFIT keeps an engine
+                that was stripped and refitted refittable.
+
+        Returns:
+            None, with a report, when weights are to be excluded from an engine that has no refit.
+        """
+        exclude = arg0.get_flag(SerializationFlag.EXCLUDE_WEIGHTS)
+        if exclude and not self.refittable:
+            self._reporter.error(
+                "serialize_with_config",
+                "EXCLUDE_WEIGHTS needs a refittable engine",
+                ErrorCodeTRT.INVALID_CONFIG,
+            )
+            return None
+        keep_refit = exclude or not self._info.stripped or bool(self._weights.missing)
+        keep_refit = keep_refit or arg0.get_flag(SerializationFlag.INCLUDE_REFIT)
+        slots, tensors = self._weights.snapshot()
+        return write_engine(
+            self._structure,
+            self._info,
+            slots,
+            tensors,
+            self._features,
+            strip=exclude,
+            keep_refit=keep_refit,
+        )
+
+    # Shapes, refit ---------------------------------------------------------------------------------
+
+    def _replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
+        """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""
+        self._weights.replace(tensors, self._program)
+        if any(is_host_constant(self._weights.slots[index]) for index in tensors):
+            self._shape_program = None
+            self._shape_reports = {}
+
+    def _infer(self, shapes: tuple[Shape, ...], numbers: dict[int, tuple[Any, ...]]) -> ShapeReport:
+        """Output shapes for input shapes and the numbers of host inputs, by input index.
+
+        Raises:
+            LayerFailure: A layer refused the shapes.
+        """
+        key = (shapes, tuple(numbers.items()))
+        report = self._shape_reports.get(key)
+        if report is None:
+            if self._shape_program is None:
+                self._shape_program = self._load_shape_program()
+            values: list[Value] = [
+                HostValues.of(numbers[at], shape, tensor.torch_dtype, _META)
+                if at in numbers
+                else torch.empty(shape, dtype=tensor.torch_dtype, device=_META)
+                for at, (tensor, shape) in enumerate(zip(self._inputs, shapes, strict=True))
+            ]
+            report = self._shape_program.infer(values)
+            if len(self._shape_reports) >= _MAX_REMEMBERED_SHAPES:
+                self._shape_reports.clear()
+            self._shape_reports[key] = report
+        return report
+
+    def _load_shape_program(self) -> Program:
+        image, layers = load_image(self._structure, self._info, _META)
+        WeightStore(
+            self._weights.slots,
+            layers,
+            [
+                self._weights.tensor(index) if is_host_constant(slot) else None
+                for index, slot in enumerate(self._weights.slots)
+            ],
+        )
+        program = Program(image.calls, image.inputs, image.outputs)
+        program.load_constants()
+        return program
+
+
+def _weights_on(
+    device: torch.device, plan: Plan, info: EngineInfo
+) -> list[torch.Tensor | None]:
+    """A tensor per use of weights, on a device and moved there in one piece; None where stripped."""
+    tensors = dict(plan.weights)
+    if device.type != "cpu":
+        data = plan.data.to(device)
+        for name, tensor in plan.weights.items():
+            begin = plan.offsets[name]
+            tensors[name] = data[begin : begin + tensor.nbytes].view(tensor.dtype)
+        for slot in info.weight_slots:
+            if is_host_constant(slot) and slot.weights in plan.weights:
+                tensors[slot.weights] = plan.weights[slot.weights].clone()
+    return [tensors.get(slot.weights) for slot in info.weight_slots]

@@ -1,0 +1,203 @@
+"""What a plan says about its engine beyond the layers: bindings, profiles, refit, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+
+from trt_portable.dtypes import CARRIERS
+from trt_portable.enums import (
+    DataType,
+    EngineCapability,
+    HardwareCompatibilityLevel,
+    ProfilingVerbosity,
+)
+from trt_portable.optimization_profile import Profile
+
+Shape = tuple[int, ...]
+
+
+class RefitMode(Enum):
+    """Which weights of an engine may be replaced."""
+
+    NONE = "none"
+    ALL = "all"
+    IDENTICAL = "identical"
+    INDIVIDUAL = "individual"
+
+
+@dataclass(frozen=True)
+class IOTensor:
+    """An input or output of an engine.
+
+    Attributes:
+        name: Unique among inputs and outputs.
+        id: Tensor id in the network structure.
+        dtype: Element type of the memory bound to it.
+        shape: Extents; -1 where they are known at run time only.
+        is_input: Input or output.
+        is_host: A shape tensor: its memory is on the host.
+        dimension_names: Names of extents, "" where none; equal names mean equal extents.
+        aliased_input: Input that must be bound to the same address (KV caches updated in place).
+    """
+
+    name: str
+    id: int
+    dtype: DataType
+    shape: Shape
+    is_input: bool
+    is_host: bool = False
+    dimension_names: tuple[str, ...] = ()
+    aliased_input: str | None = None
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The PyTorch type of the bound memory."""
+        return CARRIERS[self.dtype]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether an extent is known at run time only."""
+        return -1 in self.shape
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, as a plan stores it."""
+        return {
+            "name": self.name,
+            "id": self.id,
+            "dtype": self.dtype.name,
+            "shape": list(self.shape),
+            "input": self.is_input,
+            "host": self.is_host,
+            "dimension_names": list(self.dimension_names),
+            "aliased_input": self.aliased_input,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> IOTensor:
+        """Inverse of `to_json`."""
+        return IOTensor(
+            name=data["name"],
+            id=data["id"],
+            dtype=DataType[data["dtype"]],
+            shape=tuple(data["shape"]),
+            is_input=data["input"],
+            is_host=data["host"],
+            dimension_names=tuple(data["dimension_names"]),
+            aliased_input=data["aliased_input"],
+        )
+
+
+@dataclass(frozen=True)
+class WeightSlot:
+    """One use of weights: a layer's role.
+
+    Attributes:
+        layer: Index of the layer in the network structure.
+        layer_name: Its name.
+        role: Name of a `WeightsRole`.
+        weights: Id of the weights in the plan.
+        dtype: Element type.
+        count: Number of elements.
+        name: Name given by ``set_weights_name``, or None.
+        refittable: Whether a refit may replace them.
+    """
+
+    layer: int
+    layer_name: str
+    role: str
+    weights: str
+    dtype: DataType
+    count: int
+    name: str | None = None
+    refittable: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, as a plan stores it."""
+        return {**vars(self), "dtype": self.dtype.name}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WeightSlot:
+        """Inverse of `to_json`."""
+        return WeightSlot(**{**data, "dtype": DataType[data["dtype"]]})
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """Everything about an engine that is not a layer.
+
+    Attributes:
+        name: The network's name.
+        io: Inputs in network order, then outputs.
+        profiles: At least one.
+        weight_slots: Every use of weights.
+        stripped: Ids of weights that the plan leaves out.
+        debug_tensors: Names of tensors that a debug listener may see, by tensor id.
+        tactic: Name of the tactic that runs the program.
+        settings: Builder settings that are only reported.
+    """
+
+    name: str
+    io: tuple[IOTensor, ...]
+    profiles: tuple[Profile, ...]
+    weight_slots: tuple[WeightSlot, ...] = ()
+    stripped: frozenset[str] = frozenset()
+    refit: RefitMode = RefitMode.NONE
+    debug_tensors: Mapping[int, str] = field(default_factory=dict)
+    tactic: str = "interpret"
+    optimization_level: int = 3
+    verbosity: ProfilingVerbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
+    capability: EngineCapability = EngineCapability.STANDARD
+    hardware: HardwareCompatibilityLevel = HardwareCompatibilityLevel.NONE
+    tactic_sources: int = 0
+    weight_streaming: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, as a plan stores it."""
+        return {
+            "name": self.name,
+            "io": [tensor.to_json() for tensor in self.io],
+            "profiles": [profile.to_json() for profile in self.profiles],
+            "weight_slots": [slot.to_json() for slot in self.weight_slots],
+            "stripped": sorted(self.stripped),
+            "refit": self.refit.value,
+            "debug_tensors": [[tensor, name] for tensor, name in self.debug_tensors.items()],
+            "tactic": self.tactic,
+            "optimization_level": self.optimization_level,
+            "verbosity": self.verbosity.name,
+            "capability": self.capability.name,
+            "hardware": self.hardware.name,
+            "tactic_sources": self.tactic_sources,
+            "weight_streaming": self.weight_streaming,
+            "settings": dict(self.settings),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> EngineInfo:
+        """Inverse of `to_json`.
+
+        Raises:
+            KeyError: A field is missing or an enum member unknown.
+        """
+        return EngineInfo(
+            name=data["name"],
+            io=tuple(IOTensor.from_json(tensor) for tensor in data["io"]),
+            profiles=tuple(Profile.from_json(profile) for profile in data["profiles"]),
+            weight_slots=tuple(WeightSlot.from_json(slot) for slot in data["weight_slots"]),
+            stripped=frozenset(data["stripped"]),
+            refit=RefitMode(data["refit"]),
+            debug_tensors={tensor: name for tensor, name in data["debug_tensors"]},
+            tactic=data["tactic"],
+            optimization_level=data["optimization_level"],
+            verbosity=ProfilingVerbosity[data["verbosity"]],
+            capability=EngineCapability[data["capability"]],
+            hardware=HardwareCompatibilityLevel[data["hardware"]],
+            tactic_sources=data["tactic_sources"],
+            weight_streaming=data["weight_streaming"],
+            settings=data["settings"],
+        )

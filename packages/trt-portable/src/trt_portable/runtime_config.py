@@ -1,0 +1,65 @@
+"""Settings of contexts and of serialization, each made by an engine."""
+
+from __future__ import annotations
+
+from trt_portable.enums import ExecutionContextAllocationStrategy, SerializationFlag
+
+
+class IRuntimeConfig:
+    """How contexts are created; made by `ICudaEngine.create_runtime_config`."""
+
+    def __init__(self) -> None:
+        self._strategy = ExecutionContextAllocationStrategy.STATIC
+
+    def set_execution_context_allocation_strategy(
+        self,
+        strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
+    ) -> None:
+        """Chooses who provides memory for intermediate values."""
+        if not isinstance(strategy, ExecutionContextAllocationStrategy):
+            kind = type(strategy).__name__
+            raise TypeError(f"strategy must be ExecutionContextAllocationStrategy, not {kind}")
+        self._strategy = strategy
+
+    def get_execution_context_allocation_strategy(self) -> ExecutionContextAllocationStrategy:
+        """Who provides memory for intermediate values."""
+        return self._strategy
+
+
+class ISerializationConfig:
+    """What a serialized engine contains; made by `ICudaEngine.create_serialization_config`."""
+
+    def __init__(self) -> None:
+        self._flags = 0
+
+    @property
+    def flags(self) -> int:
+        """Bit mask of ``1 << int(flag)``."""
+        return self._flags
+
+    @flags.setter
+    def flags(self, flags: int) -> None:
+        known = sum(1 << int(flag) for flag in SerializationFlag)
+        if int(flags) & ~known:
+            raise RuntimeError(f"serialization flags {int(flags):#x} name unknown flags")
+        self._flags = int(flags)
+
+    def set_flag(self, flag: SerializationFlag) -> bool:
+        """Sets one flag."""
+        self._flags |= _bit(flag)
+        return True
+
+    def clear_flag(self, flag: SerializationFlag) -> bool:
+        """Clears one flag."""
+        self._flags &= ~_bit(flag)
+        return True
+
+    def get_flag(self, flag: SerializationFlag) -> bool:
+        """Whether a flag is set."""
+        return bool(self._flags & _bit(flag))
+
+
+def _bit(flag: SerializationFlag) -> int:
+    if not isinstance(flag, SerializationFlag):
+        raise TypeError(f"flag must be SerializationFlag, not {type(flag).__name__}")
+    return 1 << int(flag)
