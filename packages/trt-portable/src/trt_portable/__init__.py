@@ -1,0 +1,31 @@
+"""TensorRT's Python API on PyTorch: define, build, run, refit and inspect networks without TensorRT.
+
+Use it as ``import trt_portable as trt``.
+"""
+
+from __future__ import annotations
+
+from trt_portable import enums as _enums
+from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
+from trt_portable.dtypes import nptype, volume
+from trt_portable.enums import *  # noqa: F403
+from trt_portable.enums import DataType
+from trt_portable.errors import NetworkError, PortableError, set_strict, strict
+from trt_portable.layer import ILayer
+from trt_portable.logger import ILogger, Logger
+from trt_portable.network import INetworkDefinition
+from trt_portable.tensor import ITensor
+from trt_portable.weights import Weights
+
+float32 = DataType.FLOAT
+float16 = DataType.HALF
+bfloat16 = DataType.BF16
+int8 = DataType.INT8
+int32 = DataType.INT32
+int64 = DataType.INT64
+int4 = DataType.INT4
+bool = DataType.BOOL
+uint8 = DataType.UINT8
+fp8 = DataType.FP8
+fp4 = DataType.FP4
+e8m0 = DataType.E8M0

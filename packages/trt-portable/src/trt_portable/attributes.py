@@ -1,0 +1,178 @@
+"""Settable properties of layers: conversion at the door, one form in JSON, one signal on change."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from trt_portable.dims import Dims, Permutation, as_dims
+from trt_portable.enums import DataType, PybindEnum
+
+if TYPE_CHECKING:
+    from trt_portable.layer import ILayer
+
+T = TypeVar("T")
+E = TypeVar("E", bound=PybindEnum)
+
+
+class Attribute(Generic[T]):
+    """A property of a layer that is part of its meaning.
+
+    Args:
+        convert: Makes the stored value of what is assigned; raises TypeError or ValueError.
+        default: The value before any assignment.
+        encode: The JSON form of the stored value.
+        decode: The stored value of a JSON form.
+    """
+
+    def __init__(
+        self,
+        convert: Callable[[Any], T],
+        default: T,
+        encode: Callable[[T], Any] = lambda value: value,
+        decode: Callable[[Any], T] | None = None,
+        doc: str = "",
+    ) -> None:
+        self.convert = convert
+        self.default = default
+        self.encode = encode
+        self.decode: Callable[[Any], T] = decode or convert
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type[ILayer], name: str) -> None:
+        self.name = name
+        self.slot = name
+
+    @overload
+    def __get__(self, layer: None, owner: type) -> Attribute[T]: ...
+
+    @overload
+    def __get__(self, layer: ILayer, owner: type) -> T: ...
+
+    def __get__(self, layer: ILayer | None, owner: type) -> T | Attribute[T]:
+        if layer is None:
+            return self
+        value: T = layer.__dict__.get(self.slot, self.default)
+        return value
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        try:
+            converted = self.convert(value)
+        except TypeError as error:
+            raise TypeError(f"{type(layer).__name__}.{self.name}: {error}") from None
+        self.store(layer, converted)
+
+    def store(self, layer: ILayer, value: T) -> None:
+        """Keeps a converted value and tells the layer."""
+        layer.__dict__[self.slot] = value
+        layer._changed()
+
+
+def _instance(kind: type[E]) -> Callable[[Any], E]:
+    def convert(value: Any) -> E:
+        if not isinstance(value, kind):
+            raise TypeError(f"expected {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    return convert
+
+
+def member(kind: type[E], default: E, doc: str = "") -> Attribute[E]:
+    """An attribute that holds a member of an enumeration."""
+    return Attribute(
+        _instance(kind), default, lambda value: value.name, lambda name: kind[name], doc
+    )
+
+
+def element_type(default: DataType, doc: str = "") -> Attribute[DataType]:
+    """An attribute that holds an element type."""
+    return member(DataType, default, doc)
+
+
+def to_integer(value: Any) -> int:
+    """An integer as the bindings convert it: no fractions, no text."""
+    if isinstance(value, float):
+        raise TypeError("expected an integer, not float")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"expected an integer, not {type(value).__name__}") from None
+
+
+def to_boolean(value: Any) -> bool:
+    """A boolean as the bindings convert it."""
+    if isinstance(value, bool):
+        return value
+    if type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"expected bool, not {type(value).__name__}")
+
+
+def to_number(value: Any) -> float:
+    """A float as the bindings convert it; integers pass, text does not."""
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"expected a number, not {type(value).__name__}")
+    try:
+        return float(value)
+    except TypeError:
+        raise TypeError(f"expected a number, not {type(value).__name__}") from None
+
+
+def to_text(value: Any) -> str:
+    """Text, and nothing else."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected str, not {type(value).__name__}")
+    return value
+
+
+def _encode_number(value: float) -> Any:
+    return value if math.isfinite(value) else str(value)
+
+
+def integer(default: int, doc: str = "") -> Attribute[int]:
+    """An attribute that holds an integer."""
+    return Attribute(to_integer, default, doc=doc)
+
+
+def boolean(default: bool, doc: str = "") -> Attribute[bool]:
+    """An attribute that holds a boolean."""
+    return Attribute(to_boolean, default, doc=doc)
+
+
+def number(default: float, doc: str = "") -> Attribute[float]:
+    """An attribute that holds a float."""
+    return Attribute(to_number, default, _encode_number, lambda value: float(value), doc)
+
+
+def text(default: str = "", doc: str = "") -> Attribute[str]:
+    """An attribute that holds text."""
+    return Attribute(to_text, default, doc=doc)
+
+
+def dims(default: Dims, doc: str = "") -> Attribute[Dims]:
+    """An attribute that holds extents."""
+    return Attribute(as_dims, default, list, Dims, doc)
+
+
+def _maybe_dims(value: Any) -> Dims | None:
+    return None if value is None else as_dims(value)
+
+
+def _encode_maybe(value: Any) -> Any:
+    return None if value is None else list(value)
+
+
+def optional_dims(doc: str = "") -> Attribute[Dims | None]:
+    """An attribute that holds extents, or None before it is set or while a tensor overrides it."""
+    return Attribute(_maybe_dims, None, _encode_maybe, _maybe_dims, doc)
+
+
+def _to_permutation(value: Any) -> Permutation:
+    return value if isinstance(value, Permutation) else Permutation(value)
+
+
+def permutation(doc: str = "") -> Attribute[Permutation]:
+    """An attribute that holds a permutation of axes, the identity at first."""
+    return Attribute(_to_permutation, Permutation(), list, Permutation, doc)

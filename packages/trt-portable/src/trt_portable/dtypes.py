@@ -1,0 +1,109 @@
+"""TensorRT element types and the PyTorch types that carry them.
+
+Each type is carried by the PyTorch type of the same layout, except for the two 4-bit types, whose
+elements are unpacked for computing: INT4 is carried by int8, FP4 (E2M1) by float32. Weights keep the
+packed form (two elements per byte, the first in the low nibble).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trt_portable.enums import DataType
+
+CARRIERS: Final[dict[DataType, torch.dtype]] = {
+    DataType.FLOAT: torch.float32,
+    DataType.HALF: torch.float16,
+    DataType.BF16: torch.bfloat16,
+    DataType.INT8: torch.int8,
+    DataType.INT32: torch.int32,
+    DataType.INT64: torch.int64,
+    DataType.BOOL: torch.bool,
+    DataType.UINT8: torch.uint8,
+    DataType.FP8: torch.float8_e4m3fn,
+    DataType.E8M0: torch.float8_e8m0fnu,
+    DataType.INT4: torch.int8,
+    DataType.FP4: torch.float32,
+}
+
+FROM_TORCH: Final[dict[torch.dtype, DataType]] = {
+    carrier: dtype
+    for dtype, carrier in CARRIERS.items()
+    if dtype not in (DataType.INT4, DataType.FP4)
+}
+
+PACKED: Final = frozenset({DataType.INT4, DataType.FP4})
+FLOATS: Final = frozenset({DataType.FLOAT, DataType.HALF, DataType.BF16})
+INDICES: Final = frozenset({DataType.INT32, DataType.INT64})
+QUANTIZED: Final = frozenset({DataType.INT8, DataType.INT4, DataType.FP8, DataType.FP4})
+
+_NUMPY: Final[dict[DataType, Any]] = {
+    DataType.FLOAT: np.float32,
+    DataType.HALF: np.float16,
+    DataType.INT8: np.int8,
+    DataType.INT32: np.int32,
+    DataType.INT64: np.int64,
+    DataType.BOOL: np.bool_,
+    DataType.UINT8: np.uint8,
+}
+FROM_NUMPY: Final[dict[np.dtype[Any], DataType]] = {
+    np.dtype(kind): dtype for dtype, kind in _NUMPY.items()
+}
+
+# The sixteen values of E2M1, by bit pattern.
+_E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FP4_VALUES: Final = _E2M1 + tuple(-value for value in _E2M1)
+
+
+def nptype(trt_type: DataType) -> Any:
+    """The numpy scalar type of a TensorRT type.
+
+    Raises:
+        TypeError: numpy has no such type (bfloat16, fp8, int4, fp4, e8m0).
+    """
+    if not isinstance(trt_type, DataType):
+        raise TypeError(f"nptype takes a DataType, not {type(trt_type).__name__}")
+    found = _NUMPY.get(trt_type)
+    if found is None:
+        raise TypeError(f"Could not resolve TensorRT datatype to an equivalent numpy datatype: {trt_type}")
+    return found
+
+
+def volume(iterable: Any) -> int:
+    """The product of extents; 1 for a scalar."""
+    product = 1
+    for extent in iterable:
+        product *= extent
+    return product
+
+
+def storage_bytes(dtype: DataType, count: int) -> int:
+    """Bytes that `count` elements occupy in weights; 4-bit types share bytes."""
+    return (count + 1) // 2 if dtype in PACKED else count * CARRIERS[dtype].itemsize
+
+
+def storage_dtype(dtype: DataType) -> torch.dtype:
+    """The PyTorch type of weights in memory: the carrier, or bytes for the packed types."""
+    return torch.uint8 if dtype in PACKED else CARRIERS[dtype]
+
+
+def unpack(packed: torch.Tensor, dtype: DataType, count: int) -> torch.Tensor:
+    """Elements of packed 4-bit weights.
+
+    Args:
+        packed: (ceil(count / 2),), uint8; the first element of a pair in the low nibble.
+        dtype: INT4 or FP4.
+        count: Number of elements.
+
+    Returns:
+        (count,), int8 for INT4 and float32 for FP4.
+    """
+    nibbles = torch.stack((packed & 0xF, packed >> 4), dim=-1).reshape(-1)[:count]
+    if dtype is DataType.INT4:
+        signed = nibbles.to(torch.int8)
+        return torch.where(signed > 7, signed - 16, signed)
+    table = torch.tensor(FP4_VALUES, dtype=torch.float32, device=packed.device)
+    return table[nibbles.to(torch.int64)]

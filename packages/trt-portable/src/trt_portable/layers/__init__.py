@@ -1,0 +1,1 @@
+"""Layer classes, by family."""

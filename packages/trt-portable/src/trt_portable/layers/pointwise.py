@@ -1,0 +1,323 @@
+"""Layers that compute each element from the elements at the same place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import Attribute, member, to_number
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import (
+    ActivationType,
+    DataType,
+    ElementWiseOperation,
+    LayerType,
+    UnaryOperation,
+)
+from trt_portable.errors import Refusal
+from trt_portable.layer import ILayer
+from trt_portable.rules import (
+    require_broadcast,
+    require_broadcast_to,
+    require_equal_types,
+    require_type,
+)
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value
+
+_SIGNED: Final = FLOATS | INDICES | {DataType.INT8}
+_SELECTABLE: Final = _SIGNED | {DataType.BOOL}
+
+
+def _finite(value: Any) -> float:
+    converted = to_number(value)
+    if not math.isfinite(converted):
+        raise Refusal(f"alpha and beta must be finite, not {converted}")
+    return converted
+
+
+class _Coefficient(Attribute[float]):
+    """A coefficient of an activation: a finite float; others are reported and ignored."""
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        try:
+            super().__set__(layer, value)
+        except Refusal as refusal:
+            layer._report(refusal)
+
+
+def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    # NaN becomes the lower bound, and a lower bound above the upper one wins.
+    clipped = torch.clamp(x, max=high).clamp(min=low)
+    return torch.where(torch.isnan(x), torch.full_like(x, low), clipped)
+
+
+def _selu(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    return beta * torch.where(x > 0, x, alpha * torch.expm1(x))
+
+
+_ACTIVATIONS: Final[dict[ActivationType, Callable[[Any, float, float], Any]]] = {
+    ActivationType.RELU: lambda x, a, b: torch.relu(x),
+    ActivationType.SIGMOID: lambda x, a, b: torch.sigmoid(x),
+    ActivationType.TANH: lambda x, a, b: torch.tanh(x),
+    ActivationType.LEAKY_RELU: lambda x, a, b: F.leaky_relu(x, a),
+    ActivationType.ELU: lambda x, a, b: torch.where(x >= 0, x, a * torch.expm1(x)),
+    ActivationType.SELU: _selu,
+    ActivationType.SOFTSIGN: lambda x, a, b: F.softsign(x),
+    ActivationType.SOFTPLUS: lambda x, a, b: a * torch.logaddexp(b * x, torch.zeros_like(x)),
+    ActivationType.CLIP: _clip,
+    ActivationType.HARD_SIGMOID: lambda x, a, b: torch.clamp(a * x + b, 0, 1),
+    ActivationType.SCALED_TANH: lambda x, a, b: a * torch.tanh(b * x),
+    ActivationType.THRESHOLDED_RELU: lambda x, a, b: torch.where(x > a, x, torch.zeros_like(x)),
+    ActivationType.GELU_ERF: lambda x, a, b: F.gelu(x),
+    ActivationType.GELU_TANH: lambda x, a, b: F.gelu(x, approximate="tanh"),
+}
+
+
+class IActivationLayer(ILayer):
+    """An activation function, element by element; int32 and int64 only for RELU."""
+
+    _KIND = LayerType.ACTIVATION
+    _SHAPE_ALGEBRA = True
+
+    type = member(ActivationType, ActivationType.RELU, "The activation function.")
+    alpha = _Coefficient(_finite, 0.0, doc="First coefficient, where the function has one.")
+    beta = _Coefficient(_finite, 0.0, doc="Second coefficient, where the function has one.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        integers = INDICES if self.type is ActivationType.RELU else frozenset()
+        require_type(x, FLOATS | {DataType.INT8} | integers, f"the input of {self.type.name}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return (_ACTIVATIONS[self.type](inputs[0], self.alpha, self.beta),)
+
+
+_FLOAT_UNARY: Final[dict[UnaryOperation, Callable[[Any], Any]]] = {
+    UnaryOperation.EXP: torch.exp,
+    UnaryOperation.LOG: torch.log,
+    UnaryOperation.SQRT: torch.sqrt,
+    UnaryOperation.RECIP: torch.reciprocal,
+    UnaryOperation.SIN: torch.sin,
+    UnaryOperation.COS: torch.cos,
+    UnaryOperation.TAN: torch.tan,
+    UnaryOperation.SINH: torch.sinh,
+    UnaryOperation.COSH: torch.cosh,
+    UnaryOperation.ASIN: torch.asin,
+    UnaryOperation.ACOS: torch.acos,
+    UnaryOperation.ATAN: torch.atan,
+    UnaryOperation.ASINH: torch.asinh,
+    UnaryOperation.ACOSH: torch.acosh,
+    UnaryOperation.ATANH: torch.atanh,
+    UnaryOperation.CEIL: torch.ceil,
+    UnaryOperation.FLOOR: torch.floor,
+    UnaryOperation.ERF: torch.erf,
+    UnaryOperation.ROUND: torch.round,
+    UnaryOperation.ISINF: torch.isinf,
+    UnaryOperation.ISNAN: torch.isnan,
+}
+_SIGNED_UNARY: Final[dict[UnaryOperation, Callable[[Any], Any]]] = {
+    UnaryOperation.ABS: torch.abs,
+    UnaryOperation.NEG: torch.neg,
+    UnaryOperation.SIGN: torch.sign,
+}
+_UNARY: Final = {**_FLOAT_UNARY, **_SIGNED_UNARY, UnaryOperation.NOT: torch.logical_not}
+
+
+class IUnaryLayer(ILayer):
+    """A function of one operand, element by element."""
+
+    _KIND = LayerType.UNARY
+    _SHAPE_ALGEBRA = True
+
+    op = member(UnaryOperation, UnaryOperation.EXP, "The function.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        if self.op is UnaryOperation.NOT:
+            allowed = frozenset({DataType.BOOL})
+        else:
+            allowed = FLOATS if self.op in _FLOAT_UNARY else _SIGNED
+        require_type(x, allowed, f"the input of {self.op.name}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return (_UNARY[self.op](inputs[0]),)
+
+
+def _quotient(left: Any, right: Any) -> Any:
+    if left.dtype.is_floating_point:
+        return torch.div(left, right)
+    return torch.div(left, right, rounding_mode="trunc")
+
+
+def _floor_quotient(left: Any, right: Any) -> Any:
+    if left.dtype.is_floating_point:
+        return torch.floor(torch.div(left, right))
+    return torch.floor_divide(left, right)
+
+
+_ARITHMETIC: Final[dict[ElementWiseOperation, Callable[[Any, Any], Any]]] = {
+    ElementWiseOperation.SUM: torch.add,
+    ElementWiseOperation.PROD: torch.mul,
+    # The operand that is not NaN wins, as in C's fmax and fmin.
+    ElementWiseOperation.MAX: torch.fmax,
+    ElementWiseOperation.MIN: torch.fmin,
+    ElementWiseOperation.SUB: torch.sub,
+    ElementWiseOperation.DIV: _quotient,
+    ElementWiseOperation.FLOOR_DIV: _floor_quotient,
+}
+_COMPARISONS: Final[dict[ElementWiseOperation, Callable[[Any, Any], Any]]] = {
+    ElementWiseOperation.EQUAL: torch.eq,
+    ElementWiseOperation.GREATER: torch.gt,
+    ElementWiseOperation.LESS: torch.lt,
+}
+_LOGIC: Final[dict[ElementWiseOperation, Callable[[Any, Any], Any]]] = {
+    ElementWiseOperation.AND: torch.logical_and,
+    ElementWiseOperation.OR: torch.logical_or,
+    ElementWiseOperation.XOR: torch.logical_xor,
+}
+_ELEMENTWISE: Final = {
+    **_ARITHMETIC,
+    **_COMPARISONS,
+    **_LOGIC,
+    ElementWiseOperation.POW: torch.pow,
+}
+
+
+class IElementWiseLayer(ILayer):
+    """A function of two operands of equal type and rank; extents of 1 are broadcast."""
+
+    _KIND = LayerType.ELEMENTWISE
+    _SHAPE_ALGEBRA = True
+
+    op = member(ElementWiseOperation, ElementWiseOperation.SUM, "The function.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        left, right = inputs
+        assert left is not None and right is not None
+        require_equal_types((left, right), f"the operands of {self.op.name}")
+        if self.op in _LOGIC:
+            allowed = frozenset({DataType.BOOL})
+        elif self.op is ElementWiseOperation.POW:
+            allowed = FLOATS | {DataType.INT8}
+        elif self.op in _COMPARISONS:
+            allowed = FLOATS | INDICES
+        else:
+            allowed = _SIGNED
+        require_type(left, allowed, f"an operand of {self.op.name}")
+        require_broadcast((left, right), f"the operands of {self.op.name}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return (_ELEMENTWISE[self.op](inputs[0], inputs[1]),)
+
+
+class ISelectLayer(ILayer):
+    """Picks each element from one of two tensors; condition, then, else are broadcast together."""
+
+    _KIND = LayerType.SELECT
+    _SHAPE_ALGEBRA = True
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        condition, chosen, other = inputs
+        assert condition is not None and chosen is not None and other is not None
+        require_type(condition, {DataType.BOOL}, "the condition")
+        require_equal_types((chosen, other), "the then and else inputs")
+        require_type(chosen, _SELECTABLE, "the then input")
+        require_broadcast((condition, chosen, other), "condition, then and else")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        condition, chosen, other = inputs
+        return (torch.where(condition, chosen, other),)  # type: ignore[arg-type]
+
+
+class IParametricReLULayer(ILayer):
+    """``x`` where it is not negative, else ``slope * x``; slopes broadcast to the input."""
+
+    _KIND = LayerType.PARAMETRIC_RELU
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, slopes = inputs
+        assert x is not None and slopes is not None
+        require_type(x, FLOATS | {DataType.INT8}, "the input")
+        require_equal_types((x, slopes), "input and slopes")
+        require_broadcast_to(slopes, x, "slopes")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, slopes = inputs
+        return (torch.where(x < 0, slopes * x, x),)  # type: ignore
+
+
+class PointwiseLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_activation(self, input: ITensor, type: ActivationType) -> IActivationLayer | None:
+        """Adds an activation function; set ``alpha`` and ``beta`` on the layer.
+
+        Args:
+            input: Any shape, float types; int32 and int64 for RELU.
+            type: The function.
+        """
+        return self._add(IActivationLayer._create(type=type), expect_tensor(input, "input"))
+
+    def add_unary(self, input: ITensor, op: UnaryOperation) -> IUnaryLayer | None:
+        """Adds a function of one operand.
+
+        Args:
+            input: Any shape.
+            op: The function; it decides the types allowed.
+        """
+        return self._add(IUnaryLayer._create(op=op), expect_tensor(input, "input"))
+
+    def add_elementwise(
+        self, input1: ITensor, input2: ITensor, op: ElementWiseOperation
+    ) -> IElementWiseLayer | None:
+        """Adds a function of two operands of equal type and rank.
+
+        Args:
+            input1: Any shape.
+            input2: Equal extents, or 1 on either side.
+            op: The function; it decides the types allowed.
+        """
+        layer = IElementWiseLayer._create(op=op)
+        return self._add(
+            layer, expect_tensor(input1, "input1"), expect_tensor(input2, "input2")
+        )
+
+    def add_select(
+        self, condition: ITensor, then_input: ITensor, else_input: ITensor
+    ) -> ISelectLayer | None:
+        """Adds a choice between two tensors, element by element.
+
+        Args:
+            condition: bool.
+            then_input: Chosen where the condition holds.
+            else_input: Chosen elsewhere; same type as `then_input`.
+        """
+        return self._add(
+            ISelectLayer._create(),
+            expect_tensor(condition, "condition"),
+            expect_tensor(then_input, "then_input"),
+            expect_tensor(else_input, "else_input"),
+        )
+
+    def add_parametric_relu(
+        self, input: ITensor, slopes: ITensor
+    ) -> IParametricReLULayer | None:
+        """Adds a ReLU whose slope below zero is a tensor.
+
+        Args:
+            input: Any shape, float types.
+            slopes: Same type and rank; broadcasts to the input.
+        """
+        return self._add(
+            IParametricReLULayer._create(),
+            expect_tensor(input, "input"),
+            expect_tensor(slopes, "slopes"),
+        )

@@ -1,0 +1,332 @@
+"""Layers that reduce, sort, accumulate or normalize along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import Attribute, boolean, element_type, integer, member, to_integer
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import (
+    CumulativeOperation,
+    DataType,
+    LayerType,
+    ReduceOperation,
+    TopKOperation,
+)
+from trt_portable.errors import Refusal
+from trt_portable.layer import ILayer
+from trt_portable.rules import (
+    axes_of_mask,
+    require,
+    require_minimum_rank,
+    require_rank,
+    require_type,
+)
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
+
+K_LIMIT: Final = 3840
+"""Largest K of a top-k layer."""
+
+
+def _extreme(x: Any, axes: tuple[int, ...], keep: bool, largest: bool) -> Any:
+    empty = [axis for axis in axes if isinstance(x.shape[axis], int) and x.shape[axis] == 0]
+    if empty:
+        if x.dtype.is_floating_point:
+            worst: float = float("-inf") if largest else float("inf")
+        else:
+            limits = torch.iinfo(x.dtype)
+            worst = limits.min if largest else limits.max
+        shape = [1 if i in axes else e for i, e in enumerate(x.shape) if keep or i not in axes]
+        return as_tensor(x).new_full(shape, worst)
+    return torch.amax(x, axes, keep) if largest else torch.amin(x, axes, keep)
+
+
+def _product(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    for axis in reversed(axes):
+        x = torch.prod(x, axis, keep, dtype=x.dtype)
+    return x
+
+
+def _average(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    if x.dtype.is_floating_point:
+        return torch.mean(x, axes, keep)
+    count = 1
+    for axis in axes:
+        count = count * x.shape[axis]
+    total = torch.sum(as_tensor(x), axes, keep, dtype=torch.int64)
+    if isinstance(count, int) and count == 0:
+        lowest = -128 if x.dtype is torch.int8 else 0
+        return torch.full_like(total, lowest).to(x.dtype)
+    return torch.div(total, count, rounding_mode="trunc").to(x.dtype)
+
+
+class IReduceLayer(ILayer):
+    """A reduction over the axes of a mask; the element type stays."""
+
+    _KIND = LayerType.REDUCE
+    _SHAPE_ALGEBRA = True
+
+    op = member(ReduceOperation, ReduceOperation.SUM, "The operation.")
+    axes = integer(0, "Bit mask of the axes.")
+    keep_dims = boolean(False, "Whether reduced axes stay, with extent 1.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS | INDICES | {DataType.INT8}, "the input")
+        require_minimum_rank(x, 1, "the input")
+        require(self.op is not ReduceOperation.NONE, "operation NONE is for collectives only")
+        axes_of_mask(self.axes, x._rank)
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x: Any = inputs[0]
+        axes = axes_of_mask(self.axes, x.ndim)
+        keep = self.keep_dims
+        op = self.op
+        if op is ReduceOperation.SUM:
+            return (torch.sum(x, axes, keep, dtype=x.dtype),)
+        if op is ReduceOperation.AVG:
+            return (_average(x, axes, keep),)
+        if op is ReduceOperation.PROD:
+            return (_product(x, axes, keep),)
+        return (_extreme(x, axes, keep, op is ReduceOperation.MAX),)
+
+
+class ISoftMaxLayer(ILayer):
+    """Exponentials along one axis, divided by their sum."""
+
+    _KIND = LayerType.SOFTMAX
+    _DEFERRED = True
+
+    axes = integer(1, "Bit mask with one axis; at first the third from the end, or 0 below rank 3.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS, "the input")
+        require_minimum_rank(x, 1, "the input")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        assert inputs[0] is not None
+        axes = axes_of_mask(self.axes, inputs[0]._rank)
+        require(len(axes) == 1, f"softmax works on one axis, not on {axes}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x: Any = inputs[0]
+        return (F.softmax(x, self.axes.bit_length() - 1),)
+
+
+class IRaggedSoftMaxLayer(ILayer):
+    """Softmax over the first elements of each row; what lies beyond is 0.
+
+    Inputs: 0 x (N, Z, S); 1 bounds (N, Z, 1), int32, the number of elements of each row.
+    """
+
+    _KIND = LayerType.RAGGED_SOFTMAX
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, bounds = inputs
+        assert x is not None and bounds is not None
+        require_type(x, FLOATS, "the input")
+        require_rank(x, {3}, "the input")
+        require_type(bounds, {DataType.INT32}, "the bounds")
+        require_rank(bounds, {3}, "the bounds")
+        require((bounds._extents or (0,))[-1] == 1, "the last extent of the bounds must be 1")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, bounds = (as_tensor(value) for value in inputs if value is not None)
+        inside = torch.arange(x.shape[-1], device=x.device) < bounds
+        weights = F.softmax(x.masked_fill(~inside, float("-inf")), -1)
+        return (torch.where(inside, weights, torch.zeros_like(weights)),)
+
+
+class _StaticK(Attribute[int]):
+    """The static K, -1 while a tensor gives it; assigning it takes the tensor away again."""
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is not None and layer._input(1) is not None:
+            return -1
+        return super().__get__(layer, owner)
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        if layer._input(1) is not None:
+            layer._connect(1, None)
+        super().__set__(layer, value)
+
+
+class _IndicesType(Attribute[DataType]):
+    """INT32 or INT64; anything else is ignored, as TensorRT ignores it."""
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        converted = self.convert(value)
+        if converted in INDICES:
+            self.store(layer, converted)
+
+
+def indices_type() -> Attribute[DataType]:
+    """The attribute that holds the element type of computed indices."""
+    plain = element_type(DataType.INT32)
+    return _IndicesType(
+        plain.convert, plain.default, plain.encode, plain.decode, "INT32 or INT64."
+    )
+
+
+class ITopKLayer(ILayer):
+    """The K largest or smallest elements along one axis, sorted, and their indices.
+
+    Inputs: 0 x; optional 1 K (0-D int32 shape tensor). Outputs: 0 values, 1 indices.
+    """
+
+    _KIND = LayerType.TOPK
+    _MAX_INPUTS = 2
+    _HOST_INPUTS = frozenset({1})
+    _NUM_OUTPUTS = 2
+    _DEFERRED = True
+
+    op = member(TopKOperation, TopKOperation.MAX, "Which end of the order.")
+    k = _StaticK(to_integer, 1, doc="Number of elements kept.")
+    axes = integer(1, "Bit mask with one axis, among the last four.")
+    indices_type = indices_type()
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x = inputs[0]
+        assert x is not None
+        require_type(x, FLOATS | INDICES, "the input")
+        require_minimum_rank(x, 2, "the input")
+        axes = axes_of_mask(self.axes, x._rank)
+        require(len(axes) == 1, f"top-k works on one axis, not on {axes}")
+        require(axes[0] >= x._rank - 4, f"axis {axes[0]} is not among the last four of {x._rank}")
+        if len(inputs) < 2:
+            extent = (x._extents or ())[axes[0]]
+            require(0 <= self.k <= K_LIMIT, f"K is {self.k}; {K_LIMIT} is the most")
+            require(
+                type(extent) is not int or self.k <= extent,
+                f"K is {self.k}, the extent of axis {axes[0]} only {extent}",
+            )
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        if len(inputs) > 1 and inputs[1] is not None:
+            require_type(inputs[1], {DataType.INT32}, "K")
+            require_rank(inputs[1], {0}, "K")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, given = (*inputs, None)[:2]
+        assert x is not None
+        k = self.k if given is None else host_numbers(given)[0]
+        axis = self.axes.bit_length() - 1
+        if not is_unknown(k) and k > K_LIMIT:
+            raise Refusal(f"K is {k}; {K_LIMIT} is the most")
+        values, indices = torch.topk(as_tensor(x), k, axis, self.op is TopKOperation.MAX, True)
+        return values, indices.to(self._carrier(self.indices_type))
+
+
+class ICumulativeLayer(ILayer):
+    """Running sums along an axis given by a 0-D constant, input 1."""
+
+    _KIND = LayerType.CUMULATIVE
+    _HOST_INPUTS = frozenset({1})
+
+    op = member(CumulativeOperation, CumulativeOperation.SUM, "The operation.")
+    exclusive = boolean(False, "Whether an element leaves itself out of its sum.")
+    reverse = boolean(False, "Whether sums run from the end.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, axis = inputs
+        assert x is not None and axis is not None
+        require_type(x, FLOATS | INDICES, "the input")
+        require_minimum_rank(x, 1, "the input")
+        require_type(axis, INDICES, "the axis")
+        require_rank(axis, {0}, "the axis")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, given = inputs
+        assert x is not None and given is not None
+        tensor = as_tensor(x)
+        axis = host_numbers(given)[0]
+        require(not is_unknown(axis), "the axis must be a constant of the network")
+        rank = tensor.ndim
+        require(-rank <= axis < rank, f"axis {axis} is outside rank {rank}")
+        if self.reverse:
+            tensor = tensor.flip(axis)
+        total = torch.cumsum(tensor, axis, dtype=tensor.dtype)
+        if self.exclusive:
+            zero = torch.zeros_like(total.narrow(axis, 0, 1))
+            total = torch.cat((zero, total.narrow(axis, 0, total.shape[axis] - 1)), axis)
+        return (total.flip(axis) if self.reverse else total,)
+
+
+class ReductionLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_reduce(
+        self, input: ITensor, op: ReduceOperation, axes: int, keep_dims: bool
+    ) -> IReduceLayer | None:
+        """Adds a reduction.
+
+        Args:
+            input: Rank 1 or more; not bool.
+            op: The operation.
+            axes: Bit mask of the axes.
+            keep_dims: Whether reduced axes stay, with extent 1.
+        """
+        layer = IReduceLayer._create(op=op, axes=axes, keep_dims=keep_dims)
+        return self._add(layer, expect_tensor(input, "input"))
+
+    def add_softmax(self, input: ITensor) -> ISoftMaxLayer | None:
+        """Adds a softmax; set ``axes`` on the layer."""
+        rank = len(expect_tensor(input, "input")._extents or ())
+        return self._add(ISoftMaxLayer._create(axes=1 << max(rank - 3, 0)), input)
+
+    def add_ragged_softmax(self, input: ITensor, bounds: ITensor) -> IRaggedSoftMaxLayer | None:
+        """Adds a softmax over the first elements of each row.
+
+        Args:
+            input: (N, Z, S), float types.
+            bounds: (N, Z, 1), int32.
+        """
+        return self._add(
+            IRaggedSoftMaxLayer._create(),
+            expect_tensor(input, "input"),
+            expect_tensor(bounds, "bounds"),
+        )
+
+    def add_topk(
+        self,
+        input: ITensor,
+        op: TopKOperation,
+        k: int,
+        axes: int,
+        indices_type: DataType = DataType.INT32,
+    ) -> ITopKLayer | None:
+        """Adds a selection of the K largest or smallest elements.
+
+        Args:
+            input: Rank 2 or more.
+            op: Which end of the order.
+            k: Number of elements, at most 3840.
+            axes: Bit mask with one axis, among the last four.
+            indices_type: INT32 or INT64.
+        """
+        layer = ITopKLayer._create(op=op, k=k, axes=axes, indices_type=indices_type)
+        return self._add(layer, expect_tensor(input, "input"))
+
+    def add_cumulative(
+        self, input: ITensor, axis: ITensor, op: CumulativeOperation, exclusive: bool, reverse: bool
+    ) -> ICumulativeLayer | None:
+        """Adds running sums.
+
+        Args:
+            input: Rank 1 or more.
+            axis: 0-D int32 or int64 constant.
+            op: The operation.
+            exclusive: Whether an element leaves itself out of its sum.
+            reverse: Whether sums run from the end.
+        """
+        layer = ICumulativeLayer._create(op=op, exclusive=exclusive, reverse=reverse)
+        return self._add(layer, expect_tensor(input, "input"), expect_tensor(axis, "axis"))

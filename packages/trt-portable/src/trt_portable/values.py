@@ -1,0 +1,371 @@
+"""What flows between layers: tensors, and small arrays whose numbers the host knows.
+
+`HostValues` are the values of shape tensors. They answer the PyTorch functions that shape arithmetic
+needs with exact Python integers (or symbolic ones while shapes are inferred or traced), so that one
+definition of a layer serves data and shapes alike. Any other function makes a tensor of them first, on
+the device they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+HOST_LIMIT: Final = 64
+"""Most elements that a shape tensor may have."""
+
+_HOST_INTEGERS: Final = frozenset({torch.int32, torch.int64, torch.int8, torch.uint8})
+
+
+class NotOnHost(Exception):
+    """Raised inside when numbers are unknown or unordered, so that only a tensor can stand for them."""
+
+
+class HostValues:
+    """A small array of numbers known to the host.
+
+    Attributes:
+        array: Object array of ``int``, ``bool``, ``float`` or ``torch.SymInt``; never modified.
+        dtype: The PyTorch type of the tensor these numbers stand for.
+        device: Where that tensor would be; ``meta`` while shapes are inferred.
+    """
+
+    __slots__ = ("_materialized", "array", "device", "dtype")
+
+    def __init__(
+        self, array: np.ndarray[Any, Any], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.array = array
+        self.dtype = dtype
+        self.device = device
+        self._materialized: torch.Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[Any],
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> HostValues:
+        """Host values from numbers in row-major order."""
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+        return cls(array.reshape(tuple(shape)), dtype, device)
+
+    @classmethod
+    def from_tensor(cls, tensor: torch.Tensor) -> HostValues:
+        """Host values read from a tensor; waits for the device if it is on one."""
+        values = cls.of(tensor.reshape(-1).tolist(), tensor.shape, tensor.dtype, tensor.device)
+        values._materialized = tensor
+        return values
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the array."""
+        return self.array.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.array.ndim
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.array.size
+
+    def tolist(self) -> Any:
+        """The numbers as nested lists, a bare number for a scalar."""
+        return self.array.tolist() if self.array.ndim else self.array.item()
+
+    def numbers(self) -> list[Any]:
+        """The numbers in row-major order."""
+        return self.array.ravel().tolist()
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor that these numbers stand for, made once; without values while inferring."""
+        if self._materialized is not None:
+            return self._materialized
+        numbers = self.numbers()
+        if self.device.type == "meta":
+            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        if any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers):
+            scalars = [
+                torch.scalar_tensor(number, dtype=self.dtype, device=self.device)
+                for number in numbers
+            ]
+            return torch.stack(scalars).reshape(self.shape)
+        made = torch.tensor(numbers, dtype=self.dtype).reshape(self.shape).to(self.device)
+        self._materialized = made
+        return made
+
+    def to(self, dtype: torch.dtype) -> Value:
+        """The numbers in another type; a tensor where the host cannot convert them."""
+        if dtype == self.dtype:
+            return self
+        try:
+            return HostValues(_converters(self.dtype, dtype)(self.array), dtype, self.device)
+        except (NotOnHost, RuntimeError):
+            return self.tensor().to(dtype)
+
+    def reshape(self, *shape: Any) -> HostValues:
+        """The numbers in other extents, row-major."""
+        extents = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return self._with(self.array.reshape(tuple(int(extent) for extent in extents)))
+
+    def permute(self, order: Sequence[int]) -> HostValues:
+        """The numbers with their axes reordered."""
+        return self._with(self.array.transpose(tuple(order)))
+
+    def _with(self, array: Any, dtype: torch.dtype | None = None) -> HostValues:
+        if not isinstance(array, np.ndarray):
+            scalar = np.empty((), dtype=object)
+            scalar[()] = array
+            array = scalar
+        return HostValues(array, dtype or self.dtype, self.device)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        implementation = HOST_FUNCTIONS.get(function)
+        if implementation is not None and not any(issubclass(kind, torch.Tensor) for kind in types):
+            try:
+                return implementation(*args, **kwargs)
+            except (NotOnHost, RuntimeError):
+                pass
+        return function(
+            *(_as_tensors(arg) for arg in args),
+            **{name: _as_tensors(value) for name, value in kwargs.items()},
+        )
+
+    def __repr__(self) -> str:
+        return f"HostValues({self.tolist()}, {self.dtype})"
+
+
+Value: TypeAlias = torch.Tensor | HostValues
+
+
+def _as_tensors(argument: Any) -> Any:
+    if isinstance(argument, HostValues):
+        return argument.tensor()
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_as_tensors(item) for item in argument)
+    return argument
+
+
+def as_tensor(value: Value) -> torch.Tensor:
+    """A value as data."""
+    return value.tensor() if isinstance(value, HostValues) else value
+
+
+def host_numbers(value: Value) -> list[Any]:
+    """A value as numbers in row-major order; reads a tensor back from its device."""
+    if isinstance(value, HostValues):
+        return value.numbers()
+    return value.reshape(-1).tolist()
+
+
+def extents(value: Value) -> tuple[Any, ...]:
+    """The extents of a value, symbolic ones included."""
+    return tuple(value.shape)
+
+
+def _is_symbolic(number: Any) -> bool:
+    return isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def is_unknown(number: Any) -> bool:
+    """Whether a number is symbolic without a hint, so that comparing it cannot be decided."""
+    return isinstance(number, torch.SymInt) and not number.node.has_hint()
+
+
+def _rounded(number: Any) -> float:
+    if _is_symbolic(number):
+        raise NotOnHost
+    return float(np.float32(number))
+
+
+def _truncated(number: Any) -> int:
+    if number != number or number in (float("inf"), float("-inf")):
+        raise NotOnHost
+    return int(number)
+
+
+def _truth(number: Any) -> bool:
+    return bool(number != 0)
+
+
+def _unchanged(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array
+
+
+def _converters(
+    source: torch.dtype, target: torch.dtype
+) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """How an object array of one type becomes one of another."""
+    if target is torch.bool:
+        return _elementwise(_truth, 1)
+    if target is torch.float32:
+        return _elementwise(_rounded, 1)
+    if target in (torch.int32, torch.int64):
+        if source in (torch.int32, torch.int64):
+            return _elementwise(_narrowed, 1) if target is torch.int32 else _unchanged
+        return _elementwise(_truncated if source.is_floating_point else int, 1)
+    raise NotOnHost
+
+
+def _narrowed(number: Any) -> Any:
+    if not _is_symbolic(number) and not -(2**31) <= number < 2**31:
+        raise NotOnHost
+    return number
+
+
+def _elementwise(function: Callable[..., Any], arity: int) -> Callable[..., Any]:
+    """A scalar function over object arrays of equal or broadcast extents."""
+    vectorized = np.frompyfunc(function, arity, 1)
+
+    def apply(*arrays: Any) -> Any:
+        result = vectorized(*arrays)
+        if isinstance(result, np.ndarray):
+            return result
+        scalar = np.empty((), dtype=object)
+        scalar[()] = result
+        return scalar
+
+    return apply
+
+
+def _maximum(left: Any, right: Any) -> Any:
+    if _is_symbolic(left) or _is_symbolic(right):
+        return torch.sym_max(left, right)
+    return max(left, right)
+
+
+def _minimum(left: Any, right: Any) -> Any:
+    if _is_symbolic(left) or _is_symbolic(right):
+        return torch.sym_min(left, right)
+    return min(left, right)
+
+
+def truncated_quotient(left: Any, right: Any) -> Any:
+    """Integer division that rounds towards zero, exact for any magnitude."""
+    if left >= 0 and right > 0:
+        return left // right
+    quotient = abs(left) // abs(right)
+    return quotient if (left >= 0) == (right >= 0) else -quotient
+
+
+def _binary(function: Callable[[Any, Any], Any], result: torch.dtype | None = None) -> Any:
+    apply = _elementwise(function, 2)
+    round_off = _elementwise(_rounded, 1)
+
+    def compute(left: HostValues, right: HostValues) -> HostValues:
+        try:
+            array = apply(left.array, right.array)
+        except ZeroDivisionError:
+            raise NotOnHost from None
+        dtype = result or left.dtype
+        return HostValues(
+            round_off(array) if dtype.is_floating_point else array, dtype, left.device
+        )
+
+    return compute
+
+
+def _unary(function: Callable[[Any], Any]) -> Any:
+    apply = _elementwise(function, 1)
+
+    def compute(value: HostValues) -> HostValues:
+        return HostValues(apply(value.array), value.dtype, value.device)
+
+    return compute
+
+
+def _divide(left: HostValues, right: HostValues, *, rounding_mode: str | None = None) -> Any:
+    if left.dtype.is_floating_point:
+        if rounding_mode is not None:
+            raise NotOnHost
+        return _TRUE_QUOTIENT(left, right)
+    if rounding_mode != "trunc":
+        raise NotOnHost
+    return _TRUNCATED_QUOTIENT(left, right)
+
+
+def _where(condition: HostValues, chosen: HostValues, other: HostValues) -> HostValues:
+    array = _SELECT(condition.array, chosen.array, other.array)
+    return HostValues(array, chosen.dtype, chosen.device)
+
+
+def _concatenate(values: Sequence[HostValues], dim: int = 0) -> HostValues:
+    return values[0]._with(np.concatenate([value.array for value in values], axis=dim))
+
+
+def _reduction(function: Callable[[Any, Any], Any], identity: Any) -> Any:
+    def compute(
+        value: HostValues,
+        dim: Sequence[int] | int,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> HostValues:
+        if value.dtype.is_floating_point:
+            raise NotOnHost
+        array = value.array
+        for axis in sorted((dim,) if isinstance(dim, int) else dim, reverse=True):
+            slices = np.moveaxis(array, axis, 0)
+            if not len(slices) and identity is None:
+                raise NotOnHost
+            total: Any = identity if identity is not None else slices[0]
+            for item in slices if identity is not None else slices[1:]:
+                total = _elementwise(function, 2)(total, item)
+            if not isinstance(total, np.ndarray):
+                total = np.full(slices.shape[1:], total, dtype=object)
+            array = np.expand_dims(total, axis) if keepdim else total
+        return value._with(array)
+
+    return compute
+
+
+_TRUE_QUOTIENT: Final = _binary(lambda left, right: left / right)
+_TRUNCATED_QUOTIENT: Final = _binary(truncated_quotient)
+_SELECT: Final = _elementwise(
+    lambda condition, chosen, other: chosen if bool(condition) else other, 3
+)
+
+HOST_FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    torch.add: _binary(lambda left, right: left + right),
+    torch.sub: _binary(lambda left, right: left - right),
+    torch.mul: _binary(lambda left, right: left * right),
+    torch.div: _divide,
+    torch.floor_divide: _binary(lambda left, right: left // right),
+    torch.fmax: _binary(_maximum),
+    torch.fmin: _binary(_minimum),
+    torch.maximum: _binary(_maximum),
+    torch.minimum: _binary(_minimum),
+    torch.eq: _binary(lambda left, right: bool(left == right), torch.bool),
+    torch.gt: _binary(lambda left, right: bool(left > right), torch.bool),
+    torch.lt: _binary(lambda left, right: bool(left < right), torch.bool),
+    torch.logical_and: _binary(lambda left, right: bool(left) and bool(right)),
+    torch.logical_or: _binary(lambda left, right: bool(left) or bool(right)),
+    torch.logical_xor: _binary(lambda left, right: bool(left) != bool(right)),
+    torch.logical_not: _unary(lambda number: not bool(number)),
+    torch.abs: _unary(abs),
+    torch.neg: _unary(lambda number: -number),
+    torch.sign: _unary(lambda number: (number > 0) - (number < 0)),
+    torch.relu: _unary(lambda number: _maximum(number, 0)),
+    torch.where: _where,
+    torch.cat: _concatenate,
+    torch.sum: _reduction(lambda left, right: left + right, 0),
+    torch.prod: _reduction(lambda left, right: left * right, 1),
+    torch.amax: _reduction(_maximum, None),
+    torch.amin: _reduction(_minimum, None),
+}
