@@ -1,0 +1,76 @@
+"""Rules of the house that no linter holds: what tracked files may contain, and how big a module may be."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+THIS_FILE = Path(__file__).resolve().relative_to(ROOT).as_posix()
+
+NOT_IN_TEXT: Final = {
+    "a path of somebody's machine": r"(?<![\w.$}])/(?:home|root|Users|work|opt|mnt|srv)/\w",
+    "a package index": r"--(?:extra-)?index-url|--find-links[ =]\S*:|https?://\S+/simple\b|\bpy"
+    r"pi\.|pythonhos"
+    r"ted",
+    "an unfinished thought": r"\b(?:TODO|FIXME|XXX|HACK)\b",
+    "a merge conflict": r"^(?:<{7}|>{7}) ",
+}
+"""What no tracked text file contains, and the pattern that finds it."""
+
+MAXIMUM_LINES: Final = 500
+"""A module has 50 to 400 lines by rule of thumb; beyond this it surely holds more than one concept."""
+
+MAXIMUM_BYTES: Final = 1 << 20
+EMPTY_NAMES: Final = re.compile(r"(?:^|/)_?(?:utils?|common|helpers?|misc)\.py$")
+
+
+def _tracked() -> list[str]:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs a git checkout")
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, text=True, capture_output=True, check=True)
+    return [name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("kind", NOT_IN_TEXT)
+def test_tracked_files_hold_nothing_that_belongs_elsewhere(kind: str) -> None:
+    pattern = re.compile(NOT_IN_TEXT[kind], re.MULTILINE)
+    found = []
+    for name in _tracked():
+        if name == THIS_FILE:
+            continue
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for match in pattern.finditer(text):
+            found.append(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()!r}")
+    assert not found, f"{kind}:\n" + "\n".join(found)
+
+
+def test_tracked_files_are_small() -> None:
+    large = [name for name in _tracked() if (ROOT / name).stat().st_size > MAXIMUM_BYTES]
+    assert not large
+
+
+def test_modules_are_named_for_their_concept() -> None:
+    assert not [name for name in _tracked() if EMPTY_NAMES.search(name)]
+
+
+def test_modules_hold_one_concept() -> None:
+    long = []
+    for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > MAXIMUM_LINES:
+            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+    assert not long, "split these by concept:\n" + "\n".join(long)
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [path.name for path in [*ROOT.glob("packages/*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]]
+    assert sorted(names) == sorted(set(names))

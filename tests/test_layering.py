@@ -1,0 +1,135 @@
+"""Which package may import which: the architecture's table, held against the sources and the declared dependencies."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAY_IMPORT: Final[dict[str, set[str]]] = {
+    "trt_core": set(),
+    "trt_portable": set(),
+    "trt_lowering": {"trt_core"},
+    "trt_partition": {"trt_core"},
+    "trt_converters": {"trt_core"},
+    "trt_runtime": {"trt_core"},
+    "trt_frontends": {"trt_converters", "trt_core", "trt_lowering", "trt_partition", "trt_portable", "trt_runtime"},
+}
+"""Package to the packages of ours that it may import, at any depth of its code."""
+
+ALSO_DEPENDS_ON: Final[dict[str, set[str]]] = {
+    # Both load a provider through trt_core's facade, and the portable one must be there where TensorRT is not.
+    "trt_converters": {"trt_portable"},
+    "trt_runtime": {"trt_portable"},
+}
+"""Distributions that a package needs installed without importing them."""
+
+COMES_WITH: Final = {"sympy": "torch", "typing_extensions": "torch"}
+"""Modules that a dependency itself always brings, and the dependency that brings them."""
+
+
+def _distribution(package: str) -> str:
+    return package.replace("_", "-")
+
+
+def _project(package: str) -> dict[str, Any]:
+    text = (ROOT / "packages" / _distribution(package) / "pyproject.toml").read_text(encoding="utf-8")
+    project: dict[str, Any] = tomllib.loads(text)["project"]
+    return project
+
+
+def _requirement_names(requirements: list[str]) -> set[str]:
+    found = (re.match(r"[A-Za-z0-9._-]+", requirement) for requirement in requirements)
+    return {match.group().lower() for match in found if match}
+
+
+def imports_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yields (line, module) of every absolute import in a source text, those inside functions included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def _imports(package: str) -> list[tuple[str, str]]:
+    """Returns (place, top-level module) of every import in a package."""
+    found = []
+    for path in sorted((ROOT / "packages" / _distribution(package) / "src").rglob("*.py")):
+        for line, module in imports_of(path.read_text(encoding="utf-8")):
+            found.append((f"{path.relative_to(ROOT)}:{line}", module.partition(".")[0]))
+    return found
+
+
+def test_the_table_names_every_package() -> None:
+    folders = {path.parent.name.replace("-", "_") for path in ROOT.glob("packages/*/pyproject.toml")}
+    assert folders == set(MAY_IMPORT)
+
+
+def test_the_table_has_no_cycle() -> None:
+    order: list[str] = []
+    while len(order) < len(MAY_IMPORT):
+        ready = [name for name, below in MAY_IMPORT.items() if name not in order and below <= set(order)]
+        assert ready, "packages import each other in a circle"
+        order += ready
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package}
+    wrong = [f"{place} imports {name}" for place, name in _imports(package) if name in MAY_IMPORT.keys() - allowed]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_package_depends_on_exactly_what_the_table_says(package: str) -> None:
+    declared = {name for name in _requirement_names(_project(package)["dependencies"]) if name.startswith("trt-")}
+    expected = MAY_IMPORT[package] | ALSO_DEPENDS_ON.get(package, set())
+    assert declared == {_distribution(name) for name in expected}
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_whatever_is_imported_is_declared(package: str) -> None:
+    project = _project(package)
+    declared = _requirement_names(project["dependencies"])
+    for extra in project.get("optional-dependencies", {}).values():
+        declared |= _requirement_names(extra)
+    inherited = {"torch"} if "trt-core" in declared else set()  # trt-core's API is PyTorch's types
+    known = declared | inherited | {package.replace("_", "-")}
+    wrong = [
+        f"{place} imports {name}"
+        for place, name in _imports(package)
+        if name not in sys.stdlib_module_names and _distribution(COMES_WITH.get(name, name)) not in known
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_scan_sees_imports_wherever_they_hide() -> None:
+    source = """
+import a.b
+from c import d
+from . import nothing
+def f():
+    import e
+    importlib.import_module("g.h")
+    __import__("i")
+if TYPE_CHECKING:
+    from j import k
+"""
+    assert {module for _, module in imports_of(source)} == {"a.b", "c", "e", "g.h", "i", "j"}

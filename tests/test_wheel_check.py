@@ -1,0 +1,40 @@
+"""The tool that installs each wheel alone: which distributions it puts together."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_wheels", ROOT / "tools" / "check_wheels.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_saved_model_needs_three_distributions(tool: ModuleType) -> None:
+    assert tool.closure("trt-runtime", tool.projects()) == {"trt-runtime", "trt-core", "trt-portable"}
+
+
+def test_the_foundations_need_nothing_of_ours(tool: ModuleType) -> None:
+    for name in ("trt-core", "trt-portable"):
+        assert tool.closure(name, tool.projects()) == {name}
+
+
+def test_the_frontend_needs_everything(tool: ModuleType) -> None:
+    known = tool.projects()
+    assert tool.closure("trt-frontends", known) == set(known)
+
+
+def test_a_failing_command_says_what_it_printed(tool: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(tool.CheckError, match=r"(?s)exited with 3.*the reason"):
+        tool.run(["sh", "-c", "echo the reason; exit 3"], tmp_path)
+    assert tool.run(["sh", "-c", "echo fine; exit 5"], tmp_path, expected=(0, 5)) == "fine\n"
