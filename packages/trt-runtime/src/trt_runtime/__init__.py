@@ -1,0 +1,40 @@
+"""Runs engines: plans as files, engines as modules, saved programs.
+
+Importing this package registers the operator `torch.ops.trt.execute_engine`, which is all that a saved program
+needs. It imports neither converters nor compilers, and touches no device.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from trt_runtime.bindings import Binding
+from trt_runtime.compatibility import check_compatible
+from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
+from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
+from trt_runtime.header import PlanHeader
+from trt_runtime.module import TRTModule
+from trt_runtime.operator import execute_engine
+from trt_runtime.program import load, save
+
+try:
+    __version__ = version("trt-runtime")
+except PackageNotFoundError:  # a source tree that is on the path without being installed
+    __version__ = "0+source"
+
+__all__ = [
+    "ENGINES",
+    "Binding",
+    "EngineStore",
+    "LoadedEngine",
+    "PlanHeader",
+    "TRTModule",
+    "check_compatible",
+    "execute_engine",
+    "load",
+    "plan_from_bytes",
+    "plan_to_bytes",
+    "read_plan",
+    "save",
+    "write_plan",
+]

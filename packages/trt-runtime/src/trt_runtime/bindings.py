@@ -1,0 +1,115 @@
+"""Bindings: the tensors that go into an engine and come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from trt_core.dtypes import TRT_NAMES, dtype_name
+from trt_core.errors import PlanError
+from trt_core.extents import Extent
+
+_DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
+_INFIX: Final = {"add": " + ", "mul": "*", "floordiv": "//", "mod": " % ", "pow": "**"}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """An input or output of an engine.
+
+    Attributes:
+        name: The name under which the engine knows the tensor.
+        dtype: Element type.
+        shape: One extent per dimension: an int, a symbol, an expression of symbols, or None for an extent
+            that depends on data (see `trt_core.extents`).
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Extent, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the binding as JSON values."""
+        return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> Binding:
+        """Reads what `to_json` returned.
+
+        Args:
+            value: Parsed JSON.
+            where: The place in the header, for the message.
+
+        Raises:
+            PlanError: A field is missing, unknown, or of another type.
+        """
+        fields = value if isinstance(value, dict) else {}
+        if set(fields) != {"name", "dtype", "shape"}:
+            raise PlanError(f"{where} is not a binding: it needs exactly name, dtype and shape")
+        name, dtype, shape = fields["name"], fields["dtype"], fields["shape"]
+        if not isinstance(name, str):
+            raise PlanError(f"{where}: the name is {name!r}, not a string")
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
+            raise PlanError(f"{where} {name!r}: unknown data type {dtype!r}")
+        if not isinstance(shape, list) or not all(_is_dimension(extent) for extent in shape):
+            raise PlanError(f"{where} {name!r}: {shape!r} is not a shape")
+        return cls(name, _DTYPES[dtype], tuple(shape))
+
+    def __str__(self) -> str:
+        extents = ", ".join(format_extent(extent) for extent in self.shape)
+        return f"{self.name}: {dtype_name(self.dtype)}[{extents}]"
+
+
+def format_extent(extent: Extent) -> str:
+    """Writes an extent as people write it.
+
+    Example:
+        >>> format_extent(["floordiv", ["add", "s0", 1], 2])
+        '(s0 + 1)//2'
+        >>> format_extent(None)
+        '?'
+    """
+    if extent is None:
+        return "?"
+    if not isinstance(extent, list):
+        return str(extent)
+    name, *operands = extent
+    texts = [format_extent(operand) for operand in operands]
+    if name not in _INFIX:
+        return f"{name}({', '.join(texts)})"
+    return _INFIX[name].join(
+        f"({text})" if isinstance(operand, list) else text for operand, text in zip(operands, texts, strict=True)
+    )
+
+
+def format_shape(shape: tuple[Extent, ...] | list[Extent]) -> str:
+    """Writes a shape as people write it, `(s0, 3, ?)`."""
+    return "(" + ", ".join(format_extent(extent) for extent in shape) + ")"
+
+
+def symbol_values(symbols: Mapping[str, tuple[int, int]], inputs: list[torch.Tensor]) -> dict[str, int | torch.SymInt]:
+    """Reads the value of each symbol from the shapes of the inputs.
+
+    Args:
+        symbols: (input index, axis) by symbol name.
+        inputs: Tensors whose ranks fit; under fake tensors the values are symbolic.
+    """
+    return {name: inputs[index].shape[axis] for name, (index, axis) in symbols.items()}
+
+
+def _is_dimension(extent: Any) -> bool:
+    return extent is None or _is_extent(extent)
+
+
+def _is_extent(extent: Any) -> bool:
+    if isinstance(extent, list):
+        return len(extent) >= 2 and isinstance(extent[0], str) and all(_is_extent(operand) for operand in extent[1:])
+    return isinstance(extent, str) or (isinstance(extent, int) and not isinstance(extent, bool))

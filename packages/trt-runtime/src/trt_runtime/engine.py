@@ -1,0 +1,254 @@
+"""Live engines: deserialized once per content and device, and gone with the plans that they came from."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from trt_core.dtypes import dtype_name, from_trt
+from trt_core.errors import PlanError
+from trt_core.provider import Provider, current_provider, device_scope, provider_module
+from trt_runtime.compatibility import check_compatible
+from trt_runtime.container import check_payload
+from trt_runtime.context import EngineContext
+from trt_runtime.digest import content_version, plan_bytes
+from trt_runtime.header import PlanHeader, parse_header
+from trt_runtime.input_check import device_of
+from trt_runtime.provider_log import forget_errors, provider_logger, take_errors
+
+
+class LoadedEngine:
+    """An engine that is ready to run on one device, with a context for every call that runs at the same time.
+
+    Contexts are kept by CUDA stream, so that a context is never enqueued on two streams.
+
+    Args:
+        header: Header of the engine.
+        plan: (bytes,), uint8, on the CPU; used in place.
+        device: The device to run on.
+
+    Attributes:
+        header, device: As given.
+        native: The provider's `ICudaEngine`.
+        dynamic_inputs: Indices of inputs whose shape must be set.
+        host_inputs: Indices of inputs that are read on the host.
+
+    Raises:
+        PlanError: The plan is not the one of the header, or the provider cannot load it.
+    """
+
+    def __init__(self, header: PlanHeader, plan: torch.Tensor, device: torch.device) -> None:
+        check_payload(header, plan)
+        check_compatible(header, device=device)
+        self.header = header
+        self.device = device
+        self.plan = plan.detach()  # the memory of the plan, without keeping alive the tensor that is watched
+        self._is_tensorrt = current_provider() is Provider.TENSORRT
+        with device_scope(device):
+            self._runtime = _runtime(provider_module(), header.version_compatible)
+            forget_errors()
+            self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
+        if self.native is None:
+            raise PlanError(
+                f"{header.title} cannot be loaded",
+                why=take_errors(),
+                hint="compile the model again with the versions that run it",
+            )
+        self._check_bindings()
+        names = [binding.name for binding in header.inputs]
+        self.dynamic_inputs = tuple(
+            index
+            for index, name in enumerate(names)
+            if any(extent < 0 for extent in self.native.get_tensor_shape(name))
+        )
+        host = provider_module().TensorLocation.HOST
+        self.host_inputs = tuple(
+            index for index, name in enumerate(names) if self.native.get_tensor_location(name) == host
+        )
+        self._free: dict[int, list[EngineContext]] = {}
+
+    def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Runs the engine on the current stream of its device.
+
+        Args:
+            inputs: Tensors in the order of the header.
+
+        Returns:
+            Outputs in the order of the header.
+
+        Raises:
+            InputError: A tensor does not fit.
+            ExecutionError: The provider failed.
+        """
+        if self.device.type == "cpu":
+            return self._run(inputs, 0, None)
+        with self._current_device():
+            stream = torch.cuda.current_stream(self.device)
+            return self._run(inputs, stream.cuda_stream, stream)
+
+    def _run(self, inputs: list[torch.Tensor], handle: int, stream: torch.cuda.Stream | None) -> list[torch.Tensor]:
+        free = self._free.get(handle)
+        if free is None:
+            free = self._free.setdefault(handle, [])
+        try:
+            context = free.pop()
+        except IndexError:
+            context = self._new_context(handle)
+        try:
+            return context.run(inputs, stream)
+        finally:
+            free.append(context)
+
+    def _new_context(self, handle: int) -> EngineContext:
+        # TensorRT synchronizes the whole device around work on the default stream, whose handle is 0.
+        beside = self._is_tensorrt and handle == 0
+        with device_scope(self.device):
+            return EngineContext(self, beside=beside)
+
+    def _current_device(self) -> contextlib.AbstractContextManager[Any]:
+        if torch.cuda.current_device() == self.device.index:
+            return _NOTHING
+        return torch.cuda.device(self.device)
+
+    def _check_bindings(self) -> None:
+        modes = provider_module().TensorIOMode
+        header = self.header
+        expected = [(binding, modes.INPUT) for binding in header.inputs]
+        expected += [(binding, modes.OUTPUT) for binding in header.outputs]
+        for binding, mode in expected:
+            if self.native.get_tensor_mode(binding.name) != mode:
+                raise PlanError(f"{header.title} has no {mode.name.lower()} {binding.name!r}, as its header says")
+            dtype = from_trt(self.native.get_tensor_dtype(binding.name))
+            if dtype != binding.dtype:
+                raise PlanError(
+                    f"{binding.name!r} of {header.title} has type {dtype_name(dtype)}, its header says "
+                    f"{dtype_name(binding.dtype)}"
+                )
+        if self.native.num_io_tensors != len(expected):
+            raise PlanError(
+                f"{header.title} has {self.native.num_io_tensors} bindings, its header says {len(expected)}"
+            )
+
+
+class _Entry:
+    """What is known about one plan tensor."""
+
+    __slots__ = ("engines", "header", "reference", "version")
+
+    def __init__(self, reference: weakref.ref[torch.Tensor], header: str, version: int) -> None:
+        self.reference = reference
+        self.header = header
+        self.version = version
+        self.engines: dict[torch.device, LoadedEngine] = {}
+
+
+class EngineStore:
+    """Engines of this process, found by content.
+
+    An engine is found by its header (which holds the digest of its plan) and its device; that the plan has that
+    digest is verified before it is loaded. Equal plans share one engine. An engine lives as long as one of
+    the tensors that it was asked for with. All methods may be called from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        self._live: weakref.WeakValueDictionary[tuple[str, torch.device], LoadedEngine]
+        self._live = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def run(self, inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[torch.Tensor]:
+        """Runs the engine of a plan, loading it when it is not loaded yet.
+
+        Args:
+            inputs: Tensors in the order of the header.
+            plan: (bytes,), uint8: the serialized engine.
+            header: Header of the engine as JSON text.
+
+        Returns:
+            Outputs in the order of the header.
+
+        Raises:
+            InputError: A tensor does not fit.
+            PlanError: The plan cannot run here.
+            ExecutionError: The provider failed.
+        """
+        entry = self._entries.get(id(plan))
+        if (
+            entry is not None
+            and inputs
+            and entry.reference() is plan
+            and entry.version == content_version(plan)
+            and entry.header == header
+        ):
+            engine = entry.engines.get(inputs[0].device)
+            if engine is not None:
+                return engine.run(inputs)
+        device = device_of(parse_header(header), inputs)
+        return self.engine_for(plan, header, device).run(inputs)
+
+    def engine_for(self, plan: torch.Tensor, header: str, device: torch.device) -> LoadedEngine:
+        """Returns the engine of a plan, loading it when it is not loaded yet.
+
+        Raises:
+            PlanError: The plan is not the one that the header describes, or cannot run here.
+        """
+        with self._lock:
+            entry = self._entry(plan, header)
+            engine = entry.engines.get(device)
+            if engine is None:
+                engine = self._load(plan, header, device)
+                entry.engines[device] = engine
+            return engine
+
+    def clear(self) -> None:
+        """Forgets every engine; those in use end when their calls end. Engines load again when needed."""
+        with self._lock:
+            self._entries.clear()
+
+    def _entry(self, plan: torch.Tensor, header: str) -> _Entry:
+        key = id(plan)
+        version = content_version(plan)
+        entry = self._entries.get(key)
+        if entry is not None and entry.reference() is plan and (entry.version, entry.header) == (version, header):
+            return entry
+        entry = _Entry(weakref.ref(plan, functools.partial(self._forget, key)), header, version)
+        self._entries[key] = entry
+        return entry
+
+    def _load(self, plan: torch.Tensor, header: str, device: torch.device) -> LoadedEngine:
+        described = parse_header(header)
+        on_host = plan if plan.device.type == "cpu" else plan.cpu()
+        check_payload(described, on_host)
+        key = (described.text, device)
+        engine = self._live.get(key)
+        if engine is None:
+            self._live[key] = engine = LoadedEngine(described, on_host, device)
+        return engine
+
+    def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.reference is reference:
+            self._entries.pop(key, None)
+
+
+ENGINES = EngineStore()
+"""The engines of this process."""
+
+_NOTHING = contextlib.nullcontext()
+
+
+@functools.lru_cache(maxsize=4)
+def _runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
+    runtime = trt.Runtime(provider_logger())
+    if host_code_allowed:  # version-compatible plans carry their own lean runtime
+        runtime.engine_host_code_allowed = True
+    return runtime

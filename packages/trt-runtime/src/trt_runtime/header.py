@@ -1,0 +1,363 @@
+"""The header of a plan: everything that must be known about an engine without its provider."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import torch
+
+from trt_core.errors import PlanError
+from trt_core.extents import evaluate_extent, symbols_in
+from trt_core.provider import current_provider, provider_module
+from trt_runtime.bindings import Binding
+from trt_runtime.digest import plan_digest
+
+FORMAT_VERSION: Final = 1
+"""Version of the header's fields; a header of another version is refused."""
+
+Range = tuple[int, int, int]
+"""(min, opt, max) of one dimension."""
+
+_DEVICES: Final = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """What an engine takes and returns, what it was built by and what it needs to run.
+
+    Use `PlanHeader.describe` to write the header of an engine that was just built.
+
+    Attributes:
+        provider: Who built the plan, `"portable"` or `"tensorrt"`.
+        provider_version: Exact version of the provider.
+        torch_version: Version of PyTorch at build time.
+        compute_capability: (major, minor) of the GPU that the engine is bound to; None where it is not bound.
+        inputs: Inputs, in the order of the call.
+        outputs: Outputs, in the order of the result.
+        symbols: Where each symbolic extent is read: (input index, axis) by name.
+        settings_digest: Digest of the compilation settings; free text for caches.
+        payload_sha256: SHA-256 of the plan in hexadecimal.
+        payload_bytes: Size of the plan in bytes.
+        ranges: (min, opt, max) of every dimension of every input: the optimization profile.
+        device: Kind of device that the engine runs on, `"cpu"` or `"cuda"`.
+        name: Name of the block.
+        returns_tuple: Whether the block returns a tuple, rather than its one output.
+        layer_count: Layers of the network.
+        build_seconds: How long the build took.
+        version_compatible: Whether later TensorRT releases of the same major version may run the engine.
+        hardware_compatible: Whether later GPUs than the one of `compute_capability` may run the engine.
+        format_version: `FORMAT_VERSION` at the time of writing.
+
+    Raises:
+        PlanError: The fields contradict each other.
+    """
+
+    provider: str
+    provider_version: str
+    torch_version: str
+    compute_capability: tuple[int, int] | None
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+    symbols: Mapping[str, tuple[int, int]]
+    settings_digest: str
+    payload_sha256: str
+    payload_bytes: int
+    ranges: tuple[tuple[Range, ...], ...]
+    device: str
+    name: str = ""
+    returns_tuple: bool = False
+    layer_count: int = 0
+    build_seconds: float = 0.0
+    version_compatible: bool = False
+    hardware_compatible: bool = False
+    format_version: int = field(default=FORMAT_VERSION)
+
+    def __post_init__(self) -> None:
+        _check_version(self.format_version)
+        if self.device not in _DEVICES:
+            raise PlanError(f"unknown device {self.device!r} in a plan header")
+        self._check_names()
+        self._check_ranges()
+        self._check_extents()
+        if len(self.outputs) != 1 and not self.returns_tuple:
+            raise PlanError(f"{self.title} has {len(self.outputs)} outputs", hint="set returns_tuple=True")
+
+    @classmethod
+    def describe(
+        cls,
+        plan: torch.Tensor,
+        *,
+        inputs: Sequence[Binding],
+        outputs: Sequence[Binding],
+        device: torch.device | str,
+        symbols: Mapping[str, tuple[int, int]] | None = None,
+        ranges: Sequence[Sequence[Range]] | None = None,
+        returns_tuple: bool | None = None,
+        name: str = "",
+        settings_digest: str = "",
+        layer_count: int = 0,
+        build_seconds: float = 0.0,
+        version_compatible: bool = False,
+        hardware_compatible: bool = False,
+    ) -> PlanHeader:
+        """Describes a plan that the provider in use has just built in this process.
+
+        Args:
+            plan: (bytes,), uint8: the serialized engine.
+            inputs: Inputs, in the order of the call.
+            outputs: Outputs, in the order of the result.
+            device: Where the engine runs. An engine of TensorRT is bound to that GPU's compute capability.
+            symbols: (input index, axis) by symbol name; needed when a shape has symbols.
+            ranges: (min, opt, max) per dimension and input; may be left out when all inputs are static.
+            returns_tuple: Whether the block returns a tuple; by default when it has not exactly one output.
+            name: Name of the block.
+            settings_digest: Digest of the compilation settings.
+            layer_count: Layers of the network.
+            build_seconds: How long the build took.
+            version_compatible: Whether the engine was built with TensorRT's version compatibility.
+            hardware_compatible: Whether the engine was built with TensorRT's hardware compatibility.
+
+        Raises:
+            PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
+        """
+        target = torch.device(device)
+        provider = current_provider()
+        bound = provider.value == "tensorrt"
+        return cls(
+            provider=provider.value,
+            provider_version=str(provider_module().__version__),
+            torch_version=str(torch.__version__),
+            compute_capability=torch.cuda.get_device_capability(target) if bound else None,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            symbols=dict(symbols or {}),
+            settings_digest=settings_digest,
+            payload_sha256=plan_digest(plan),
+            payload_bytes=plan.numel(),
+            ranges=_static_ranges(inputs) if ranges is None else _as_ranges(ranges),
+            device=target.type,
+            name=name,
+            returns_tuple=len(outputs) != 1 if returns_tuple is None else returns_tuple,
+            layer_count=layer_count,
+            build_seconds=build_seconds,
+            version_compatible=version_compatible,
+            hardware_compatible=hardware_compatible,
+        )
+
+    @property
+    def title(self) -> str:
+        """How messages call the engine."""
+        return f"engine {self.name!r}" if self.name else "the engine"
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The header as canonical JSON: equal headers have equal texts."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the header as JSON values."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["inputs"] = [binding.to_json() for binding in self.inputs]
+        values["outputs"] = [binding.to_json() for binding in self.outputs]
+        values["symbols"] = {name: list(place) for name, place in self.symbols.items()}
+        values["ranges"] = [[list(bounds) for bounds in shape] for shape in self.ranges]
+        if self.compute_capability is not None:
+            values["compute_capability"] = list(self.compute_capability)
+        return values
+
+    @classmethod
+    def from_json(cls, value: Any) -> PlanHeader:
+        """Reads what `to_json` returned; nothing may be missing, unknown or of another type.
+
+        Raises:
+            PlanError: The message names the field.
+        """
+        if not isinstance(value, dict):
+            raise PlanError("a plan header is a JSON object")
+        _check_version(value.get("format_version"))
+        names = {item.name for item in fields(cls)}
+        if missing := sorted(names - set(value)):
+            raise PlanError(f"the plan header lacks {', '.join(missing)}", hint="compile the model again")
+        if unknown := sorted(set(value) - names):
+            raise PlanError(
+                f"the plan header has unknown fields: {', '.join(map(str, unknown))}",
+                hint="install the version of trt-runtime that wrote it, or compile the model again",
+            )
+        plain = {name: _read_plain(name, value[name]) for name in _PLAIN}
+        return cls(
+            compute_capability=_read_capability(value["compute_capability"]),
+            inputs=_read_bindings("input", value["inputs"]),
+            outputs=_read_bindings("output", value["outputs"]),
+            symbols=_read_symbols(value["symbols"]),
+            ranges=_read_ranges(value["ranges"]),
+            **plain,
+        )
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> PlanHeader:
+        """Reads a header from JSON text.
+
+        Raises:
+            PlanError: The text is not JSON, or not a header.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PlanError("the plan header is not JSON", why=str(error)) from error
+        return cls.from_json(value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlanHeader:
+        return self
+
+    def _check_names(self) -> None:
+        names = [binding.name for binding in (*self.inputs, *self.outputs)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PlanError(f"{self.title} has two bindings called {', '.join(twice)}")
+
+    def _check_ranges(self) -> None:
+        if len(self.ranges) != len(self.inputs):
+            raise PlanError(f"{self.title} has {len(self.inputs)} inputs and ranges for {len(self.ranges)}")
+        for binding, shape in zip(self.inputs, self.ranges, strict=True):
+            if len(shape) != binding.rank:
+                raise PlanError(
+                    f"input {binding.name!r} of {self.title} has rank {binding.rank} and ranges for "
+                    f"{len(shape)} dimensions"
+                )
+            for axis, (bounds, extent) in enumerate(zip(shape, binding.shape, strict=True)):
+                low, best, high = bounds
+                fixed = isinstance(extent, int)
+                if not 0 <= low <= best <= high or (fixed and bounds != (extent,) * 3):
+                    raise PlanError(
+                        f"dimension {axis} of input {binding.name!r} of {self.title} is {extent!r} "
+                        f"with the range {bounds}",
+                        hint="ranges are 0 <= min <= opt <= max, all equal to a static extent",
+                    )
+
+    def _check_extents(self) -> None:
+        """Every symbol can be read from an input, and every expression computes at the tuned shapes."""
+        values: dict[str, int | torch.SymInt] = {}
+        for name, (index, axis) in self.symbols.items():
+            if not (0 <= index < len(self.inputs) and 0 <= axis < self.inputs[index].rank):
+                raise PlanError(
+                    f"symbol {name!r} of {self.title} is read from dimension {axis} of input {index}, "
+                    "which does not exist"
+                )
+            values[name] = self.ranges[index][axis][1]
+        for binding in (*self.inputs, *self.outputs):
+            for extent in binding.shape:
+                if extent is None:
+                    continue
+                if unknown := sorted(symbols_in(extent) - set(values)):
+                    raise PlanError(
+                        f"the shape of {binding.name!r} in {self.title} uses {', '.join(unknown)}, "
+                        "which no input defines"
+                    )
+                try:
+                    evaluate_extent(extent, values)
+                except (ArithmeticError, TypeError, ValueError) as error:
+                    raise PlanError(
+                        f"the shape of {binding.name!r} in {self.title} cannot be computed",
+                        why=str(error),
+                    ) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_header(text: str) -> PlanHeader:
+    """Reads a header; the result is remembered, so a repeated text costs a lookup.
+
+    Raises:
+        PlanError: The text is not a header.
+    """
+    return PlanHeader.from_text(text)
+
+
+_PLAIN: Final[dict[str, tuple[type, ...]]] = {
+    "provider": (str,),
+    "provider_version": (str,),
+    "torch_version": (str,),
+    "settings_digest": (str,),
+    "payload_sha256": (str,),
+    "payload_bytes": (int,),
+    "device": (str,),
+    "name": (str,),
+    "returns_tuple": (bool,),
+    "layer_count": (int,),
+    "build_seconds": (int, float),
+    "version_compatible": (bool,),
+    "hardware_compatible": (bool,),
+    "format_version": (int,),
+}
+
+
+def _check_version(version: Any) -> None:
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise PlanError(
+            f"the plan header has format version {version!r}, this trt-runtime reads {FORMAT_VERSION}",
+            hint="install the version of trt-runtime that wrote it, or compile the model again",
+        )
+
+
+def _static_ranges(inputs: Sequence[Binding]) -> tuple[tuple[Range, ...], ...]:
+    ranges = []
+    for binding in inputs:
+        shape: list[Range] = []
+        for extent in binding.shape:
+            if not isinstance(extent, int):
+                raise PlanError(f"input {binding.name!r} is dynamic", hint="give its ranges")
+            shape.append((extent, extent, extent))
+        ranges.append(tuple(shape))
+    return tuple(ranges)
+
+
+def _as_ranges(ranges: Sequence[Sequence[Sequence[int]]]) -> tuple[tuple[Range, ...], ...]:
+    return tuple(tuple((low, best, high) for low, best, high in shape) for shape in ranges)
+
+
+def _read_plain(name: str, value: Any) -> Any:
+    kinds = _PLAIN[name]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise PlanError(f"the plan header's {name} is {value!r}, not {expected}")
+    return value
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _read_capability(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2 or not all(map(_is_int, value)):
+        raise PlanError(f"the plan header's compute_capability is {value!r}, not [major, minor]")
+    return value[0], value[1]
+
+
+def _read_bindings(kind: str, value: Any) -> tuple[Binding, ...]:
+    if not isinstance(value, list):
+        raise PlanError(f"the plan header's {kind}s are not a list")
+    return tuple(Binding.from_json(item, f"{kind} {index}") for index, item in enumerate(value))
+
+
+def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
+    if not isinstance(value, dict):
+        raise PlanError("the plan header's symbols are not an object")
+    for name, place in value.items():
+        if not isinstance(place, list) or len(place) != 2 or not all(map(_is_int, place)):
+            raise PlanError(f"the plan header's symbol {name!r} is not [input index, axis]")
+    return {name: (place[0], place[1]) for name, place in value.items()}
+
+
+def _read_ranges(value: Any) -> tuple[tuple[Range, ...], ...]:
+    try:
+        ranges = _as_ranges(value)
+    except (TypeError, ValueError) as error:
+        raise PlanError("the plan header's ranges are not lists of [min, opt, max]") from error
+    if not all(_is_int(bound) for shape in ranges for bounds in shape for bound in bounds):
+        raise PlanError("the plan header's ranges are not whole numbers")
+    return ranges

@@ -1,0 +1,127 @@
+"""An engine as a module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from trt_core.errors import InputError, PlanError
+from trt_runtime.container import check_payload
+from trt_runtime.digest import check_plan
+from trt_runtime.header import PlanHeader
+from trt_runtime.operator import execute_engine
+
+_PLAN = "plan"
+_EXTRA = "_extra_state"
+
+
+class TRTModule(nn.Module):
+    """Runs an engine; takes and returns what the block that it was built from took and returned.
+
+    The plan stays on the CPU wherever the module is moved to, and copies of the module share it. An engine
+    runs on the kind of device that it was built for; inputs elsewhere are refused with an `InputError`.
+
+    Args:
+        header: Describes the engine.
+        plan: (bytes,), uint8, on the CPU: the serialized engine. Becomes a buffer, without a copy.
+
+    Raises:
+        PlanError: The plan is not the one that the header describes.
+    """
+
+    plan: torch.Tensor
+
+    def __init__(self, header: PlanHeader, plan: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer(_PLAN, None)
+        self._adopt(header, plan)
+
+    @property
+    def header(self) -> PlanHeader:
+        """What is known about the engine."""
+        return self._header
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Runs the engine on the current stream.
+
+        Args:
+            *inputs: Tensors as `header.inputs` describes them.
+
+        Returns:
+            The output, or a tuple of outputs, as `header.outputs` describes them.
+
+        Raises:
+            InputError: A tensor does not fit.
+            PlanError: The engine cannot run in this process.
+            ExecutionError: The provider failed.
+        """
+        for index, value in enumerate(inputs):
+            if not isinstance(value, torch.Tensor):
+                raise InputError(f"input {index} of {self._header.title} is a {type(value).__name__}, not a tensor")
+        outputs = execute_engine(inputs, self.plan, self._text)
+        return tuple(outputs) if self._returns_tuple else outputs[0]
+
+    def extra_repr(self) -> str:
+        """Describes inputs, outputs and the engine in one line."""
+        header = self._header
+        inputs = ", ".join(str(binding) for binding in header.inputs)
+        outputs = ", ".join(str(binding) for binding in header.outputs)
+        size = f"{header.payload_bytes / 2**20:.1f} MiB"
+        return (
+            f"({inputs}) -> ({outputs}), {header.provider} {header.provider_version}, {header.device}, "
+            f"{header.layer_count} layers, {size}"
+        )
+
+    def get_extra_state(self) -> torch.Tensor:
+        """Returns the header as a tensor, (bytes,), uint8, so that a state dict holds tensors only."""
+        return torch.frombuffer(bytearray(self._text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Does nothing: header and plan are loaded together, by `_load_from_state_dict`."""
+
+    def _adopt(self, header: PlanHeader, plan: torch.Tensor) -> None:
+        check_plan(plan)
+        check_payload(header, plan)
+        self.plan = plan
+        self._header = header
+        self._text = header.text
+        self._returns_tuple = header.returns_tuple
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        # Never the default, which copies into the buffer: a live engine may be using that memory.
+        names = (prefix + _PLAN, prefix + _EXTRA)
+        absent = [name for name in names if name not in state_dict]
+        if strict:
+            missing_keys.extend(absent)
+            unexpected_keys.extend(key for key in state_dict if key.startswith(prefix) and key not in names)
+        if absent:
+            return
+        plan, extra = (state_dict[name] for name in names)
+        try:
+            header = PlanHeader.from_text(bytes(extra.cpu().tolist()))
+            self._adopt(header, plan.detach().cpu())
+        except PlanError as error:
+            error_msgs.append(f"{prefix.rstrip('.')}: {error}")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> TRTModule:
+        return self  # moving or casting a module must not touch the plan
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TRTModule:
+        memo[id(self.plan)] = self.plan
+        twin = self.__class__.__new__(self.__class__)
+        memo[id(self)] = twin
+        twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return twin
