@@ -15,6 +15,7 @@ from trt_portable.layer import ILayer
 from trt_portable.logger import ILogger, Logger
 from trt_portable.network import INetworkDefinition
 from trt_portable.tensor import ITensor
+from trt_portable.version import __version__ as __version__
 from trt_portable.weights import Weights
 
 float32 = DataType.FLOAT
