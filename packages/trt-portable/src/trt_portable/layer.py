@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -64,7 +64,7 @@ class ILayer:
                     found[name] = value
         cls._ATTRIBUTES = tuple(found.values())
         if "_KIND" in vars(cls):
-            LAYER_CLASSES[cls._KIND.name] = cls
+            LAYER_CLASSES[cls._plan_type()] = cls
 
     @classmethod
     def _create(cls, **attributes: Any) -> Self:
@@ -309,6 +309,29 @@ class ILayer:
             if attribute.name in attributes:
                 self.__dict__[attribute.slot] = attribute.decode(attributes[attribute.name])
         self._weight_specs = dict(weights)
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        """The name of the layer's type in a plan."""
+        return cls._KIND.name
+
+    def _nested(
+        self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]
+    ) -> dict[str, Any]:
+        """More entries for a plan: those of layers inside this one."""
+        return {}
+
+    def _restore_nested(
+        self,
+        entry: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], ILayer],
+        tensors: Mapping[int, ITensor],
+    ) -> None:
+        """Takes the layers inside this one from a plan."""
+
+    def _children(self) -> tuple[ILayer, ...]:
+        """The layers inside this one."""
+        return ()
 
     def _weights(self) -> dict[str, Weights]:
         """The host weights in use, by role."""
