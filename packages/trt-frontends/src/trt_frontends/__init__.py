@@ -1,0 +1,66 @@
+"""From PyTorch models to TensorRT engines: capture, explain, compile, save, load.
+
+The package may be imported under the name that the field's scripts use: `import trt_frontends as torch_tensorrt`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from trt_core import CompilationSettings, Device, Input, set_provider
+
+if TYPE_CHECKING:
+    from trt_frontends import dynamo
+    from trt_frontends.alias import install_alias
+    from trt_frontends.capture import trace
+    from trt_frontends.compiler import compile, explain
+    from trt_partition import PartitionReport
+    from trt_runtime import load, save
+
+try:
+    __version__ = version("trt-frontends")
+except PackageNotFoundError:  # a source tree that is on the path without being installed
+    __version__ = "0+source"
+
+# What costs time to import is imported when it is first used.
+_LAZY = {
+    "PartitionReport": "trt_partition",
+    "compile": "trt_frontends.compiler",
+    "dynamo": "trt_frontends.dynamo",
+    "explain": "trt_frontends.compiler",
+    "install_alias": "trt_frontends.alias",
+    "load": "trt_runtime",
+    "save": "trt_runtime",
+    "trace": "trt_frontends.capture",
+}
+
+__all__ = [
+    "CompilationSettings",
+    "Device",
+    "Input",
+    "PartitionReport",
+    "compile",
+    "dynamo",
+    "explain",
+    "install_alias",
+    "load",
+    "save",
+    "set_provider",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    target = _LAZY.get(name)
+    if target is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(target)
+    value = module if target.rpartition(".")[2] == name else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,106 @@
+"""Capture: from a module and example inputs to an exported program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from trt_converters import preserve_predicate
+from trt_core import CompilationSettings, Device, InputError, read_settings
+from trt_frontends.example_inputs import ExampleInputs
+from trt_lowering import decompose_program, export_module
+
+
+def trace(
+    mod: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    strict: bool = False,
+    **settings: Any,
+) -> torch.export.ExportedProgram:
+    """Exports a module, with the decompositions that the converters expect already applied.
+
+    Args:
+        mod: The module, in the mode it will run in. An exported program is only decomposed.
+        inputs, arg_inputs: Positional inputs, tensors or `Input`s. A dimension of an `Input` whose minimum and maximum
+            differ becomes dynamic.
+        kwarg_inputs: Inputs by keyword.
+        strict: Whether export runs in strict mode.
+        settings: Compilation settings that decide what is decomposed; see `CompilationSettings`.
+
+    Returns:
+        A program that `compile` takes, several times with different settings if need be.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: The inputs cannot be read.
+        SettingsError: A setting cannot be read.
+
+    Example:
+        >>> program = trace(nn.ReLU(), arg_inputs=(torch.randn(2, 3),))
+        >>> type(program).__name__
+        'ExportedProgram'
+    """
+    chosen = read_settings(settings)
+    program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict)
+    return decompose_program(program, chosen, preserve=preserve_predicate(chosen))
+
+
+def capture(
+    mod: nn.Module | torch.export.ExportedProgram, examples: ExampleInputs | None, *, strict: bool = False
+) -> torch.export.ExportedProgram:
+    """Exports a module as it is; an exported program is returned unchanged.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: There are no inputs to export with, or the argument is no module.
+    """
+    if isinstance(mod, torch.export.ExportedProgram):
+        return mod
+    if not isinstance(mod, nn.Module):
+        raise InputError(
+            f"cannot capture a {type(mod).__name__}",
+            hint="give an nn.Module or an ExportedProgram; wrap a function in a module's forward",
+        )
+    if examples is None:
+        raise InputError("a module needs example inputs to be captured", hint="give arg_inputs and kwarg_inputs")
+    args, kwargs = examples.tensors(device_of(mod, examples).torch_device)
+    dynamic_shapes = examples.dynamic_shapes(_positional_parameters(mod))
+    return export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+
+
+def device_of(mod: Any, examples: ExampleInputs | None) -> Device:
+    """Returns where a model lives: the device of its parameters, else of its inputs, else the current one."""
+    if isinstance(mod, torch.export.ExportedProgram):
+        tensors = [*mod.state_dict.values(), *mod.constants.values()]
+    elif isinstance(mod, nn.Module):
+        tensors = [*mod.parameters(), *mod.buffers()]
+    else:
+        tensors = []
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.device.type in ("cpu", "cuda"):
+            return Device(tensor.device)
+    found = examples.device() if examples is not None else None
+    return found or Device.current()
+
+
+def with_device(settings: CompilationSettings, given: Mapping[str, Any], device: Device) -> CompilationSettings:
+    """Returns the settings with the model's device, unless the user chose one."""
+    chosen = "device" in given or isinstance(given.get("settings"), CompilationSettings)
+    return settings if chosen else settings.replace(device=device)
+
+
+def _positional_parameters(mod: nn.Module) -> list[str]:
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    )
+    parameters = inspect.signature(mod.forward).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind in positional]

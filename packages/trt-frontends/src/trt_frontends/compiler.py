@@ -1,0 +1,150 @@
+"""The entry points that compile, and that explain what compiling would do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from trt_converters import preserve_predicate
+from trt_core import CompilationSettings, logger, read_settings
+from trt_core.ranges import ShapeRanges
+from trt_frontends.capture import capture, device_of, with_device
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
+from trt_lowering import lower
+from trt_partition import PartitionReport
+
+
+def compile(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    progress: Progress = no_progress,
+    **settings: Any,
+) -> fx.GraphModule:
+    """Compiles a module, or an exported program, into engines.
+
+    Args:
+        module: What to compile. A module is exported first.
+        inputs, arg_inputs: Positional inputs, tensors or `Input`s. For an exported program they may be left out;
+            given, they decide the range and the optimum of its dynamic dimensions.
+        kwarg_inputs: Inputs by keyword.
+        progress: Called with what is being done, and how much of it.
+        settings: Compilation settings; see `CompilationSettings`.
+
+    Returns:
+        A module that is called like the model. `meta["partition_report"]` holds the `PartitionReport`. With
+        `dryrun` nothing is built, and the module runs in PyTorch.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: The inputs cannot be read, or do not fit the exported program.
+        SettingsError: A setting cannot be read.
+        IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
+        BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval()
+        >>> compiled = compile(model, arg_inputs=(torch.randn(2, 4),))
+        >>> compiled.meta["partition_report"].coverage
+        1.0
+    """
+    compilation, graph = prepare(module, inputs, arg_inputs, kwarg_inputs, settings, progress)
+    with visible_log(compilation.settings):
+        if compilation.settings.dryrun:
+            report = compilation.report()
+            announce(report, compilation.settings)
+            graph.meta["partition_report"] = report
+            return graph
+        return compilation.run()
+
+
+def explain(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> PartitionReport:
+    """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
+
+    Args:
+        module, inputs, arg_inputs, kwarg_inputs, settings: See `compile`.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: The inputs cannot be read, or do not fit the exported program.
+        SettingsError: A setting cannot be read.
+
+    Example:
+        >>> report = explain(nn.ReLU(), arg_inputs=(torch.randn(2, 3),))
+        >>> report.total_operators, report.supported_operators
+        (1, 1)
+    """
+    # the obstacles are what the report is asked for, so they are no error here
+    compilation, _ = prepare(
+        module, inputs, arg_inputs, kwarg_inputs, {**settings, "require_full_compilation": False}, no_progress
+    )
+    return compilation.report()
+
+
+def prepare(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[Compilation, fx.GraphModule]:
+    """Captures and lowers; what compiling and explaining have in common.
+
+    Returns:
+        The compilation, and the lowered graph that it is about.
+    """
+    settings = read_settings(given)
+    examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
+    settings = with_device(settings, given, device_of(module, examples))
+    progress("capturing", 0, 1)
+    program = capture(module, examples)
+    progress("lowering", 0, 1)
+    graph = lower(program, settings, preserve=preserve_predicate(settings))
+    flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
+    ranges = ShapeRanges.from_placeholders(graph, flat)
+    return Compilation(graph, settings, ranges, progress=progress), graph
+
+
+def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:
+    """Returns the names of a program's keyword inputs, in the order of its flattened inputs."""
+    spec = program.call_spec.in_spec
+    if spec is None:
+        return []
+    kwargs_spec = spec.child(1) if hasattr(spec, "child") else spec.children_specs[1]
+    return list(kwargs_spec.context)
+
+
+@contextlib.contextmanager
+def visible_log(settings: CompilationSettings) -> Iterator[None]:
+    """With `debug`, shows the log of the compilation on stderr, also where logging was never set up."""
+    if not settings.debug:
+        yield
+        return
+    level = logger.level
+    handler = None if logger.hasHandlers() else logging.StreamHandler()
+    if handler is not None:
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if handler is not None:
+            logger.removeHandler(handler)

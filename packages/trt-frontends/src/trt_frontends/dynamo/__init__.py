@@ -1,0 +1,22 @@
+"""The `dynamo` namespace: the names that users of this field write."""
+
+from __future__ import annotations
+
+from trt_core import CompilationSettings
+from trt_frontends.capture import trace
+from trt_frontends.compiler import compile, explain
+from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
+from trt_partition import PartitionReport
+from trt_runtime import load, save
+
+__all__ = [
+    "CompilationSettings",
+    "PartitionReport",
+    "compile",
+    "explain",
+    "get_dynamic_shapes_args",
+    "get_dynamic_shapes_kwargs",
+    "load",
+    "save",
+    "trace",
+]

@@ -1,0 +1,32 @@
+"""Partitioning: how much of a graph the converters support."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import fx
+
+from trt_converters import ConverterSupport
+from trt_core import read_settings
+from trt_partition import get_graph_converter_support as count_supported
+from trt_partition import make_plan, make_report, split_into_blocks
+
+
+def get_graph_converter_support(
+    gm: fx.GraphModule, torch_executed_ops: Collection[Any] | None = None
+) -> tuple[int, int]:
+    """Returns how many operators of a graph the converters support, and how many there are.
+
+    Args:
+        gm: A graph with metadata, such as `exported_program.module()` or a lowered one.
+        torch_executed_ops: Operators to count as unsupported.
+
+    Raises:
+        SettingsError: An operator is unknown.
+    """
+    settings = read_settings(torch_executed_ops=torch_executed_ops or set())
+    return count_supported(gm, ConverterSupport(settings), settings)
+
+
+__all__ = ["get_graph_converter_support", "make_plan", "make_report", "split_into_blocks"]

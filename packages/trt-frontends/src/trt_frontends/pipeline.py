@@ -1,0 +1,142 @@
+"""The compile pipeline: a captured program becomes a lowered graph, a plan, blocks, engines, and a module to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, build_block
+from trt_core import BuildError, CompilationSettings, ConversionError, Reason, Verdict, logger
+from trt_core.provenance import source_line
+from trt_core.ranges import ShapeRanges
+from trt_frontends.engine_module import engine_module
+from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many steps of it are done, and how many there are."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Ignores progress."""
+
+
+@dataclass
+class Compilation:
+    """One lowered graph on its way to engines.
+
+    Attributes:
+        graph: The lowered graph; see the design notes for its form. Never changed.
+        settings: What to compile with.
+        ranges: Ranges of the symbolic dimensions.
+        registry: Where converters are looked up.
+        progress: Told what is being done.
+    """
+
+    graph: fx.GraphModule
+    settings: CompilationSettings
+    ranges: ShapeRanges
+    registry: ConverterRegistry = DYNAMO_CONVERTERS
+    progress: Progress = no_progress
+    _excluded: dict[str, Verdict] = field(default_factory=dict)
+    _engines: dict[tuple[str, ...], nn.Module] = field(default_factory=dict)
+
+    def plan(self) -> PartitionPlan:
+        """Decides which nodes run in engines.
+
+        Raises:
+            IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot.
+        """
+        support = ConverterSupport(self.settings, self.registry, self._excluded)
+        return make_plan(self.graph, support, self.settings)
+
+    def report(self, plan: PartitionPlan | None = None) -> PartitionReport:
+        """Returns the partition report; nothing is built."""
+        return make_report(self.graph, plan or self.plan(), self.settings, self.ranges)
+
+    def run(self) -> fx.GraphModule:
+        """Builds every engine and returns the module to call.
+
+        A node that fails to convert, and a block that fails to build, go to PyTorch: the graph is partitioned again
+        without them, and engines that are built already are kept.
+
+        Raises:
+            BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
+            IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
+        """
+        while True:
+            plan = self.plan()
+            split = split_into_blocks(self.graph, plan)
+            failure = self._build_engines(plan, split)
+            if failure is None:
+                break
+            self._excluded.update(failure)
+        report = self.report(plan)
+        announce(report, self.settings)
+        split.meta["partition_report"] = report
+        return split
+
+    def _build_engines(self, plan: PartitionPlan, split: fx.GraphModule) -> dict[str, Verdict] | None:
+        blocks = plan.engines
+        for done, block in enumerate(blocks):
+            self.progress("building engines", done, len(blocks))
+            child = split.get_submodule(block.name)
+            assert isinstance(child, fx.GraphModule)
+            engine = self._engines.get(block.nodes)
+            if engine is None:
+                try:
+                    engine = self._build(child, block.name)
+                except ConversionError as error:
+                    return self._exclude_node(error, child)
+                except BuildError as error:
+                    return self._exclude_block(error, block.name, block.nodes)
+                self._engines[block.nodes] = engine
+            split.set_submodule(block.name, engine)
+        self.progress("building engines", len(blocks), len(blocks))
+        return None
+
+    def _build(self, block: fx.GraphModule, name: str) -> nn.Module:
+        built = build_block(block, self.settings, self.ranges, name, self.registry)
+        logger.debug("built %s: %d layers in %.2f s", name, built.layers, built.build_seconds)
+        return engine_module(built, block, self.settings)
+
+    def _exclude_node(self, error: ConversionError, block: fx.GraphModule) -> dict[str, Verdict]:
+        if self.settings.pass_through_build_failures:
+            raise error
+        name = getattr(error, "node_name", "")
+        nodes = {node.name: node for node in self.graph.graph.nodes}
+        if name not in nodes or nodes[name].op != "call_function" or name in self._excluded:
+            # the failure belongs to the block, not to one of its nodes
+            return self._exclude_block(error, block._get_name(), [node.name for node in block.graph.nodes])
+        logger.warning("%s runs in PyTorch: %s", name, error.why)
+        return {name: Verdict.refuse(Reason.CONVERSION_FAILED, error.why, source_line(nodes[name]))}
+
+    def _exclude_block(self, error: Exception, name: str, nodes: Sequence[str]) -> dict[str, Verdict]:
+        if self.settings.pass_through_build_failures:
+            raise error
+        why = getattr(error, "why", "") or str(error)
+        logger.warning("%s runs in PyTorch: %s", name, why)
+        verdict = Verdict.refuse(Reason.BUILD_FAILED, why)
+        return {node: verdict for node in nodes if node not in self._excluded}
+
+
+def announce(report: PartitionReport, settings: CompilationSettings) -> None:
+    """Prints or saves a report when `dryrun` asks for it; else it goes to the logger at DEBUG."""
+    if settings.dryrun:
+        write_report(report, settings.dryrun)
+    else:
+        logger.debug("%s", report.to_text())
+
+
+def parameter_bytes(module: nn.Module) -> int:
+    """Returns the bytes of a module's parameters and buffers."""
+    tensors: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def graph_inputs(graph: fx.GraphModule) -> list[Any]:
+    """Returns the metadata of a graph's inputs, in order."""
+    return [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]
