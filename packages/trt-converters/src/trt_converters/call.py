@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from trt_converters.binding import bind_arguments, map_nodes
-from trt_core import CompilationSettings
+from trt_core import CompilationSettings, operator_name
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,19 @@ class Call:
         return all(node.op == "get_attr" for node in _nodes_in(self.bound[parameter]))
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Yields every tensor among the arguments and the results."""
-        for value in (*self.arguments.values(), self.result):
+        """Yields every tensor among the arguments and the results that anything uses."""
+        for value in self.arguments.values():
             yield from _tensors_in(value)
+        result = self.result
+        if isinstance(result, (list, tuple)):
+            result = [item for index, item in enumerate(result) if self.uses(index)]
+        yield from _tensors_in(result)
+
+    def uses(self, index: int) -> bool:
+        """Whether anything uses an item of the result; nothing does after lowering removed dead code."""
+        return any(
+            operator_name(user.target) != "_operator.getitem" or user.args[1] == index for user in self.node.users
+        )
 
 
 def is_static(tensor: torch.Tensor) -> bool:

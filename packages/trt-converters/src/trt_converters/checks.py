@@ -122,6 +122,18 @@ def never(reason: Reason, message: str) -> Check:
     return check
 
 
+def only_results(*indices: int) -> Check:
+    """Refuses a call of which another item of the result is used."""
+
+    def check(call: Call) -> Verdict | None:
+        for index in range(len(call.result)):
+            if index not in indices and call.uses(index):
+                return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"item {index} of the result is used")
+        return None
+
+    return check
+
+
 def general_checks(call: Call, converter: Converter) -> Verdict | None:
     """What every converter needs: types that exist, ranks, extents, functional schema, no randomness."""
     schema = converter.target._schema

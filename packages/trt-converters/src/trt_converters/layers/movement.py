@@ -113,7 +113,8 @@ def expand(
             strides.append(int(extent > 1))
         else:
             strides.append(_stride_of(ctx, value, axis, sizes[axis]))
-    return slice_tensor(ctx, value, [0] * len(sizes), list(sizes), strides)
+    taken = [None if kept else size for kept, size in zip(same, sizes, strict=True)]
+    return slice_tensor(ctx, value, [0] * len(sizes), taken, strides)
 
 
 def _is_same(size: Size, extent: int | torch.SymInt) -> bool:
@@ -136,8 +137,8 @@ def slice_tensor(
     ctx: ConversionContext,
     value: Operand,
     starts: Sequence[Size],
-    sizes: Sequence[Size],
-    strides: Sequence[Size],
+    sizes: Sequence[Size | None],
+    strides: Sequence[Size] | None = None,
     mode: str = "STRICT_BOUNDS",
     fill: Operand | None = None,
 ) -> Any:
@@ -147,21 +148,33 @@ def slice_tensor(
         ctx: The context.
         value: A tensor of rank >= 1.
         starts: First index per axis, not negative-index aware.
-        sizes: Extents of the result (not end indices).
-        strides: Step per axis; may be negative or 0.
+        sizes: Extents of the result (not end indices); None leaves an axis as it is, whatever its extent.
+        strides: Step per axis; may be negative or 0. 1 by default.
         mode: Name of a `trt.SampleMode` for indices outside the value.
         fill: What FILL puts outside: a scalar of the value's type.
     """
-    value = ctx.tensor(value)
-    parts = [[ctx.size(item) for item in group] for group in (starts, sizes, strides)]
-    static = [all(isinstance(item, int) for item in part) for part in parts]
     rank = rank_of(value)
-    if all(static) and mode == "STRICT_BOUNDS" and parts[1] == list(shape_of(value)) and parts[2] == [1] * rank:
+    extents = shape_of(value)
+    wanted = [
+        (axis, ctx.size(start), ctx.size(size), ctx.size(stride))
+        for axis, (start, size, stride) in enumerate(zip(starts, sizes, strides or [1] * rank, strict=True))
+        if size is not None
+    ]
+    chosen = [item for item in wanted if item[1:] != (0, extents[item[0]], 1)]
+    if not chosen:
         return value
-    given = [tuple(part) if known else (0,) * rank for part, known in zip(parts, static, strict=True)]
-    layer = ctx.network.add_slice(value, *given)
+    value = ctx.tensor(value)
+    if len(chosen) < rank and all(extent >= 0 for extent in extents):  # without dynamic axes the plain form says it all
+        given = {axis: parts for axis, *parts in chosen}
+        chosen = [(axis, *given.get(axis, (0, extents[axis], 1))) for axis in range(rank)]
+    axes, *parts = zip(*chosen, strict=True)
+    static = [all(isinstance(item, int) for item in part) for part in parts]
+    dims = [tuple(part) if known else (0,) * len(axes) for part, known in zip(parts, static, strict=True)]
+    layer = ctx.network.add_slice(value, *dims)
     if layer is None:
-        raise ctx.fail(f"TensorRT refused a slice of {shape_of(value)} from {starts} of size {sizes}")
+        raise ctx.fail(f"TensorRT refused a slice of {extents} from {starts} of size {sizes}")
+    if len(axes) < rank:
+        layer.axes = tuple(axes)
     for index, (part, known) in enumerate(zip(parts, static, strict=True), start=1):
         if not known:
             layer.set_input(index, ctx.tensor(shape_vector(ctx, part)))
@@ -170,6 +183,15 @@ def slice_tensor(
     if fill is not None:
         layer.set_input(4, ctx.tensor(fill))
     return ctx.output(layer, "slice")
+
+
+def slice_axis(
+    ctx: ConversionContext, value: Operand, axis: int, start: Size, size: Size, stride: Size = 1
+) -> Any:
+    """Takes `size` elements of one non-negative axis, from `start` on, and every other axis as it is."""
+    rank = rank_of(value)
+    starts, strides = [start if i == axis else 0 for i in range(rank)], [stride if i == axis else 1 for i in range(rank)]
+    return slice_tensor(ctx, value, starts, [size if i == axis else None for i in range(rank)], strides)
 
 
 def concatenate(ctx: ConversionContext, values: Sequence[Operand], axis: int) -> Any:
