@@ -349,7 +349,7 @@ class ICudaEngine:
 
     def create_engine_inspector(self) -> EngineInspector:
         """Makes an inspector of this engine."""
-        return EngineInspector(self)
+        return EngineInspector(self, self._reporter.child())
 
     def create_serialization_config(self) -> ISerializationConfig:
         """Settings for `serialize_with_config`."""

@@ -17,6 +17,8 @@ class IHostMemory(bytearray):
     def __repr__(self) -> str:
         return f"<IHostMemory of {len(self)} bytes>"
 
+    __str__ = __repr__
+
     @property
     def nbytes(self) -> int:
         """Size in bytes."""

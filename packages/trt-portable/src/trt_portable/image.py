@@ -10,7 +10,7 @@ import torch
 from trt_portable.engine_info import EngineInfo, IOTensor
 from trt_portable.enums import LayerType
 from trt_portable.program import LayerCall
-from trt_portable.serialization import layers_from_json
+from trt_portable.serialization import layers_from_json, leaf_layers
 from trt_portable.tactic import ProgramImage
 
 if TYPE_CHECKING:
@@ -26,12 +26,17 @@ def load_image(
         structure: The network part of a plan, its layers in executable order.
         info: The engine part of the same plan.
         device: Where the layers will run; ``meta`` for shapes alone.
+
+    Returns:
+        The program, and all layers, nested ones included, in the order that weight slots refer to.
     """
     layers = layers_from_json(structure).layers
     names = {tensor["id"]: tensor["name"] for tensor in structure["tensors"]}
     calls = []
-    for layer, entry in zip(layers, structure["layers"], strict=True):
+    everything = tuple(leaf_layers(layers))
+    for layer in everything:
         layer._device = device
+    for layer, entry in zip(layers, structure["layers"], strict=True):
         outputs = tuple(entry["outputs"])
         calls.append(
             LayerCall(
@@ -48,7 +53,7 @@ def load_image(
         outputs=tuple(tensor.id for tensor in info.io if not tensor.is_input),
         level=info.optimization_level,
     )
-    return image, layers
+    return image, everything
 
 
 def shape_only_inputs(image: ProgramImage, inputs: Sequence[IOTensor]) -> frozenset[str]:

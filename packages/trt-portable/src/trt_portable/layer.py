@@ -83,6 +83,7 @@ class ILayer:
         layer._stale = False
         layer._roles = {}
         layer._weight_specs = {}
+        layer._weight_keys = {}
         layer._bound = {}
         layer._device = META
         for name, value in attributes.items():
@@ -98,6 +99,7 @@ class ILayer:
     _stale: bool
     _roles: dict[str, Weights]
     _weight_specs: dict[str, tuple[DataType, int]]
+    _weight_keys: dict[str, str]
     _bound: dict[str, torch.Tensor]
     _device: torch.device
 

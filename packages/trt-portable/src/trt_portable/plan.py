@@ -127,7 +127,7 @@ def write_plan(
         if tensor.numel():
             begin = data_offset + offsets[name]
             target = view[begin : begin + tensor.nbytes].view(tensor.dtype)
-            target.copy_(tensor.detach().reshape(-1))
+            target.view(tensor.shape).copy_(tensor)
     _HEADER.pack_into(
         memory,
         0,

@@ -206,6 +206,7 @@ def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> I
         role: (DataType[dtype], count)
         for role, (dtype, count) in entry.get("weight_specs", {}).items()
     }
+    layer._weight_keys = dict(entry.get("weights", {}))
     layer._restore(entry["attributes"], specs)
     layer._restore_nested(entry, lambda inner: restore_layer(inner, tensors), tensors)
     return layer
