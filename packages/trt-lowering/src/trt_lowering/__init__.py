@@ -1,0 +1,23 @@
+"""Lowering: from what export captured to a flat, functional graph whose operators convert.
+
+`lower` is the door. Importing this package costs no more than importing torch.
+"""
+
+from __future__ import annotations
+
+from trt_lowering.capture import lower_graph
+from trt_lowering.contract import GraphPass, PassResult, run_passes
+from trt_lowering.export import export_module
+from trt_lowering.graph_form import check_graph_form
+from trt_lowering.lower import decompose_program, lower
+
+__all__ = [
+    "GraphPass",
+    "PassResult",
+    "check_graph_form",
+    "decompose_program",
+    "export_module",
+    "lower",
+    "lower_graph",
+    "run_passes",
+]

@@ -1,0 +1,219 @@
+"""Traces single operators into the graphs that take their place, once per signature."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from trt_core import logger
+from trt_lowering.decomposition_table import (
+    Decomposition,
+    DecompositionRules,
+    Source,
+    find_decomposition,
+)
+from trt_lowering.inlining import inline_module
+from trt_lowering.operator_traits import (
+    has_hidden_state,
+    is_data_dependent,
+    is_random,
+    is_symbolic_function,
+    mutated_arguments,
+)
+from trt_lowering.passes.functionalize import Functionalize
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What takes the place of an operator call.
+
+    Attributes:
+        module: Traced module. Its placeholders stand for the call's distinct input nodes in order of appearance, its
+            output is the call's result; nodes carry `meta["val"]`.
+        reaches_converters: Whether every operator in it has a converter, once expanded in turn.
+    """
+
+    module: fx.GraphModule
+    reaches_converters: bool
+
+
+class Expander:
+    """Finds expansions, and remembers them by operator and argument signature.
+
+    Shapes count as they are, symbols included: two calls have one signature only if their shapes are the same
+    expressions, so one trace serves every repeated block of a model.
+
+    Args:
+        rules: Which operators stay whole.
+    """
+
+    def __init__(self, rules: DecompositionRules) -> None:
+        self.rules = rules
+        self._known: dict[Any, Expansion | None] = {}
+        self._active: set[OpOverload] = set()
+        self.traces = 0
+
+    def expand(self, node: fx.Node) -> Expansion | None:
+        """Returns what takes the place of a call, None when it stays whole."""
+        target = node.target
+        if node.op != "call_function" or not isinstance(target, OpOverload) or self.rules.keeps(target):
+            return None
+        if mutated_arguments(target) or has_hidden_state(node) or target in self._active:
+            return None
+        found = find_decomposition(target)
+        if found is None:
+            return None
+        signature = call_signature(node)
+        if signature is None:
+            return None
+        if signature not in self._known:
+            self._active.add(target)
+            try:
+                self._known[signature] = self._trace(node, found)
+            finally:
+                self._active.discard(target)
+        return self._known[signature]
+
+    def _trace(self, node: fx.Node, found: Decomposition) -> Expansion | None:
+        self.traces += 1
+        module = trace_call(node, found.function)
+        if module is None or not _is_usable(module):
+            return None
+        reaches = True
+        for inner in list(module.graph.nodes):
+            if inner.op != "call_function" or not isinstance(inner.target, OpOverload):
+                continue
+            if inner.target is node.target:
+                return None  # the decomposition leads back to the operator
+            nested = self.expand(inner)
+            if nested is not None:
+                inline_module(module, inner, nested.module)
+                reaches = reaches and nested.reaches_converters
+            else:
+                reaches = reaches and self.rules.has_converter(inner.target)
+        if found.source is Source.REFERENCE and not reaches:
+            return None
+        module.graph.eliminate_dead_code()
+        return Expansion(module, reaches)
+
+
+def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | None:
+    """Traces a decomposition on the fake inputs of a call, in the program's own shape environment.
+
+    Returns:
+        The functional trace, or None when the decomposition refuses its arguments, needs the value of a tensor, or
+        would have to assume something about a symbolic shape that the program does not guarantee.
+    """
+    operands = node.all_input_nodes
+    values = [_detached(operand.meta["val"]) for operand in operands]
+    mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
+    if mode is None:
+        return None
+
+    def call(*inputs: Any) -> Any:
+        bound = dict(zip(operands, inputs, strict=True))
+        args = fx.map_arg(node.args, bound.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, bound.__getitem__)
+        return function(*_mutable(args), **_mutable(kwargs))
+
+    try:
+        with torch.no_grad(), mode, enable_python_dispatcher(), _no_new_guards(mode):
+            module = make_fx(call, pre_dispatch=True)(*values)
+    except Exception as error:  # a decomposition may fail in any way; the operator then stays whole
+        logger.debug("%s stays whole: its decomposition failed with %s", node.target, error)
+        return None
+    for constant in module.graph.find_nodes(op="get_attr"):
+        tensor = getattr(module, str(constant.target), None)
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, FakeTensor):
+            constant.meta["val"] = mode.from_tensor(tensor)
+    functionalize = Functionalize(write_back=False)
+    functionalize.rewrite(module.graph)
+    return None if functionalize.entangled is not None else module
+
+
+def call_signature(node: fx.Node) -> Any:
+    """Returns a hashable key of a call: operator, constants, and layouts of inputs; None when it cannot be traced."""
+    index: dict[fx.Node, int] = {}
+
+    def key(item: Any) -> Any:
+        if isinstance(item, fx.Node):
+            position = index.setdefault(item, len(index))
+            return ("node", position, _value_key(item.meta.get("val")))
+        if isinstance(item, (list, tuple)):
+            return tuple(key(part) for part in item)
+        if isinstance(item, dict):
+            return tuple((name, key(part)) for name, part in item.items())
+        return (
+            type(item),
+            repr(item) if isinstance(item, float) else item,
+        )  # 0.0 and -0.0 are equal, and differ
+
+    try:
+        signature = (node.target, key(node.args), key(node.kwargs))
+        hash(signature)
+    except TypeError:
+        return None
+    return signature
+
+
+def _value_key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        shape = tuple(map(str, value.shape))
+        return ("tensor", value.dtype, str(value.device), shape, tuple(map(str, value.stride())))
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return ("symbolic", str(value.node.expr))
+    if isinstance(value, (int, float, bool)):
+        return ("number", type(value), value)
+    raise TypeError("only tensors and numbers can be traced")
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _mutable(item: Any) -> Any:
+    if isinstance(item, (list, fx.immutable_collections.immutable_list)):
+        return [_mutable(part) for part in item]
+    if isinstance(item, dict):
+        return {key: _mutable(part) for key, part in item.items()}
+    if type(item) is tuple:
+        return tuple(_mutable(part) for part in item)
+    return item
+
+
+@contextlib.contextmanager
+def _no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
+    """Fails when tracing specializes a symbol, so that the program's shape environment never changes."""
+    shape_env = mode.shape_env
+    if shape_env is None:
+        yield
+        return
+    with shape_env.error_on_new_guards():
+        yield
+
+
+def _is_usable(module: fx.GraphModule) -> bool:
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            attribute = getattr(module, str(node.target), None)
+            if not isinstance(attribute, torch.Tensor) or isinstance(attribute, FakeTensor):
+                return False
+        elif node.op == "call_function":
+            target = node.target
+            if isinstance(target, OpOverload):
+                if mutated_arguments(target) or is_random(target) or is_data_dependent(target):
+                    return False
+            elif not is_symbolic_function(target):
+                return False
+            if "val" not in node.meta:
+                return False
+    return True

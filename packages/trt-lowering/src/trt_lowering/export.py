@@ -1,0 +1,83 @@
+"""Captures a module as an exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from trt_core import ExportError
+
+
+def export_module(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+) -> torch.export.ExportedProgram:
+    """Exports a module with `torch.export.export`.
+
+    Args:
+        module: The model, in the mode (training or evaluation) that it is captured in.
+        args: Example positional inputs.
+        kwargs: Example keyword inputs.
+        dynamic_shapes: Which dimensions are dynamic, as `torch.export.export` takes it.
+        strict: Capture through TorchDynamo, which refuses what it cannot prove; otherwise run the Python code.
+
+    Raises:
+        ExportError: The model could not be captured; the message says why, and what to change.
+    """
+    try:
+        return torch.export.export(
+            module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
+        )
+    except Exception as error:  # export fails in many ways, with many types
+        raise ExportError(
+            f"{type(module).__name__} cannot be exported",
+            where=_place(error),
+            why=f"{type(error).__name__}: {_summary(error)}",
+            hint=_advice(error, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
+        ) from error
+
+
+def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> str:
+    kind, text = type(error).__name__, str(error)
+    if "onstraint" in kind or "onstraints violated" in text:
+        return (
+            "the model needs the named dimension to be fixed or related to another one: give it one size in the Input, "
+            "or the range that the message suggests"
+        )
+    if "DataDependent" in kind or "data-dependent" in text:
+        return (
+            "the model branches on, or makes shapes from, the values of a tensor: write it with torch.where or "
+            "torch.cond, or bound the value with torch._check"
+        )
+    if isinstance(error, TypeError) and ("argument" in text or "forward()" in text):
+        return "check the example inputs against the signature of the module's forward method"
+    if "size mismatch" in text or "shape" in text or "dtype" in text:
+        return "run the module on the same example inputs: it most likely fails there as well"
+    if strict:
+        return "try strict=False, which runs the Python code instead of analysing it"
+    if has_dynamic_shapes:
+        return "export with static shapes first, to see whether dynamic dimensions are the cause"
+    return "call the module on the example inputs first; if that works, try strict=True"
+
+
+def _summary(error: BaseException, lines: int = 6) -> str:
+    text = [line.rstrip() for line in str(error).strip().splitlines() if line.strip()]
+    return "\n    ".join(text[:lines]) if text else "no message"
+
+
+def _place(error: BaseException) -> str:
+    """Returns `file:line` of the innermost frame that is not PyTorch's."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if "/torch/" not in filename and filename != __file__ and not filename.startswith("<"):
+            found = f"{filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

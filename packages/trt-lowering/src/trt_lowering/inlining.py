@@ -1,0 +1,60 @@
+"""Puts a traced module in the place of a call."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx
+
+from trt_lowering.attributes import add_constant, read_attribute
+from trt_lowering.node_metadata import provenance_of
+
+
+def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> None:
+    """Replaces a call by the nodes of a traced module, and erases it.
+
+    Args:
+        gm: Module that holds the call; constants of the body become its buffers.
+        call: The call.
+        body: The trace. Its placeholders stand for `call.all_input_nodes`.
+    """
+    origin = provenance_of(call)
+    operands = iter(call.all_input_nodes)
+    inside: dict[fx.Node, Any] = {}
+    result: Any = None
+    with gm.graph.inserting_before(call):
+        for node in body.graph.nodes:
+            if node.op == "placeholder":
+                inside[node] = next(operands)
+                continue
+            if node.op == "output":
+                result = fx.map_arg(node.args[0], inside.__getitem__)
+                continue
+            copied = gm.graph.node_copy(node, inside.__getitem__)
+            copied.meta = {**origin, "val": node.meta["val"]}
+            if node.op == "get_attr":
+                copied.target = add_constant(gm, read_attribute(body, str(node.target)))
+            inside[node] = copied
+    replace_result(call, result)
+    gm.graph.erase_node(call)
+
+
+def replace_result(call: fx.Node, result: Any) -> None:
+    """Redirects the uses of a call to `result`: a node, a number, or a sequence of them."""
+    if isinstance(result, fx.Node):
+        call.replace_all_uses_with(result)
+        return
+    for user in list(call.users):
+        if user.target is operator.getitem and isinstance(result, (tuple, list)):
+            replace_result(user, result[_index(user)])
+            user.graph.erase_node(user)
+        else:
+            user.args = fx.map_arg(user.args, lambda node: result if node is call else node)
+            user.kwargs = fx.map_arg(user.kwargs, lambda node: result if node is call else node)
+
+
+def _index(getitem: fx.Node) -> int:
+    index = getitem.args[1]
+    assert isinstance(index, int)
+    return index

@@ -1,0 +1,109 @@
+"""Lowers exported programs: from what export captured to what partitioning takes."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import fx
+
+from trt_core import CompilationSettings, LoweringError, logger
+from trt_lowering.contract import run_passes
+from trt_lowering.decomposition_table import DecompositionRules, Preserve
+from trt_lowering.node_metadata import graph_results
+from trt_lowering.passes.decompose import Decompose
+from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
+from trt_lowering.passes.remove_assertions import RemoveAssertions
+from trt_lowering.pipeline import finish
+from trt_lowering.signature import rename_results
+from trt_lowering.unlift import unlift
+
+
+def lower(
+    program: torch.export.ExportedProgram, settings: CompilationSettings, *, preserve: Preserve
+) -> fx.GraphModule:
+    """Lowers an exported program.
+
+    Args:
+        program: The program; it is not changed, and its tensors are shared.
+        settings: Compilation settings.
+        preserve: Whether an operator has a converter, and so stays whole.
+
+    Returns:
+        A module in the form that `check_graph_form` describes, called like the model.
+
+    Raises:
+        LoweringError: A pass broke its contract, or the program cannot be turned into a module.
+    """
+    rules = DecompositionRules(preserve, settings)
+    gm = _flat_functional(program)
+    if gm is None:
+        gm = _flat_functional(retrace(program, rules))
+    if gm is None:
+        raise LoweringError(
+            "the program still writes to views of its tensors after PyTorch made it functional",
+            hint="check that `program.run_decompositions()` works, and report the model",
+        )
+    return finish(gm, rules, settings)
+
+
+def decompose_program(
+    program: torch.export.ExportedProgram, settings: CompilationSettings, *, preserve: Preserve
+) -> torch.export.ExportedProgram:
+    """Decomposes the operators of a program that have no converter, and keeps it a program that can be saved.
+
+    Args:
+        program: The program; it is not changed, and its tensors are shared.
+        settings: Compilation settings.
+        preserve: Whether an operator has a converter, and so stays whole.
+
+    Returns:
+        A program with the same signature. Programs that write to views are traced anew as a whole.
+    """
+    rules = DecompositionRules(preserve, settings)
+    gm = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    gm.meta.update(program.graph_module.meta)
+    results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]
+    functionalize = Functionalize(write_back=False)
+    if find_autocast_region(gm) is not None or _is_entangled(gm, functionalize):
+        return retrace(program, rules)
+    run_passes(gm, [Decompose(rules)], recompile=False)
+    gm.recompile()
+    signature = rename_results(program.graph_signature, results, gm.graph)
+    return torch.export.ExportedProgram(
+        root=gm,
+        graph=gm.graph,
+        graph_signature=signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants={**program.constants},
+        verifiers=program.verifiers,
+    )
+
+
+def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) -> torch.export.ExportedProgram:
+    """Makes a whole program functional by tracing it again, with the same operators kept whole.
+
+    This costs more than the export itself, so it serves only programs whose writes reach views, or which run parts
+    under autocast.
+    """
+    logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast")
+    traced: torch.export.ExportedProgram = program.run_decompositions(rules.whole_program_table())
+    return traced
+
+
+def _flat_functional(program: torch.export.ExportedProgram) -> fx.GraphModule | None:
+    """Returns the program as a flat functional graph, None when it takes a whole trace to make it one."""
+    gm = unlift(program)
+    if find_autocast_region(gm) is not None:
+        return None
+    run_passes(gm, [InlineWrappedRegions(), RemoveAssertions()], recompile=False)
+    return None if _is_entangled(gm, Functionalize()) else gm
+
+
+def _is_entangled(gm: fx.GraphModule, functionalize: Functionalize) -> bool:
+    run_passes(gm, [functionalize], recompile=False)
+    return functionalize.entangled is not None

@@ -1,0 +1,92 @@
+"""How new nodes inherit where they come from, and how equal two fake values are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+_PROVENANCE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn", "custom")
+
+
+def provenance_of(node: fx.Node) -> dict[str, Any]:
+    """Returns the metadata that says where a node comes from, for the nodes that take its place."""
+    meta = node.meta
+    return {key: meta[key] for key in _PROVENANCE if key in meta}
+
+
+def insert_call(
+    graph: fx.Graph,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    value: Any,
+    origin: fx.Node | None,
+) -> fx.Node:
+    """Adds a call at the graph's insertion point.
+
+    Args:
+        graph: The graph.
+        target: What is called.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        value: What the call returns, for `meta["val"]`.
+        origin: The node whose place in the model's code the call inherits.
+    """
+    node = graph.call_function(target, args, kwargs or {})
+    if origin is not None:
+        node.meta.update(provenance_of(origin))
+    node.meta["val"] = value
+    return node
+
+
+def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
+    """Returns the mode that the graph's fake tensors belong to, None when the graph has no fake tensor."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, FakeTensor):
+                return item.fake_mode
+    return None
+
+
+def same_extent(left: Any, right: Any) -> bool:
+    """Whether two dimensions are equal for every value of their symbols; adds no guard."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return bool(_expression(left) == _expression(right))
+
+
+def same_shape(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors have equal shapes, symbols included."""
+    return left.dim() == right.dim() and all(map(same_extent, left.shape, right.shape))
+
+
+def same_layout(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors agree in shape, strides, element type and device."""
+    return (
+        left.dtype == right.dtype
+        and left.device == right.device
+        and same_shape(left, right)
+        and all(map(same_extent, left.stride(), right.stride()))
+    )
+
+
+def graph_results(graph: fx.Graph) -> tuple[Any, ...]:
+    """Returns what a graph with a flat output returns: nodes and constants."""
+    result: Any = graph.output_node().args[0]
+    return tuple(result)
+
+
+def _expression(extent: Any) -> Any:
+    return extent.node.expr if isinstance(extent, torch.SymInt) else extent
+
+
+def cast_value(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a fake tensor like `value`, of another element type."""
+    assert isinstance(value, FakeTensor)
+    with value.fake_mode, torch.no_grad():
+        return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=value.device)

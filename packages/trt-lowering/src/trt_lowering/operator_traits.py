@@ -1,0 +1,163 @@
+"""What an operator's schema and tags say about it: mutation, aliasing, randomness, settings that hold on to it."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+
+from trt_core import CompilationSettings, operator_name
+from trt_core.operators import packet_name
+
+_SYMBOLIC_FUNCTIONS = frozenset(
+    {
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.truediv,
+        operator.mod,
+        operator.pow,
+        operator.neg,
+        operator.pos,
+        operator.eq,
+        operator.ne,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+        operator.and_,
+        operator.or_,
+        operator.not_,
+        operator.getitem,
+    }
+)
+
+# Composite operators that can return their input, or a view of it, without their schema saying so.
+_SILENT_ALIASES = frozenset(
+    {
+        "aten::alpha_dropout",
+        "aten::atleast_1d",
+        "aten::atleast_2d",
+        "aten::atleast_3d",
+        "aten::broadcast_tensors",
+        "aten::dropout",
+        "aten::einsum",
+        "aten::feature_alpha_dropout",
+        "aten::feature_dropout",
+        "aten::meshgrid",
+        "aten::type_as",
+    }
+)
+
+
+@functools.cache
+def mutated_arguments(target: OpOverload) -> tuple[int, ...]:
+    """Returns the positions of the arguments that an operator writes to, by its schema."""
+    return tuple(
+        index
+        for index, argument in enumerate(target._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+@functools.cache
+def may_alias(target: OpOverload) -> bool:
+    """Whether a result can share memory with an argument: a view, or an operator that copies only when it must."""
+    if target._schema.name in _SILENT_ALIASES:
+        return True
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+@functools.cache
+def is_random(target: OpOverload) -> bool:
+    """Whether the result depends on PyTorch's random generator."""
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+@functools.cache
+def is_data_dependent(target: OpOverload) -> bool:
+    """Whether a shape or a number among the results depends on the values of a tensor."""
+    return torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in target.tags
+
+
+def is_size_query(target: Any) -> bool:
+    """Whether the operator reads a symbolic integer off a tensor's metadata (`aten.sym_size.int` and its kin)."""
+    return isinstance(target, OpOverload) and target._schema.name.startswith("aten::sym_")
+
+
+def is_symbolic_function(target: Any) -> bool:
+    """Whether the target is a Python function on symbolic integers, or `getitem`."""
+    if isinstance(target, (OpOverload, HigherOrderOperator)):
+        return False
+    if target in _SYMBOLIC_FUNCTIONS:
+        return True
+    module = getattr(target, "__module__", None) or ""
+    name = getattr(target, "__name__", "")
+    return (module in ("torch", "math") and not name.startswith("_")) or name.startswith(("sym_", "_sym_"))
+
+
+def has_hidden_state(node: fx.Node) -> bool:
+    """Whether the node updates running statistics that its schema does not declare as mutated."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return False
+    if target._schema.name not in ("aten::batch_norm", "aten::instance_norm"):
+        return False
+    flag = 5  # `training` of batch_norm and `use_input_stats` of instance_norm sit at the same position
+    return len(node.args) > flag and bool(node.args[flag]) and node.args[3] is not None
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether the node can be removed when unused and shared when repeated: no effect, no randomness, no sub-graph."""
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function":
+        return False
+    target = node.target
+    if isinstance(target, OpOverload):
+        if mutated_arguments(target) or is_random(target) or has_hidden_state(node):
+            return False
+        return not _is_effectful(target)
+    return is_symbolic_function(target)
+
+
+@functools.cache
+def _is_effectful(target: OpOverload) -> bool:
+    name = target._schema.name
+    if name.startswith(("aten::_assert", "aten::sym_constrain", "aten::_print")):
+        return True
+    if not target._schema.returns:
+        return True
+    # custom operators with opaque state say so through an effect registration; objects are the usual carrier
+    return any("ScriptObject" in str(argument.type) for argument in target._schema.arguments)
+
+
+def is_kept_in_torch(target: Any, settings: CompilationSettings) -> bool:
+    """Whether `torch_executed_ops` names the operator, with or without its overload."""
+    if not settings.torch_executed_ops:
+        return False
+    name = operator_name(target)
+    return name in settings.torch_executed_ops or packet_name(name) in settings.torch_executed_ops
+
+
+def tensor_value(node: fx.Node) -> torch.Tensor | None:
+    """Returns the fake tensor that a node stands for, None when it stands for something else."""
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """Returns an argument of an operator call by its schema name, its default when it was left out."""
+    target = node.target
+    assert isinstance(target, OpOverload)
+    for index, declared in enumerate(target._schema.arguments):
+        if declared.name == name:
+            if index < len(node.args):
+                return node.args[index]
+            return node.kwargs.get(name, declared.default_value if declared.has_default_value() else None)
+    raise KeyError(name)

@@ -1,0 +1,165 @@
+"""Computes at compile time what depends on constants only."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trt_core import CompilationSettings
+from trt_lowering.attributes import add_constant, read_attribute, written_targets
+from trt_lowering.contract import GraphPass
+from trt_lowering.node_metadata import provenance_of
+from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, is_pure, tensor_value
+
+SMALL_BYTES = 1 << 20
+"""Results up to this size are always folded; larger ones only when they are no larger than what they come from."""
+
+
+class FoldConstants(GraphPass):
+    """Replaces nodes that depend on parameters, buffers and numbers alone by a constant buffer with their value.
+
+    Only what the rest of the graph reads becomes a buffer, intermediate results are dropped. State that the graph
+    writes to is not constant. A view of a parameter is folded to a view: no memory is copied.
+
+    Requires: values on nodes; no in-place operator but write backs.
+    Ensures: values on nodes.
+
+    Args:
+        settings: Operators in `torch_executed_ops` stay. With `refit`, so does what is computed from parameters,
+            whose engine weights could no longer be found by name.
+        small_bytes: Size in bytes up to which results are folded whatever they come from.
+    """
+
+    name = "fold_constants"
+
+    def __init__(self, settings: CompilationSettings, *, small_bytes: int = SMALL_BYTES) -> None:
+        self._settings = settings
+        self._small_bytes = small_bytes
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Finds the foldable nodes, computes them in order, and attaches what is read from outside."""
+        foldable = self._find(gm)
+        if not foldable:
+            return 0
+        remaining = {node: _uses_within(node, foldable) for node in foldable}
+        values: dict[fx.Node, Any] = {}
+        changes = 0
+        with torch.no_grad():
+            for node in list(gm.graph.nodes):
+                if node not in foldable:
+                    continue
+                value = _compute(gm, node, values)
+                for operand in node.all_input_nodes:
+                    if operand in remaining:
+                        remaining[operand] -= 1
+                        if not remaining[operand]:
+                            values.pop(operand, None)
+                if remaining[node]:
+                    values[node] = value
+                if isinstance(value, torch.Tensor) and any(user not in foldable for user in node.users):
+                    _attach(gm, node, value, foldable)
+                    changes += 1
+        for node in reversed(gm.graph.nodes):
+            if node in foldable and not node.users:
+                gm.graph.erase_node(node)
+        return changes
+
+    def _find(self, gm: fx.GraphModule) -> set[fx.Node]:
+        written = written_targets(gm.graph)
+        sources: dict[fx.Node, int] = {}  # constant node -> bytes of the attributes it comes from
+        foldable: set[fx.Node] = set()
+        for node in gm.graph.nodes:
+            if node.op == "get_attr":
+                if str(node.target) not in written and self._is_constant(gm, node):
+                    sources[node] = _bytes(node)
+            elif self._is_foldable(node) and all(operand in sources for operand in node.all_input_nodes):
+                origin = sum(sources[operand] for operand in node.all_input_nodes)
+                if _bytes(node) <= max(origin, self._small_bytes):
+                    sources[node] = max(origin, _bytes(node)) if node.all_input_nodes else 0
+                    foldable.add(node)
+        return _without_list_readers(foldable)
+
+    def _is_constant(self, gm: fx.GraphModule, node: fx.Node) -> bool:
+        value = read_attribute(gm, str(node.target))
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            return False
+        return not (self._settings.refit and isinstance(value, torch.nn.Parameter))
+
+    def _is_foldable(self, node: fx.Node) -> bool:
+        if node.op != "call_function" or not is_pure(node) or is_kept_in_torch(node.target, self._settings):
+            return False
+        if isinstance(node.target, OpOverload):
+            return not is_data_dependent(node.target) and _is_static(node.meta["val"])
+        return bool(node.all_input_nodes) and _is_static(node.meta["val"])
+
+
+def _without_list_readers(foldable: set[fx.Node]) -> set[fx.Node]:
+    """Drops nodes that return lists to readers outside: only tensors can become buffers."""
+    kept = set(foldable)
+    pending = list(foldable)
+    while pending:
+        node = pending.pop()
+        if node in kept and tensor_value(node) is None and any(user not in kept for user in node.users):
+            kept.discard(node)
+            # whoever reads the node can no longer be computed either
+            pending.extend(_discard_users(node, kept))
+    return kept
+
+
+def _discard_users(node: fx.Node, kept: set[fx.Node]) -> list[fx.Node]:
+    touched: list[fx.Node] = []
+    pending = [user for user in node.users if user in kept]
+    while pending:
+        user = pending.pop()
+        if user not in kept:
+            continue
+        kept.discard(user)
+        touched.extend(operand for operand in user.all_input_nodes if operand in kept)
+        pending.extend(other for other in user.users if other in kept)
+    return touched
+
+
+def _uses_within(node: fx.Node, foldable: set[fx.Node]) -> int:
+    return sum(user in foldable for user in node.users)
+
+
+def _compute(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    def read(operand: fx.Node) -> Any:
+        return values[operand] if operand in values else read_attribute(gm, str(operand.target))
+
+    assert callable(node.target)
+    return node.target(*fx.map_arg(node.args, read), **fx.map_arg(node.kwargs, read))
+
+
+def _attach(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: set[fx.Node]) -> None:
+    name = add_constant(gm, value)
+    with gm.graph.inserting_before(node):
+        constant = gm.graph.get_attr(name)
+    constant.meta.update(provenance_of(node))
+    constant.meta["val"] = node.meta["val"]
+    for user in list(node.users):
+        if user not in foldable:
+            user.replace_input_with(node, constant)
+
+
+def _is_static(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_static, value))
+    if isinstance(value, torch.Tensor):
+        return all(isinstance(extent, int) for extent in value.shape)
+    return isinstance(value, (int, float, bool, complex))
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return sum(
+        math.prod(item.shape) * item.element_size()
+        for item in items
+        if isinstance(item, torch.Tensor) and all(isinstance(extent, int) for extent in item.shape)
+    )

@@ -1,0 +1,98 @@
+"""Inlines the regions that export wraps for `torch.no_grad()` and for disabled autocast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_lowering.attributes import read_attribute
+from trt_lowering.contract import GraphPass
+from trt_lowering.inlining import replace_result
+
+_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
+
+
+class InlineWrappedRegions(GraphPass):
+    """Makes the graph flat: the body of a wrapped region takes the place of its call.
+
+    Whether gradients are recorded means nothing to inference, and disabled autocast is what happens anyway. A region
+    with autocast enabled means casts that its body does not show yet; `find_autocast_region` finds those, and
+    lowering traces such programs anew before it gets here.
+
+    Requires: no region with autocast enabled.
+    Ensures: no wrapped region is left.
+    """
+
+    name = "inline_wrapped_regions"
+
+    def requires(self, gm: fx.GraphModule) -> None:
+        """Checks that no autocast region needs tracing."""
+        region = find_autocast_region(gm)
+        if region is not None:
+            self.fail(region, "the region runs under autocast, whose casts need tracing")
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Inlines regions, nested ones included."""
+        changes = 0
+        pending = [node for node in gm.graph.nodes if _is_region(node)]
+        while pending:
+            node = pending.pop()
+            pending.extend(_inline(gm, node))
+            changes += 1
+        return changes
+
+    def ensures(self, gm: fx.GraphModule) -> None:
+        """Checks that no region is left."""
+        for node in gm.graph.nodes:
+            if _is_region(node):
+                self.fail(node, "a wrapped region is left")
+        self.require_values(gm)
+
+
+def find_autocast_region(gm: torch.nn.Module) -> fx.Node | None:
+    """Returns a region that runs with autocast enabled, nested ones included, None when there is none."""
+    for module in gm.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        regions: list[fx.Node] = module.graph.find_nodes(op="call_function", target=_AUTOCAST)
+        for region in regions:
+            if region.args[2]:
+                return region
+    return None
+
+
+def _is_region(node: fx.Node) -> bool:
+    return node.op == "call_function" and (node.target is _GRAD or node.target is _AUTOCAST)
+
+
+def _inline(gm: fx.GraphModule, call: fx.Node) -> list[fx.Node]:
+    body_at = 1 if call.target is _GRAD else 4
+    holder = call.args[body_at]
+    assert isinstance(holder, fx.Node)
+    path = str(holder.target)
+    body = read_attribute(gm, path)
+    operands = iter(call.args[body_at + 1 :])
+    inside: dict[fx.Node, Any] = {}
+    result: Any = None
+    nested = []
+    with gm.graph.inserting_before(call):
+        for node in body.graph.nodes:
+            if node.op == "placeholder":
+                inside[node] = next(operands)
+            elif node.op == "output":
+                result = fx.map_arg(node.args[0], inside.__getitem__)
+            else:
+                copied = gm.graph.node_copy(node, inside.__getitem__)
+                if node.op == "get_attr":
+                    copied.target = f"{path}.{node.target}"
+                inside[node] = copied
+                if _is_region(copied):
+                    nested.append(copied)
+    replace_result(call, result)
+    gm.graph.erase_node(call)
+    if not holder.users:
+        gm.graph.erase_node(holder)
+    return nested

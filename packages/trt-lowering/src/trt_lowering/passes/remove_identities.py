@@ -1,0 +1,127 @@
+"""Removes operators that return what they are given: dropout at inference, casts to the same type, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from trt_core import CompilationSettings
+from trt_lowering.contract import GraphPass
+from trt_lowering.node_metadata import same_layout, same_shape
+from trt_lowering.operator_traits import (
+    argument,
+    is_kept_in_torch,
+    may_alias,
+    mutated_arguments,
+    tensor_value,
+)
+
+Test = Callable[[fx.Node, torch.Tensor, torch.Tensor], bool]
+
+
+class RemoveIdentities(GraphPass):
+    """Removes nodes whose result equals their first argument for every input.
+
+    Requires: no in-place operator but write backs, so that a copy and what was copied can never differ later.
+    Ensures: values on nodes.
+
+    Args:
+        settings: Operators in `torch_executed_ops` stay.
+    """
+
+    name = "remove_identities"
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        self._settings = settings
+
+    def requires(self, gm: fx.GraphModule) -> None:
+        """Checks that values are immutable."""
+        self.require_values(gm)
+        for node in gm.graph.nodes:
+            if isinstance(node.target, OpOverload) and mutated_arguments(node.target):
+                if node.target is not torch.ops.aten.copy_.default:
+                    self.fail(node, "the graph still has in-place operators")
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Redirects uses of identities to their argument."""
+        changes = 0
+        written = _written(gm.graph)
+        for node in list(gm.graph.nodes):
+            if not is_identity(node) or is_kept_in_torch(node.target, self._settings):
+                continue
+            source = node.args[0]
+            assert isinstance(source, fx.Node)
+            if source in written:
+                continue  # a snapshot of state that the graph overwrites when it ends
+            if source.op != "call_function" and _returns_copy(node):
+                continue  # callers may write to a result, and must not reach inputs or parameters by it
+            node.replace_all_uses_with(source)
+            gm.graph.erase_node(node)
+            changes += 1
+        return changes
+
+
+def is_identity(node: fx.Node) -> bool:
+    """Whether the node's result equals its first argument in value, shape and type, for every input."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload) or not node.args:
+        return False
+    test = _TESTS.get(node.target._schema.name)
+    source = node.args[0]
+    if test is None or not isinstance(source, fx.Node):
+        return False
+    before, after = tensor_value(source), tensor_value(node)
+    if before is None or after is None or before.dtype != after.dtype or before.device != after.device:
+        return False
+    return same_shape(before, after) and test(node, before, after)
+
+
+def _written(graph: fx.Graph) -> frozenset[fx.Node]:
+    copies = (node for node in graph.nodes if node.target is torch.ops.aten.copy_.default)
+    return frozenset(node.args[0] for node in copies if isinstance(node.args[0], fx.Node))
+
+
+def _returns_copy(node: fx.Node) -> bool:
+    assert isinstance(node.target, OpOverload)
+    return not may_alias(node.target) and any(user.op == "output" for user in node.users)
+
+
+def _always(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:
+    return True
+
+
+def _is_inference(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:
+    flag: Any = argument(node, "train")
+    return flag is False or argument(node, "p") == 0
+
+
+def _keeps_layout(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:
+    return same_layout(before, after)
+
+
+_TESTS: Final[dict[str, Test]] = {
+    "aten::alias": _always,
+    "aten::alpha_dropout": _is_inference,
+    "aten::clone": _keeps_layout,
+    "aten::contiguous": _keeps_layout,
+    "aten::detach": _always,
+    "aten::detach_copy": _always,
+    "aten::dropout": _is_inference,
+    "aten::expand": _keeps_layout,
+    "aten::expand_as": _keeps_layout,
+    "aten::feature_alpha_dropout": _is_inference,
+    "aten::feature_dropout": _is_inference,
+    "aten::flatten": _keeps_layout,
+    "aten::lift": _always,
+    "aten::lift_fresh": _always,
+    "aten::lift_fresh_copy": _always,
+    "aten::_to_copy": _keeps_layout,
+    "aten::to": _keeps_layout,
+    "aten::type_as": _keeps_layout,
+    "aten::reshape": _keeps_layout,
+    "aten::view": _keeps_layout,
+    "aten::_unsafe_view": _keeps_layout,
+}
