@@ -178,7 +178,8 @@ class PlanHeader:
         """
         if not isinstance(value, dict):
             raise PlanError("a plan header is a JSON object")
-        _check_version(value.get("format_version"))
+        if "format_version" in value:  # first, since another version may have other fields
+            _check_version(value["format_version"])
         names = {item.name for item in fields(cls)}
         if missing := sorted(names - set(value)):
             raise PlanError(f"the plan header lacks {', '.join(missing)}", hint="compile the model again")

@@ -1,0 +1,331 @@
+"""Engines: results, shapes, memory, threads and lifetime."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import trt_core
+from trt_core import ExecutionError, InputError, PlanError, trt
+from trt_runtime import ENGINES, Binding, EngineStore, TRTModule
+
+
+def test_static_engine(static_engine: TRTModule) -> None:
+    x = torch.randn(2, 3)
+    assert torch.equal(static_engine(x), x.relu())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(rows=st.integers(1, 8))
+def test_dynamic_engine(dynamic_engine: TRTModule, rows: int) -> None:
+    x = torch.randn(rows, 3)
+    y = dynamic_engine(x)
+    assert y.shape == (rows, 3)
+    assert torch.equal(y, x + x)
+
+
+def test_results_do_not_share_memory(static_engine: TRTModule) -> None:
+    first = static_engine(torch.ones(2, 3))
+    second = static_engine(torch.full((2, 3), 5.0))
+    assert torch.equal(first, torch.ones(2, 3))
+    assert torch.equal(second, torch.full((2, 3), 5.0))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda x: x.t().contiguous().t(),
+        lambda x: torch.cat([x, x], dim=1)[:, :3],
+        lambda x: x[:1].expand(2, 3),
+        lambda x: torch.cat([torch.zeros(1), x.reshape(-1)])[1:].view(2, 3),
+    ],
+    ids=["transposed", "sliced", "expanded", "offset"],
+)
+def test_any_memory_layout(static_engine: TRTModule, layout: Any) -> None:
+    x = layout(torch.randn(2, 3))
+    for _ in range(2):
+        assert torch.equal(static_engine(x), x.relu())
+
+
+def test_layouts_may_alternate(static_engine: TRTModule) -> None:
+    x = torch.randn(2, 3)
+    for value in (x, x.t().contiguous().t(), x, x[:1].expand(2, 3), x):
+        assert torch.equal(static_engine(value), value.relu())
+
+
+def _sum_and_difference(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    operations = (trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.SUB)
+    return [network.add_elementwise(*tensors, operation).get_output(0) for operation in operations]
+
+
+@pytest.fixture
+def two_in_two_out(make_engine: Any) -> TRTModule:
+    """(a + b, a - b), both (s0, s1) int32."""
+    shape = ("s0", "s1")
+    return make_engine(
+        _sum_and_difference,
+        [Binding("a", torch.int32, shape), Binding("b", torch.int32, shape)],
+        [Binding("total", torch.int32, shape), Binding("rest", torch.int32, shape)],
+        symbols={"s0": (0, 0), "s1": (0, 1)},
+        ranges=[[(1, 2, 4), (1, 2, 4)]] * 2,
+    )
+
+
+def test_several_inputs_and_outputs(two_in_two_out: TRTModule) -> None:
+    a, b = torch.randint(9, (2, 3, 4), dtype=torch.int32)
+    total, rest = two_in_two_out(a, b)
+    assert torch.equal(total, a + b)
+    assert torch.equal(rest, a - b)
+
+
+def test_one_tensor_for_two_inputs(two_in_two_out: TRTModule) -> None:
+    a = torch.randint(9, (3, 4), dtype=torch.int32)
+    total, rest = two_in_two_out(a, a)
+    assert torch.equal(total, a + a)
+    assert torch.equal(rest, torch.zeros_like(a))
+
+
+def test_shared_dimensions_must_agree(two_in_two_out: TRTModule) -> None:
+    a = torch.zeros(3, 4, dtype=torch.int32)
+    with pytest.raises(InputError, match=r"dimension 1 of input 1 \('b'\) of engine 'block' is 2, not 4") as caught:
+        two_in_two_out(a, a[:, :2])
+    assert "s1 = 4" in caught.value.why
+
+
+def test_a_tuple_of_one(make_engine: Any) -> None:
+    binding = Binding("x", torch.float32, (2,))
+
+    def identity(network: Any, tensors: Sequence[Any]) -> list[Any]:
+        return [network.add_identity(tensors[0]).get_output(0)]
+
+    engine = make_engine(identity, [binding], [Binding("y", torch.float32, (2,))], returns_tuple=True)
+    (y,) = engine(torch.ones(2))
+    assert torch.equal(y, torch.ones(2))
+
+
+def test_an_engine_without_inputs(make_engine: Any) -> None:
+    values = torch.arange(3, dtype=torch.float32)
+
+    def constant(network: Any, tensors: Sequence[Any]) -> list[Any]:
+        weights = trt.Weights(trt.DataType.FLOAT, values.data_ptr(), 3)
+        layer = network.add_constant((3,), weights)
+        return [network.add_identity(layer.get_output(0)).get_output(0)]
+
+    engine = make_engine(constant, [], [Binding("y", torch.float32, (3,))])
+    assert torch.equal(engine(), values)
+    assert torch.equal(engine(), values)
+
+
+def _nonzero(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
+
+
+def test_data_dependent_output(make_engine: Any) -> None:
+    engine = make_engine(_nonzero, [Binding("x", torch.bool, (2, 3))], [Binding("y", torch.int64, (2, None))])
+    for x in (torch.rand(2, 3) > 0.5, torch.ones(2, 3) > 0, torch.zeros(2, 3) > 0):
+        assert torch.equal(engine(x), x.nonzero().t())
+
+
+def test_results_with_data_dependent_shapes_do_not_share_memory(make_engine: Any) -> None:
+    engine = make_engine(_nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
+    first = engine(torch.tensor([True, False, True]))
+    engine(torch.tensor([False, True, True]))
+    assert first.tolist() == [[0, 2]]
+
+
+def _reshape(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    layer = network.add_shuffle(tensors[0])
+    layer.set_input(1, tensors[1])
+    return [layer.get_output(0)]
+
+
+def test_inputs_that_are_read_on_the_host(make_engine: Any) -> None:
+    engine = make_engine(
+        _reshape,
+        [Binding("x", torch.float32, (12,)), Binding("size", torch.int64, (2,))],
+        [Binding("y", torch.float32, (None, None))],
+        ranges=[[(12, 12, 12)], [(2, 2, 2)]],
+        values={"size": ((1, 1), (3, 4), (12, 12))},
+    )
+    x = torch.randn(12)
+    for rows in (3, 2, 2, 12):
+        y = engine(x, torch.tensor([rows, 12 // rows]))
+        assert torch.equal(y, x.view(rows, 12 // rows))
+
+
+def test_empty_tensors(make_engine: Any) -> None:
+    engine = make_engine(
+        _sum_and_difference,
+        [Binding("a", torch.float32, ("s0", 3)), Binding("b", torch.float32, ("s0", 3))],
+        [Binding("total", torch.float32, ("s0", 3)), Binding("rest", torch.float32, ("s0", 3))],
+        symbols={"s0": (0, 0)},
+        ranges=[[(0, 2, 4), (3, 3, 3)]] * 2,
+    )
+    total, rest = engine(torch.empty(0, 3), torch.empty(0, 3))
+    assert total.shape == rest.shape == (0, 3)
+    total, _ = engine(torch.ones(2, 3), torch.ones(2, 3))
+    assert torch.equal(total, torch.full((2, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((), "takes 1 inputs, 0 were given"),
+        ((torch.ones(2, 3),) * 2, "takes 1 inputs, 2 were given"),
+        ((3,), "is a int, not a tensor"),
+        ((torch.ones(2, 3, dtype=torch.float64),), r"input 0 \('x'\) of engine 'block' has type float64, not float32"),
+        ((torch.ones(2, 3).half(),), "has type float16, not float32"),
+        ((torch.ones(3),), r"input 0 \('x'\) of engine 'block' has rank 1, not 2"),
+        ((torch.ones(2, 3, 1),), "has rank 3, not 2"),
+        ((torch.ones(2, 4),), r"dimension 1 of input 0 \('x'\) of engine 'block' is 4, .* exactly 3"),
+        ((torch.ones(9, 3),), r"dimension 0 of input 0 \('x'\) of engine 'block' is 9, .* 1 to 8"),
+        ((torch.ones(0, 3),), "is 0, .* 1 to 8"),
+    ],
+)
+@pytest.mark.parametrize("warm", [False, True])
+def test_inputs_that_do_not_fit(dynamic_engine: TRTModule, inputs: tuple[Any, ...], message: str, warm: bool) -> None:
+    if warm:
+        dynamic_engine(torch.ones(2, 3))
+    with pytest.raises(InputError, match=message):
+        dynamic_engine(*inputs)
+    assert torch.equal(dynamic_engine(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+
+
+def test_gradients_are_not_computed(static_engine: TRTModule) -> None:
+    x = torch.randn(2, 3, requires_grad=True)
+    assert torch.equal(static_engine(x).detach(), x.detach().relu())
+
+
+def test_inference_mode(static_engine: TRTModule) -> None:
+    with torch.inference_mode():
+        x = torch.randn(2, 3)
+        assert torch.equal(static_engine(x), x.relu())
+    assert torch.equal(static_engine(x), x.relu())
+
+
+def test_threads(dynamic_engine: TRTModule) -> None:
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> bool:
+        generator = torch.Generator().manual_seed(seed)
+        barrier.wait()
+        for _ in range(50):
+            rows = int(torch.randint(1, 9, (), generator=generator))
+            x = torch.randn(rows, 3, generator=generator)
+            if not torch.equal(dynamic_engine(x), x + x):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_contexts_are_reused(static_engine: TRTModule) -> None:
+    for _ in range(5):
+        static_engine(torch.ones(2, 3))
+    loaded = ENGINES.engine_for(static_engine.plan, static_engine.header.text, torch.device("cpu"))
+    assert [len(free) for free in loaded._free.values()] == [1]
+
+
+def test_equal_plans_share_an_engine(static_engine: TRTModule) -> None:
+    twin = TRTModule(static_engine.header, static_engine.plan.clone())
+    cpu = torch.device("cpu")
+    text = static_engine.header.text
+    assert ENGINES.engine_for(static_engine.plan, text, cpu) is ENGINES.engine_for(twin.plan, text, cpu)
+
+
+def test_engines_die_with_their_modules(static_engine: TRTModule) -> None:
+    store = EngineStore()
+    plan = static_engine.plan.clone()
+    watch = weakref.ref(store.engine_for(plan, static_engine.header.text, torch.device("cpu")))
+    gc.collect()
+    assert watch() is not None
+    assert len(store) == 1
+    del plan
+    gc.collect()
+    assert watch() is None
+    assert len(store) == 0
+
+
+def test_cleared_engines_load_again(static_engine: TRTModule) -> None:
+    x = torch.randn(2, 3)
+    static_engine(x)
+    ENGINES.clear()
+    gc.collect()
+    assert torch.equal(static_engine(x), x.relu())
+
+
+def test_a_plan_that_was_written_to_does_not_run(static_engine: TRTModule) -> None:
+    static_engine(torch.ones(2, 3))
+    static_engine.plan[500] += 1
+    with pytest.raises(PlanError, match="not the one that its header describes"):
+        static_engine(torch.ones(2, 3))
+
+
+def test_a_plan_with_another_header_does_not_run(static_engine: TRTModule, dynamic_engine: TRTModule) -> None:
+    with pytest.raises(PlanError, match="its header"):
+        torch.ops.trt.execute_engine([torch.ones(2, 3)], static_engine.plan, dynamic_engine.header.text)
+
+
+def test_foreign_bytes_are_refused_with_the_providers_reason(header: Any, plan: torch.Tensor) -> None:
+    with pytest.raises(PlanError, match="cannot be loaded") as caught:
+        TRTModule(header, plan)(torch.ones(2, 3))
+    assert "plan" in caught.value.why
+
+
+def test_a_header_with_other_bindings_is_refused(make_engine: Any, static_engine: TRTModule) -> None:
+    header = static_engine.header
+    x, y = header.inputs[0], header.outputs[0]
+    for changes, message in (
+        ({"inputs": (Binding("z", x.dtype, x.shape),)}, "no input 'z'"),
+        ({"outputs": (Binding("z", y.dtype, y.shape),)}, "no output 'z'"),
+        ({"inputs": (Binding("x", torch.float16, x.shape),)}, "has type float32, its header says float16"),
+        ({"outputs": (y, Binding("x", x.dtype, x.shape)), "inputs": (), "ranges": ()}, "no output 'x'"),
+        ({"inputs": (), "ranges": ()}, "has 2 bindings, its header says 1"),
+    ):
+        changed = _replace(header, returns_tuple=True, **changes)
+        with pytest.raises(PlanError, match=message):
+            ENGINES.engine_for(static_engine.plan, changed.text, torch.device("cpu"))
+
+
+def test_a_header_with_other_output_shapes_is_found_out(static_engine: TRTModule) -> None:
+    changed = _replace(static_engine.header, outputs=(Binding("y", torch.float32, (2, 4)),))
+    with pytest.raises(ExecutionError, match=r"has shape \(2, 3\), its header says \(2, 4\)"):
+        TRTModule(changed, static_engine.plan)(torch.ones(2, 3))
+
+
+def _refuse_negative(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    condition = network.add_elementwise(tensors[0], tensors[1], trt.ElementWiseOperation.LESS).get_output(0)
+    network.add_assertion(condition, "left must be less than right")
+    return [network.add_identity(tensors[0]).get_output(0)]
+
+
+def test_a_failure_quotes_the_provider(make_engine: Any) -> None:
+    engine = make_engine(
+        _refuse_negative,
+        [Binding("x", torch.int32, (1,)), Binding("y", torch.int32, (1,))],
+        [Binding("z", torch.int32, (1,))],
+        ranges=[[(1, 1, 1)]] * 2,
+        values={"x": ((0,), (0,), (9,)), "y": ((0,), (1,), (9,))},
+    )
+    small, large = torch.tensor([1], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
+    assert torch.equal(engine(small, large), small)
+    with pytest.raises(trt_core.TrtError) as caught:
+        engine(large, small)
+    assert "left must be less than right" in str(caught.value)
+    assert torch.equal(engine(small, large), small)
+
+
+def _replace(header: Any, **changes: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(header, **changes)

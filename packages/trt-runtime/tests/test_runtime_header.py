@@ -1,0 +1,125 @@
+"""The header of a plan: strict JSON, and fields that must not contradict each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trt_core import PlanError
+from trt_runtime import Binding, PlanHeader
+from trt_runtime.header import parse_header
+
+Change = Callable[..., PlanHeader]
+FIELDS = [item.name for item in fields(PlanHeader)]
+
+
+def test_round_trip(header: PlanHeader) -> None:
+    assert PlanHeader.from_text(header.text) == header
+    assert PlanHeader.from_text(header.text).text == header.text
+
+
+def test_parsing_is_remembered(header: PlanHeader) -> None:
+    assert parse_header(header.text) is parse_header(header.text)
+
+
+def test_describe_fills_in_the_provider_and_the_digest(header: PlanHeader, plan: torch.Tensor) -> None:
+    assert header.provider == "portable"
+    assert header.torch_version == torch.__version__
+    assert header.payload_bytes == plan.numel()
+    assert len(header.payload_sha256) == 64
+    assert header.compute_capability is None
+    assert not header.returns_tuple
+
+
+def test_static_inputs_need_no_ranges(plan: torch.Tensor) -> None:
+    binding = Binding("x", torch.float32, (2, 3))
+    described = PlanHeader.describe(plan, inputs=[binding], outputs=[], device="cpu")
+    assert described.ranges == (((2, 2, 2), (3, 3, 3)),)
+    assert described.returns_tuple
+
+
+def test_dynamic_inputs_need_ranges(plan: torch.Tensor) -> None:
+    with pytest.raises(PlanError, match="'x' is dynamic"):
+        PlanHeader.describe(
+            plan, inputs=[Binding("x", torch.float32, ("s0",))], outputs=[], device="cpu", symbols={"s0": (0, 0)}
+        )
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_missing_field_is_named(header: PlanHeader, name: str) -> None:
+    value = header.to_json()
+    del value[name]
+    with pytest.raises(PlanError, match=name):
+        PlanHeader.from_json(value)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("wrong", [{"a": 1}, [["x"]], "?"])
+def test_a_field_of_another_type_is_refused(header: PlanHeader, name: str, wrong: Any) -> None:
+    value = header.to_json()
+    if isinstance(value[name], str) and isinstance(wrong, str) and name != "device":
+        pytest.skip("free text")
+    value[name] = wrong
+    with pytest.raises(PlanError):
+        PlanHeader.from_json(value)
+
+
+def test_unknown_fields_are_named(header: PlanHeader) -> None:
+    with pytest.raises(PlanError, match="unknown fields: tactics"):
+        PlanHeader.from_json({**header.to_json(), "tactics": 1})
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, True])
+def test_other_versions_are_refused(header: PlanHeader, version: Any) -> None:
+    with pytest.raises(PlanError, match="format version"):
+        PlanHeader.from_json({**header.to_json(), "format_version": version})
+
+
+@given(st.text() | st.binary())
+def test_other_text_is_refused(text: str | bytes) -> None:
+    with pytest.raises(PlanError):
+        PlanHeader.from_text(text)
+
+
+def test_deeply_nested_text_is_refused() -> None:
+    with pytest.raises(PlanError):
+        PlanHeader.from_text("[" * 100_000)
+
+
+X = Binding("x", torch.float32, ("s0", 3))
+Y = Binding("y", torch.float32, ("s0",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "tpu"}, "unknown device"),
+        ({"outputs": (Y, Y)}, "two bindings called y"),
+        ({"outputs": (Y, Binding("z", torch.float32, ()))}, "2 outputs"),
+        ({"ranges": ()}, "1 inputs and ranges for 0"),
+        ({"ranges": (((1, 4, 8),),)}, "rank 2"),
+        ({"ranges": (((5, 4, 8), (3, 3, 3)),)}, "dimension 0"),
+        ({"ranges": (((1, 4, 8), (2, 3, 4)),)}, "dimension 1"),
+        ({"symbols": {"s0": (1, 0)}}, "does not exist"),
+        ({"symbols": {"s0": (0, 2)}}, "does not exist"),
+        ({"symbols": {}}, "uses s0"),
+        ({"outputs": (Binding("y", torch.float32, ("s9",)),)}, "uses s9"),
+        ({"outputs": (Binding("y", torch.float32, (["root", "s0", 1],)),)}, "cannot be computed"),
+        ({"outputs": (Binding("y", torch.float32, (["floordiv", 1, 0],)),)}, "cannot be computed"),
+    ],
+)
+def test_contradictions_are_refused(change_header: Change, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        change_header(**changes)
+
+
+def test_the_text_is_canonical_json(header: PlanHeader) -> None:
+    assert json.loads(header.text) == header.to_json()
+    assert list(json.loads(header.text)) == sorted(FIELDS)
