@@ -1,0 +1,108 @@
+"""The operator under fake tensors, export and torch.compile."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from trt_core import InputError
+from trt_runtime import Binding, PlanHeader, TRTModule
+from trt_runtime.operator import execute_engine
+
+
+def test_schema() -> None:
+    assert str(execute_engine._schema) == "trt::execute_engine(Tensor[] inputs, Tensor plan, str header) -> Tensor[]"
+
+
+def test_real_and_fake_agree(dynamic_engine: TRTModule) -> None:
+    arguments = ([torch.randn(2, 3)], dynamic_engine.plan, dynamic_engine.header.text)
+    torch.library.opcheck(
+        execute_engine, arguments, test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    )
+
+
+def test_fake_shapes_follow_the_inputs(header: PlanHeader, plan: torch.Tensor) -> None:
+    static = dataclasses.replace(header, outputs=(Binding("y", torch.float16, (["mul", "s0", 2], 5)),))
+    mode = FakeTensorMode()
+    with mode:
+        (y,) = execute_engine([torch.empty(3, 3)], mode.from_tensor(plan), static.text)
+    assert y.shape == (6, 5)
+    assert y.dtype is torch.float16
+
+
+def test_fake_shapes_may_be_symbolic(header: PlanHeader, plan: torch.Tensor) -> None:
+    program = torch.export.export(
+        TRTModule(header, plan), (torch.ones(4, 3),), dynamic_shapes=(({0: torch.export.Dim("batch", max=8)},),)
+    )
+    (output,) = program.graph_module.graph.output_node().args[0]
+    rows, columns = output.meta["val"].shape
+    (symbol,) = rows.node.expr.free_symbols
+    assert rows.node.expr == 2 * symbol
+    assert str(columns).startswith("u")
+
+
+def test_extents_that_depend_on_data_need_a_mode_that_allows_them(header: PlanHeader, plan: torch.Tensor) -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv(allow_dynamic_output_shape_ops=False))
+    with mode, pytest.raises(torch._subclasses.fake_tensor.DynamicOutputShapeException):
+        execute_engine([torch.empty(3, 3)], mode.from_tensor(plan), header.text)
+
+
+def test_meta_tensors(static_engine: TRTModule) -> None:
+    y = static_engine(torch.empty(2, 3, device="meta"))
+    assert y.shape == (2, 3)
+    assert y.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [((3, 3), torch.float64, "has type float64"), ((3,), torch.float32, "has rank 1"), ((3, 4), torch.float32, "is 4")],
+)
+def test_bad_inputs_are_found_while_tracing(
+    header: PlanHeader, plan: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, message: str
+) -> None:
+    mode = FakeTensorMode()
+    with mode, pytest.raises(InputError, match=message):
+        execute_engine([torch.empty(shape, dtype=dtype)], mode.from_tensor(plan), header.text)
+
+
+def test_other_devices_are_found_while_tracing(header: PlanHeader, plan: torch.Tensor) -> None:
+    mode = FakeTensorMode()
+    with mode, pytest.raises(InputError, match="built for cpu, its inputs lie on cuda"):
+        execute_engine([torch.empty(2, 3, device="cuda")], mode.from_tensor(plan), header.text)
+
+
+class _Around(torch.nn.Module):
+    def __init__(self, engine: torch.nn.Module) -> None:
+        super().__init__()
+        self.engine = engine
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.engine(x.sin()).cos()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_torch_compile_without_graph_breaks(dynamic_engine: TRTModule, backend: str, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    model = _Around(dynamic_engine)
+    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
+    for rows in (2, 5, 5):
+        x = torch.randn(rows, 3)
+        assert torch.equal(compiled(x), model(x))
+
+
+def test_results_need_no_gradient(static_engine: TRTModule) -> None:
+    assert not static_engine(torch.randn(2, 3)).requires_grad
+
+
+def test_exported_program_runs(dynamic_engine: TRTModule) -> None:
+    batch: Any = torch.export.Dim("batch", min=1, max=8)
+    program = torch.export.export(_Around(dynamic_engine), (torch.randn(4, 3),), dynamic_shapes=({0: batch},))
+    for rows in (1, 8):
+        x = torch.randn(rows, 3)
+        assert torch.equal(program.module()(x), (2 * x.sin()).cos())
