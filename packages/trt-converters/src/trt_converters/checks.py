@@ -13,7 +13,7 @@ import torch
 from trt_converters.call import Call, is_static
 from trt_converters.registry import Check, Converter
 from trt_core import Reason, Verdict
-from trt_core.dtypes import TRT_NAMES, dtype_name
+from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 
 MAX_RANK = 8
 
@@ -171,3 +171,14 @@ def _check_tensor(tensor: torch.Tensor, converter: Converter) -> Verdict | None:
 
 def _depends_on_data(extent: torch.SymInt) -> bool:
     return any(str(symbol).startswith("u") for symbol in extent.node.expr.free_symbols)
+
+
+COMPUTABLE = FLOATS | INTEGERS | {torch.bool}
+
+
+def computable(call: Call) -> Verdict | None:
+    """Refuses tensors of types that networks move and cast but do not compute with: int8, uint8 and float8."""
+    for tensor in call.tensors():
+        if tensor.dtype not in COMPUTABLE:
+            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT does not compute with {dtype_name(tensor.dtype)}")
+    return None
