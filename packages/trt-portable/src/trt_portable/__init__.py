@@ -21,11 +21,13 @@ from trt_portable.execution_context import IExecutionContext
 from trt_portable.host_memory import IHostMemory
 from trt_portable.inspector import EngineInspector
 from trt_portable.layer import ILayer
+from trt_portable.layers import *  # noqa: F403
 from trt_portable.logger import ILogger, Logger
 from trt_portable.network import INetworkDefinition
 from trt_portable.observers import IDebugListener, IProfiler, Profiler
 from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.progress_monitor import IProgressMonitor
+from trt_portable.refitter import Refitter
 from trt_portable.runtime import Runtime
 from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
 from trt_portable.streams import IStreamReaderV2, IStreamWriter

@@ -10,10 +10,16 @@ from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
 from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.errors import Refusal
 from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.layers.attention import AttentionLayers
+from trt_portable.layers.convolution import ConvolutionLayers
+from trt_portable.layers.indexing import IndexingLayers
 from trt_portable.layers.movement import MovementLayers
+from trt_portable.layers.normalization import NormalizationLayers
 from trt_portable.layers.pointwise import PointwiseLayers
+from trt_portable.layers.pooling import PoolingLayers
 from trt_portable.layers.products import ProductLayers
 from trt_portable.layers.reduction import ReductionLayers
+from trt_portable.layers.resampling import ResamplingLayers
 from trt_portable.layers.sources import SourceLayers
 from trt_portable.shape_tensors import TensorKinds, classify
 from trt_portable.tensor import ITensor
@@ -29,6 +35,12 @@ class INetworkDefinition(
     MovementLayers,
     ProductLayers,
     ReductionLayers,
+    IndexingLayers,
+    ConvolutionLayers,
+    PoolingLayers,
+    ResamplingLayers,
+    NormalizationLayers,
+    AttentionLayers,
 ):
     """A strongly typed network of layers; made by ``Builder.create_network``.
 

@@ -137,7 +137,8 @@ class HostValues:
     ) -> Any:
         kwargs = kwargs or {}
         implementation = HOST_FUNCTIONS.get(function)
-        if implementation is not None and not any(issubclass(kind, torch.Tensor) for kind in types):
+        # plain tensors override nothing, so they are among the arguments but never among `types`
+        if implementation is not None and not any(isinstance(arg, torch.Tensor) for arg in args):
             try:
                 return implementation(*args, **kwargs)
             except (NotOnHost, RuntimeError):

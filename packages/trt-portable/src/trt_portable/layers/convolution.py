@@ -1,0 +1,257 @@
+"""Convolution and deconvolution in two and three dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import dims, integer, member
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dims import Dims, DimsLike, as_dims
+from trt_portable.dtypes import FLOATS
+from trt_portable.enums import LayerType, PaddingMode
+from trt_portable.layer import ILayer, WeightsAttribute
+from trt_portable.layers.windows import (
+    Padding,
+    both_paddings,
+    check_lengths,
+    pad,
+    per_axis,
+    symmetric,
+    window_padding,
+)
+from trt_portable.rules import require, require_rank, require_type
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor
+from trt_portable.weights import Weights, as_weights, optional_weights
+
+
+class _FilterLayer(ILayer):
+    """What convolution and deconvolution share.
+
+    Inputs: 0 activation (N, C, spatial...); optional 1 kernel, 2 bias (K,), each in place of weights.
+    """
+
+    _ROLES = ("KERNEL", "BIAS")
+    _MAX_INPUTS = 3
+    _DEFERRED = True
+
+    num_output_maps = integer(0, "Number of output channels.")
+    kernel_size_nd = dims(Dims(), "Extents of the kernel.")
+    stride_nd = per_axis(1, "Distance between windows.")
+    pre_padding = per_axis(0, "Padding before the first element.")
+    post_padding = per_axis(0, "Padding after the last element.")
+    padding_nd = both_paddings("Padding on both sides; reads as that before.")
+    padding_mode = member(PaddingMode, PaddingMode.EXPLICIT_ROUND_DOWN, "How padding is found.")
+    dilation_nd = per_axis(1, "Distance between kernel elements.")
+    num_groups = integer(1, "Number of groups of channels.")
+    kernel = WeightsAttribute("KERNEL", "The kernel weights.")
+    bias = WeightsAttribute("BIAS", "One bias per output channel; may be empty.")
+
+    @property
+    def _spatial_rank(self) -> int:
+        return len(self.kernel_size_nd)
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x = inputs[0]
+        assert x is not None
+        require_type(x, FLOATS, "the input")
+        require_rank(x, {4, 5}, "the input")
+        rank = x._rank - 2
+        require(
+            self._spatial_rank == rank,
+            f"kernel extents {self.kernel_size_nd} for an input of rank {x._rank}",
+        )
+        require(all(k > 0 for k in self.kernel_size_nd), f"kernel extents {self.kernel_size_nd}")
+        require(self.num_output_maps > 0, f"{self.num_output_maps} output channels")
+        channels = (x._extents or ())[1]
+        require(type(channels) is int, "the channel extent must be constant")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, kernel, bias = (*inputs, None, None)[:3]
+        assert x is not None
+        channels: int = (x._extents or ())[1]
+        groups = self.num_groups
+        require(groups > 0, f"{groups} groups")
+        require(channels % groups == 0, f"{channels} channels are not divisible by {groups} groups")
+        maps = self.num_output_maps
+        require(maps % groups == 0, f"{maps} output channels are not divisible by {groups} groups")
+        names = ("stride_nd", "pre_padding", "post_padding", "dilation_nd")
+        check_lengths(self, self._spatial_rank, names)
+        require(all(s > 0 for s in self.stride_nd), f"strides {self.stride_nd} must be positive")
+        require(all(d > 0 for d in self.dilation_nd), f"dilations {self.dilation_nd} must be positive")
+        for name in ("pre_padding", "post_padding"):
+            require(all(p >= 0 for p in getattr(self, name)), f"{name} must not be negative")
+        shape = self._kernel_shape(channels)
+        self._check_weights("KERNEL", kernel, shape, x)
+        if bias is not None or self._has_weights("BIAS"):
+            self._check_weights("BIAS", bias, (maps,), x)
+
+    def _check_weights(
+        self, role: str, tensor: ITensor | None, shape: tuple[int, ...], x: ITensor
+    ) -> None:
+        what = role.lower()
+        if tensor is not None:
+            require(not self._has_weights(role), f"{what} is given as weights and as an input")
+            require_type(tensor, {x._dtype}, f"the {what} input")
+            fixed = tuple(
+                want if type(have) is not int else have
+                for have, want in zip(tensor._extents or (), shape, strict=False)
+            )
+            require(
+                len(tensor._extents or ()) == len(shape) and fixed == shape,
+                f"the {what} input has shape {tuple(tensor.shape)}, not {shape}",
+            )
+            return
+        dtype, count = self._weight_spec(role)
+        size = 1
+        for extent in shape:
+            size *= extent
+        require(count == size, f"{what} has {count} weights, not {size} for shape {shape}")
+        require(dtype is x._dtype, f"{what} is {dtype.name}, the input {x._dtype.name}")
+
+    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _operands(
+        self, inputs: Sequence[Value | None]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        x, kernel, bias = (
+            None if value is None else as_tensor(value) for value in (*inputs, None, None)[:3]
+        )
+        assert x is not None
+        if kernel is None:
+            channels: Any = x.shape[1]
+            kernel = self._parameter("KERNEL").reshape(self._kernel_shape(channels))
+        if bias is None and self._has_weights("BIAS"):
+            bias = self._parameter("BIAS")
+        return x, kernel, bias
+
+    def _spans(self) -> list[int]:
+        return [
+            1 + d * (k - 1) for k, d in zip(self.kernel_size_nd, self.dilation_nd, strict=True)
+        ]
+
+
+class IConvolutionLayer(_FilterLayer):
+    """A cross-correlation; kernel (K, C / groups, spatial...)."""
+
+    _KIND = LayerType.CONVOLUTION
+
+    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
+        return (self.num_output_maps, channels // self.num_groups, *self.kernel_size_nd)
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, kernel, bias = self._operands(inputs)
+        stride, dilation = tuple(self.stride_nd), tuple(self.dilation_nd)
+        paddings = [
+            window_padding(extent, self.padding_mode, before, after, step, span)
+            for extent, before, after, step, span in zip(
+                x.shape[2:], self.pre_padding, self.post_padding, stride, self._spans(), strict=True
+            )
+        ]
+        same = symmetric(paddings)
+        if same is None:
+            x = pad(x, paddings)
+            same = [0] * len(paddings)
+        convolve = F.conv2d if len(same) == 2 else F.conv3d
+        return (convolve(x, kernel, bias, stride, same, dilation, self.num_groups),)
+
+
+class IDeconvolutionLayer(_FilterLayer):
+    """The transpose of a convolution; kernel (C, K / groups, spatial...); padding trims the output."""
+
+    _KIND = LayerType.DECONVOLUTION
+
+    def _kernel_shape(self, channels: int) -> tuple[int, ...]:
+        return (channels, self.num_output_maps // self.num_groups, *self.kernel_size_nd)
+
+    def _trims(self, extents: Sequence[Any]) -> list[Padding]:
+        """What is cut off before and after the full output of each axis."""
+        spans, stride = self._spans(), tuple(self.stride_nd)
+        if self.padding_mode in (PaddingMode.EXPLICIT_ROUND_DOWN, PaddingMode.EXPLICIT_ROUND_UP):
+            pairs = zip(self.pre_padding, self.post_padding, strict=True)
+            return [Padding(before, after, 0) for before, after in pairs]
+        trims = []
+        for span, step in zip(spans, stride, strict=True):
+            total = max(span - step, 0)
+            small = total // 2
+            upper = self.padding_mode is PaddingMode.SAME_UPPER
+            before, after = (small, total - small) if upper else (total - small, small)
+            trims.append(Padding(before, after, 0))
+        return trims
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, kernel, bias = self._operands(inputs)
+        stride, dilation = tuple(self.stride_nd), tuple(self.dilation_nd)
+        trims = self._trims(x.shape[2:])
+        same = symmetric(trims)
+        padding = [0] * len(trims) if same is None else same
+        transpose = F.conv_transpose2d if len(padding) == 2 else F.conv_transpose3d
+        full = transpose(x, kernel, bias, stride, padding, 0, self.num_groups, dilation)
+        if same is None:
+            for axis, trim in enumerate(trims, start=2):
+                kept = full.shape[axis] - trim.before - trim.after
+                full = full.narrow(axis, trim.before, kept)
+        return (full,)
+
+
+class ConvolutionLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_convolution_nd(
+        self,
+        input: ITensor,
+        num_output_maps: int,
+        kernel_shape: DimsLike,
+        kernel: Weights,
+        bias: Weights | None = None,
+    ) -> IConvolutionLayer | None:
+        """Adds a convolution; set stride, padding, dilation and groups on the layer.
+
+        Args:
+            input: (N, C, H, W) or (N, C, D, H, W); C constant.
+            num_output_maps: Number of output channels, K.
+            kernel_shape: Spatial extents of the kernel.
+            kernel: (K, C / groups, spatial...); empty if input 1 gives it.
+            bias: (K,).
+        """
+        return self._add(
+            IConvolutionLayer._create(
+                num_output_maps=num_output_maps,
+                kernel_size_nd=as_dims(kernel_shape),
+                kernel=as_weights(kernel, "kernel"),
+                bias=optional_weights(bias, as_weights(kernel).dtype, "bias"),
+            ),
+            expect_tensor(input, "input"),
+        )
+
+    def add_deconvolution_nd(
+        self,
+        input: ITensor,
+        num_output_maps: int,
+        kernel_shape: DimsLike,
+        kernel: Weights,
+        bias: Weights | None = None,
+    ) -> IDeconvolutionLayer | None:
+        """Adds a deconvolution; set stride, padding, dilation and groups on the layer.
+
+        Args:
+            input: (N, C, H, W) or (N, C, D, H, W); C constant.
+            num_output_maps: Number of output channels, K.
+            kernel_shape: Spatial extents of the kernel.
+            kernel: (C, K / groups, spatial...); empty if input 1 gives it.
+            bias: (K,).
+        """
+        return self._add(
+            IDeconvolutionLayer._create(
+                num_output_maps=num_output_maps,
+                kernel_size_nd=as_dims(kernel_shape),
+                kernel=as_weights(kernel, "kernel"),
+                bias=optional_weights(bias, as_weights(kernel).dtype, "bias"),
+            ),
+            expect_tensor(input, "input"),
+        )

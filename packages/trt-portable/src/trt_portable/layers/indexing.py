@@ -1,0 +1,456 @@
+"""Layers that read or write elements at computed places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trt_portable.attributes import integer, member
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import DataType, GatherMode, LayerType, ScatterMode
+from trt_portable.layer import ILayer
+from trt_portable.layers.reduction import indices_type
+from trt_portable.rules import (
+    require,
+    require_axis,
+    require_equal_ranks,
+    require_equal_types,
+    require_minimum_rank,
+    require_rank,
+    require_type,
+)
+from trt_portable.tensor import ITensor
+from trt_portable.values import HostValues, Value, as_tensor, host_numbers, is_unknown
+
+_NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}
+_GATHERABLE: Final = _NUMBERS | {DataType.BOOL, DataType.INT4, DataType.FP4}
+
+
+def _in_bounds(
+    indices: torch.Tensor, extent: Any, wraps: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Indices safe to read, and the mask of those inside; None where all are, for certain.
+
+    Negative indices count from the end where the extent is a constant of the network.
+    """
+    if wraps:
+        indices = torch.where(indices < 0, indices + extent, indices)
+    inside = (indices >= 0) & (indices < extent)
+    if inside.device.type == "cpu" and type(inside) is torch.Tensor and bool(inside.all()):
+        return indices, None
+    return torch.where(inside, indices, torch.zeros_like(indices)), inside
+
+
+def _outside_is_zero(values: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
+    if inside is None:
+        return values
+    return torch.where(inside, values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+class IGatherLayer(ILayer):
+    """Elements of a tensor at computed indices; what is out of bounds reads 0.
+
+    Inputs: 0 data, 1 indices (int32 or int64).
+    """
+
+    _KIND = LayerType.GATHER
+    _SHAPE_ALGEBRA = True
+    _DEFERRED = True
+
+    axis = integer(0, "The axis that indices refer to (modes DEFAULT and ELEMENT).")
+    num_elementwise_dims = integer(0, "Leading axes that data and indices share.")
+    mode = member(GatherMode, GatherMode.DEFAULT, "How indices are read.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        data, indices = inputs
+        assert data is not None and indices is not None
+        require_type(data, _GATHERABLE, "the data")
+        require_type(indices, INDICES, "the indices")
+        require_minimum_rank(data, 1, "the data")
+        if self.mode is GatherMode.ELEMENT:
+            require_equal_ranks((data, indices), "data and indices")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        data, indices = inputs
+        assert data is not None and indices is not None
+        shared = self.num_elementwise_dims
+        if self.mode is GatherMode.ND:
+            require_minimum_rank(indices, 1, "the indices")
+            require(0 <= shared < max(data._rank, 1), f"{shared} shared dims of rank {data._rank}")
+            require(shared < indices._rank, f"{shared} shared dims of indices of rank {indices._rank}")
+            length = (indices._extents or (0,))[-1]
+            require(type(length) is int, "the last extent of the indices must be constant")
+            require(
+                length <= data._rank - shared,
+                f"indices of length {length} into rank {data._rank} with {shared} shared dims",
+            )
+            return
+        require_axis(self.axis, data._rank)
+        if self.mode is GatherMode.ELEMENT:
+            require(shared == 0, "mode ELEMENT has no shared dims")
+            for axis, (have, want) in enumerate(
+                zip(data._extents or (), indices._extents or (), strict=True)
+            ):
+                require(
+                    axis == self.axis or type(have) is not int or type(want) is not int
+                    or have == want,
+                    f"extents {have} and {want} of data and indices differ on axis {axis}",
+                )
+            return
+        require(shared in (0, 1), f"mode DEFAULT shares 0 or 1 dims, not {shared}")
+        if shared:
+            require_minimum_rank(indices, 1, "the indices")
+            require(self.axis >= 1, "axis 0 is shared and cannot be gathered from")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        data, indices = inputs
+        assert data is not None and indices is not None
+        if self.mode is GatherMode.DEFAULT and not self.num_elementwise_dims:
+            if isinstance(data, HostValues) and isinstance(indices, HostValues):
+                taken = _take_host(data, indices, self.axis)
+                if taken is not None:
+                    return (taken,)
+            return (self._take(as_tensor(data), as_tensor(indices)),)
+        x, at = as_tensor(data), as_tensor(indices).to(torch.int64)
+        if self.mode is GatherMode.ELEMENT:
+            at, inside = _in_bounds(at, x.shape[self.axis], self._wraps(self.axis))
+            return (_outside_is_zero(torch.gather(x, self.axis, at), inside),)
+        if self.mode is GatherMode.ND:
+            return (self._take_nd(x, at),)
+        return (self._take_batched(x, at),)
+
+    def _wraps(self, axis: int) -> bool:
+        source = self._inputs[0]
+        extents = () if source is None else source._extents or ()
+        return axis < len(extents) and type(extents[axis]) is int and extents[axis] >= 0
+
+    def _take(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        axis = self.axis
+        at, inside = _in_bounds(at, x.shape[axis], self._wraps(axis))
+        taken = x.index_select(axis, at.reshape(-1))
+        shape = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
+        if at.ndim != 1:
+            taken = taken.reshape(shape)
+        if inside is None:
+            return taken
+        return _outside_is_zero(taken, inside.reshape([*at.shape] + [1] * (x.ndim - 1 - axis)))
+
+    def _take_batched(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        axis = self.axis
+        at, inside = _in_bounds(at, x.shape[axis], self._wraps(axis))
+        if is_unknown(x.shape[0]) or is_unknown(at.shape[0]) or x.shape[0] == at.shape[0]:
+            batch = at.shape[0]
+        else:
+            batch = x.shape[0] if at.shape[0] == 1 else at.shape[0]
+        moved = x.movedim(axis, 1)
+        moved = moved.expand([batch, *moved.shape[1:]])
+        at = at.expand([batch, *at.shape[1:]])
+        rows = torch.arange(batch, device=x.device).reshape([-1] + [1] * (at.ndim - 1))
+        taken = moved[rows, at]
+        if inside is not None:
+            mask = inside.expand(at.shape).reshape([*at.shape] + [1] * (x.ndim - 2))
+            taken = _outside_is_zero(taken, mask)
+        before = list(range(at.ndim, at.ndim + axis - 1))
+        after = list(range(at.ndim + axis - 1, taken.ndim))
+        return taken.permute([0, *before, *range(1, at.ndim), *after])
+
+    def _take_nd(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        shared, length = self.num_elementwise_dims, at.shape[-1]
+        index: list[Any] = []
+        for axis in range(shared):
+            extents = [1] * (at.ndim - 1)
+            extents[axis] = -1
+            index.append(torch.arange(x.shape[axis], device=x.device).reshape(extents))
+        every: torch.Tensor | None = None
+        for offset in range(length):
+            axis = shared + offset
+            part, inside = _in_bounds(at[..., offset], x.shape[axis], self._wraps(axis))
+            index.append(part)
+            if inside is not None:
+                every = inside if every is None else every & inside
+        if not index:
+            return x.expand([*at.shape[:-1], *x.shape])
+        taken = x[tuple(index)]
+        if every is not None:
+            every = every.reshape([*every.shape] + [1] * (taken.ndim - every.ndim))
+        return _outside_is_zero(taken, every)
+
+
+def _take_host(data: HostValues, indices: HostValues, axis: int) -> HostValues | None:
+    """A gather of known numbers at known places; None where a place is unknown or out of bounds."""
+    extent = data.shape[axis]
+    places = []
+    for index in indices.numbers():
+        if isinstance(index, torch.SymInt) or not -extent <= index < extent:
+            return None
+        places.append(index + extent if index < 0 else index)
+    at = np.array(places, dtype=np.int64).reshape(indices.shape)
+    return data._with(np.take(data.array, at, axis=axis))
+
+
+class IScatterLayer(ILayer):
+    """A copy of a tensor with elements replaced at computed places.
+
+    Inputs: 0 data, 1 indices, 2 updates. Two updates of one place have no defined result.
+    """
+
+    _KIND = LayerType.SCATTER
+    _DEFERRED = True
+
+    axis = integer(0, "The axis that indices refer to (mode ELEMENT).")
+    mode = member(ScatterMode, ScatterMode.ELEMENT, "How indices are read.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        data, indices, updates = inputs
+        assert data is not None and indices is not None and updates is not None
+        require_type(data, _NUMBERS, "the data")
+        require_equal_types((data, updates), "data and updates")
+        require_type(indices, INDICES, "the indices")
+        require_minimum_rank(data, 1, "the data")
+        if self.mode is ScatterMode.ELEMENT:
+            require_equal_ranks((data, indices, updates), "data, indices and updates")
+            return
+        require_minimum_rank(indices, 1, "the indices")
+        length = (indices._extents or (0,))[-1]
+        require(type(length) is int, "the last extent of the indices must be constant")
+        require(length <= data._rank, f"indices of length {length} into rank {data._rank}")
+        expected = indices._rank - 1 + data._rank - length
+        require(updates._rank == expected, f"updates have rank {updates._rank}, not {expected}")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        data, indices, updates = inputs
+        assert data is not None and indices is not None and updates is not None
+        if self.mode is ScatterMode.ELEMENT:
+            require_axis(self.axis, data._rank)
+            wanted = indices._extents or ()
+        else:
+            length = (indices._extents or (0,))[-1]
+            wanted = (*(indices._extents or ())[:-1], *(data._extents or ())[length:])
+        for axis, (have, want) in enumerate(zip(updates._extents or (), wanted, strict=True)):
+            require(
+                type(have) is not int or type(want) is not int or have == want,
+                f"updates have extent {have} on axis {axis}, not {want}",
+            )
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        data, indices, updates = (as_tensor(value) for value in inputs if value is not None)
+        at = indices.to(torch.int64)
+        if self.mode is ScatterMode.ELEMENT:
+            extent = data.shape[self.axis]
+            return (data.scatter(self.axis, torch.where(at < 0, at + extent, at), updates),)
+        length = at.shape[-1]
+        if not length:
+            return (updates.expand(data.shape).clone(),)
+        places = tuple(at[..., offset] for offset in range(length))
+        return (torch.index_put(data, places, updates),)
+
+
+class IOneHotLayer(ILayer):
+    """A new axis along which one place holds the on value and the others the off value.
+
+    Inputs: 0 indices (int32), 1 values (2,) as off and on, 2 depth (0-D constant).
+    """
+
+    _KIND = LayerType.ONE_HOT
+    _HOST_INPUTS = frozenset({2})
+
+    axis = integer(-1, "Where the new axis is; negative counts from the end of the output.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        indices, values, depth = inputs
+        assert indices is not None and values is not None and depth is not None
+        require_type(indices, {DataType.INT32}, "the indices")
+        require_type(values, _NUMBERS, "the values")
+        require(values._extents == (2,), "the values are two: off and on")
+        require_type(depth, INDICES, "the depth")
+        require_rank(depth, {0}, "the depth")
+        rank = indices._rank
+        require(-rank - 1 <= self.axis <= rank, f"axis {self.axis} is outside rank {rank + 1}")
+        host = depth._host
+        if host is not None:
+            require(isinstance(host[0], int), "the depth must be a constant of the network")
+            require(host[0] > 0, f"the depth is {host[0]}; it must be positive")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        indices, values, depth = inputs
+        assert indices is not None and values is not None and depth is not None
+        at, pair = as_tensor(indices), as_tensor(values)
+        places = host_numbers(depth)[0]
+        axis = self.axis if self.axis >= 0 else self.axis + at.ndim + 1
+        shape = [1] * (at.ndim + 1)
+        shape[axis] = -1
+        steps = torch.arange(places, device=at.device).reshape(shape)
+        return (torch.where(at.unsqueeze(axis) == steps, pair[1], pair[0]),)
+
+
+class INonZeroLayer(ILayer):
+    """Coordinates of the elements that are not zero, one column each, in row-major order.
+
+    Output: (rank, n); n depends on the data.
+    """
+
+    _KIND = LayerType.NON_ZERO
+    _DATA_DEPENDENT = True
+
+    indices_type = indices_type()
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        allowed = FLOATS | {DataType.INT8, DataType.INT32, DataType.BOOL}
+        require_type(x, allowed, "the input")
+        require_minimum_rank(x, 1, "the input")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        (x,) = inputs
+        assert x is not None
+        found = torch.nonzero(as_tensor(x)).mT
+        return (found.to(self._carrier(self.indices_type)),)
+
+
+class IReverseSequenceLayer(ILayer):
+    """Reverses the first elements of each sequence.
+
+    Inputs: 0 x, 1 lengths (1-D, one per batch element).
+    """
+
+    _KIND = LayerType.REVERSE_SEQUENCE
+    _DEFERRED = True
+
+    batch_axis = integer(1, "The axis of the batch.")
+    sequence_axis = integer(0, "The axis that is reversed.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x, lengths = inputs
+        assert x is not None and lengths is not None
+        require_minimum_rank(x, 2, "the input")
+        require_type(x, _NUMBERS | {DataType.BOOL}, "the input")
+        require_type(lengths, INDICES, "the lengths")
+        require_rank(lengths, {1}, "the lengths")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, lengths = inputs
+        assert x is not None and lengths is not None
+        require_axis(self.batch_axis, x._rank, "batch_axis")
+        require_axis(self.sequence_axis, x._rank, "sequence_axis")
+        require(self.batch_axis != self.sequence_axis, "batch_axis and sequence_axis are equal")
+        have, want = (lengths._extents or (0,))[0], (x._extents or ())[self.batch_axis]
+        require(
+            type(have) is not int or type(want) is not int or have == want,
+            f"{have} lengths for a batch of {want}",
+        )
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, lengths = (as_tensor(value) for value in inputs if value is not None)
+        batch, sequence = self.batch_axis, self.sequence_axis
+        column = [1] * x.ndim
+        column[sequence] = -1
+        steps = torch.arange(x.shape[sequence], device=x.device).reshape(column)
+        row = [1] * x.ndim
+        row[batch] = -1
+        ends = lengths.to(torch.int64).reshape(row)
+        places = torch.where(steps < ends, ends - 1 - steps, steps)
+        return (torch.gather(x, sequence, places.expand(x.shape)),)
+
+
+class IndexingLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_gather(self, input: ITensor, indices: ITensor, axis: int) -> IGatherLayer | None:
+        """Adds a gather along one axis.
+
+        Args:
+            input: Rank 1 or more.
+            indices: Any rank, int32 or int64.
+            axis: Not negative.
+        """
+        layer = IGatherLayer._create(axis=axis)
+        data = expect_tensor(input, "input")
+        if not 0 <= layer.axis < max(len(data._extents or ()), 1):
+            rule = f"axis {layer.axis} is outside [0, {len(data._extents or ())})"
+            self._reporter.error("add_gather", rule)
+            return None
+        return self._add(layer, data, expect_tensor(indices, "indices"))
+
+    def add_gather_v2(
+        self, input: ITensor, indices: ITensor, mode: GatherMode
+    ) -> IGatherLayer | None:
+        """Adds a gather; set ``axis`` and ``num_elementwise_dims`` on the layer.
+
+        Args:
+            input: Rank 1 or more.
+            indices: int32 or int64; in mode ELEMENT of the rank of `input`.
+            mode: How indices are read.
+        """
+        return self._add(
+            IGatherLayer._create(mode=mode),
+            expect_tensor(input, "input"),
+            expect_tensor(indices, "indices"),
+        )
+
+    def add_scatter(
+        self, data: ITensor, indices: ITensor, updates: ITensor, mode: ScatterMode
+    ) -> IScatterLayer | None:
+        """Adds a copy with replaced elements; set ``axis`` on the layer.
+
+        Args:
+            data: Rank 1 or more, not bool.
+            indices: int32 or int64.
+            updates: Same type as `data`.
+            mode: How indices are read.
+        """
+        return self._add(
+            IScatterLayer._create(mode=mode),
+            expect_tensor(data, "data"),
+            expect_tensor(indices, "indices"),
+            expect_tensor(updates, "updates"),
+        )
+
+    def add_one_hot(
+        self, indices: ITensor, values: ITensor, depth: ITensor, axis: int
+    ) -> IOneHotLayer | None:
+        """Adds a one-hot encoding.
+
+        Args:
+            indices: int32.
+            values: (2,), off and on.
+            depth: 0-D constant.
+            axis: Where the new axis is.
+        """
+        return self._add(
+            IOneHotLayer._create(axis=axis),
+            expect_tensor(indices, "indices"),
+            expect_tensor(values, "values"),
+            expect_tensor(depth, "depth"),
+        )
+
+    def add_non_zero(
+        self, input: ITensor, indices_type: DataType = DataType.INT32
+    ) -> INonZeroLayer | None:
+        """Adds the coordinates of the elements that are not zero.
+
+        Args:
+            input: Rank 1 or more; not int64.
+            indices_type: INT32 or INT64.
+        """
+        layer = INonZeroLayer._create(indices_type=indices_type)
+        return self._add(layer, expect_tensor(input, "input"))
+
+    def add_reverse_sequence(
+        self, input: ITensor, sequence_lens: ITensor
+    ) -> IReverseSequenceLayer | None:
+        """Adds a reversal of sequences of several lengths.
+
+        Args:
+            input: Rank 2 or more.
+            sequence_lens: (batch,), int32 or int64.
+        """
+        return self._add(
+            IReverseSequenceLayer._create(),
+            expect_tensor(input, "input"),
+            expect_tensor(sequence_lens, "sequence_lens"),
+        )

@@ -1,0 +1,317 @@
+"""Normalization by statistics of the input, and scaling by coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import Attribute, integer, member, number, to_integer
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dtypes import FLOATS
+from trt_portable.enums import DataType, LayerType, ScaleMode
+from trt_portable.layer import ILayer, WeightsAttribute
+from trt_portable.rules import (
+    axes_of_mask,
+    require,
+    require_axis,
+    require_broadcast_to,
+    require_equal_types,
+    require_minimum_rank,
+    require_type,
+)
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor, is_unknown
+from trt_portable.weights import Weights, optional_weights
+
+
+class _ReadOnly(Attribute[bool]):
+    """An attribute that only creation sets."""
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        if layer._network is not None:
+            raise AttributeError(f"property {self.name!r} has no setter")
+        super().__set__(layer, value)
+
+
+class INormalizationLayer(ILayer):
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` over axes, or groups of channels.
+
+    Inputs: 0 x, 1 scale, 2 bias; scale and bias have the rank of x and broadcast to it. In the first
+    version of the layer, groups have one scale and bias each; in the second, channels do.
+    """
+
+    _KIND = LayerType.NORMALIZATION
+    _DEFERRED = True
+
+    epsilon = number(1e-5, "Added to the variance.")
+    axes = integer(0, "Bit mask of the axes of the statistics.")
+    num_groups = integer(1, "Number of groups of channels.")
+    is_v2 = _ReadOnly(bool, False, doc="Whether scale and bias are per channel with groups.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x, scale, bias = inputs
+        assert x is not None and scale is not None and bias is not None
+        require_equal_types((x, scale, bias), "input, scale and bias")
+        require_type(x, FLOATS, "the input")
+        require_minimum_rank(x, 2, "the input")
+        for tensor, what in ((scale, "scale"), (bias, "bias")):
+            require(
+                tensor._rank == x._rank,
+                f"{what} has rank {tensor._rank}, the input {x._rank}",
+            )
+        axes_of_mask(self.axes, x._rank)
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, scale, bias = inputs
+        assert x is not None and scale is not None and bias is not None
+        axes = axes_of_mask(self.axes, x._rank)
+        groups = self.num_groups
+        require(groups >= 1, f"{groups} groups")
+        require(scale._extents == bias._extents, "scale and bias have different shapes")
+        if groups == 1:
+            require_broadcast_to(scale, x, "scale and bias")
+            return
+        channels = (x._extents or ())[1]
+        require(axes == tuple(range(2, x._rank)), "groups need all axes after the channels")
+        require(
+            type(channels) is int and channels % groups == 0,
+            f"{channels} channels are not divisible by {groups} groups",
+        )
+        wanted = channels if self.is_v2 else groups
+        expected = (1, wanted, *([1] * (x._rank - 2)))
+        require(
+            scale._extents == expected,
+            f"scale and bias have shape {tuple(scale.shape)}, not {expected}",
+        )
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, scale, bias = (as_tensor(value) for value in inputs if value is not None)
+        axes = axes_of_mask(self.axes, x.ndim)
+        groups = self.num_groups
+        if groups > 1:
+            if self.is_v2:
+                flat = (scale.reshape(-1), bias.reshape(-1))
+                return (F.group_norm(x, groups, *flat, self.epsilon),)
+            plain = F.group_norm(x, groups, None, None, self.epsilon)
+            per_channel = x.shape[1] // groups
+            scale, bias = (v.repeat_interleave(per_channel, 1) for v in (scale, bias))
+            return (plain * scale + bias,)
+        trailing = tuple(x.shape[axes[0] :])
+        if axes == tuple(range(axes[0], x.ndim)) and not any(is_unknown(e) for e in trailing):
+            fits = scale.numel() == _volume(trailing) and bias.numel() == scale.numel()
+            if fits:
+                flat = (scale.reshape(trailing), bias.reshape(trailing))
+                return (F.layer_norm(x, trailing, *flat, self.epsilon),)
+        wide_x = x.to(torch.float32)
+        variance, mean = torch.var_mean(wide_x, axes, correction=0, keepdim=True)
+        normal = ((wide_x - mean) * torch.rsqrt(variance + self.epsilon)).to(x.dtype)
+        return (normal * scale + bias,)
+
+
+def _volume(extents: Sequence[int]) -> int:
+    size = 1
+    for extent in extents:
+        size *= extent
+    return size
+
+
+class ILRNLayer(ILayer):
+    """Division by a power of the energy of neighbouring channels (the third axis from the end).
+
+    ``x / (k + alpha / window * sum of squares) ** beta`` over ``window_size`` channels.
+    """
+
+    _KIND = LayerType.LRN
+    _DEFERRED = True
+
+    window_size = integer(1, "Number of channels, odd, 1 to 15.")
+    alpha = number(1.0, "Factor of the energy, within 1e20.")
+    beta = number(1.0, "Exponent, 0.01 to 1e5.")
+    k = number(1.0, "Constant, 1e-5 to 1e10.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, {DataType.FLOAT, DataType.HALF}, "the input")
+        require_minimum_rank(x, 3, "the input")
+        window = self.window_size
+        require(1 <= window <= 15 and window % 2 == 1, f"window {window} is not odd in 1..15")
+        require(abs(self.alpha) <= 1e20, f"alpha {self.alpha} is outside 1e20")
+        require(0.01 <= self.beta <= 1e5, f"beta {self.beta} is outside 0.01..1e5")
+        require(1e-5 <= self.k <= 1e10, f"k {self.k} is outside 1e-5..1e10")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        x = as_tensor(inputs[0])
+        axis, half = x.ndim - 3, self.window_size // 2
+        energy = F.pad(x * x, [0, 0, 0, 0, half, half])
+        extent = x.shape[axis]
+        total = energy.narrow(axis, 0, extent)
+        for offset in range(1, self.window_size):
+            total = total + energy.narrow(axis, offset, extent)
+        return (x / torch.pow(self.k + self.alpha / self.window_size * total, self.beta),)
+
+
+class IScaleLayer(ILayer):
+    """``(x * scale + shift) ** power`` with host weights, one coefficient for all, per channel, or per
+    element of the channel axis and those after it."""
+
+    _KIND = LayerType.SCALE
+    _ROLES = ("SHIFT", "SCALE", "POWER")
+    _DEFERRED = True
+
+    mode = member(ScaleMode, ScaleMode.UNIFORM, "How many coefficients there are.")
+    shift = WeightsAttribute("SHIFT", "Added after scaling; 0 if empty.")
+    scale = WeightsAttribute("SCALE", "The factor; 1 if empty.")
+    power = WeightsAttribute("POWER", "The exponent; 1 if empty.")
+    channel_axis = Attribute(to_integer, 1, doc="The axis of the channels.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS, "the input")
+        require_minimum_rank(x, 4, "the input")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_axis(self.channel_axis, x._rank, "channel_axis")
+        extents = (x._extents or ())[self._first : self._last(x._rank)]
+        size = 1
+        for extent in extents:
+            require(type(extent) is int, "the extents of per-channel coefficients must be constant")
+            size *= extent
+        for role in self._ROLES:
+            if self._has_weights(role):
+                dtype, count = self._weight_spec(role)
+                require(count == size, f"{role.lower()} has {count} weights, not {size}")
+                require(dtype is x._dtype, f"{role.lower()} is {dtype.name}, the input {x._dtype.name}")
+
+    @property
+    def _first(self) -> int:
+        return self.channel_axis
+
+    def _last(self, rank: int) -> int:
+        if self.mode is ScaleMode.UNIFORM:
+            return self.channel_axis
+        return self.channel_axis + 1 if self.mode is ScaleMode.CHANNEL else rank
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        x = as_tensor(inputs[0])
+        last = self._last(x.ndim)
+        shape = [1] * x.ndim
+        shape[self._first : last] = list(x.shape[self._first : last])
+        if self._has_weights("SCALE"):
+            x = x * self._parameter("SCALE").reshape(shape)
+        if self._has_weights("SHIFT"):
+            x = x + self._parameter("SHIFT").reshape(shape)
+        if self._has_weights("POWER"):
+            x = torch.pow(x, self._parameter("POWER").reshape(shape))
+        return (x,)
+
+
+class NormalizationLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_normalization(
+        self, input: ITensor, scale: ITensor, bias: ITensor, axesMask: int
+    ) -> INormalizationLayer | None:
+        """Adds a normalization whose groups have one scale and bias each.
+
+        Args:
+            input: Rank 2 or more, float types.
+            scale: Broadcasts to the input; (1, groups, 1...) with groups.
+            bias: As `scale`.
+            axesMask: Bit mask of the axes of the statistics.
+        """
+        return self._normalization(input, scale, bias, axesMask, False)
+
+    def add_normalization_v2(
+        self, input: ITensor, scale: ITensor, bias: ITensor, axesMask: int
+    ) -> INormalizationLayer | None:
+        """Adds a normalization whose channels have one scale and bias each.
+
+        Args:
+            input: Rank 2 or more, float types.
+            scale: Broadcasts to the input; (1, C, 1...) with groups.
+            bias: As `scale`.
+            axesMask: Bit mask of the axes of the statistics.
+        """
+        return self._normalization(input, scale, bias, axesMask, True)
+
+    def _normalization(
+        self, input: ITensor, scale: ITensor, bias: ITensor, mask: int, is_v2: bool
+    ) -> INormalizationLayer | None:
+        return self._add(
+            INormalizationLayer._create(axes=mask, is_v2=is_v2),
+            expect_tensor(input, "input"),
+            expect_tensor(scale, "scale"),
+            expect_tensor(bias, "bias"),
+        )
+
+    def add_lrn(
+        self, input: ITensor, window: int, alpha: float, beta: float, k: float
+    ) -> ILRNLayer | None:
+        """Adds a local response normalization.
+
+        Args:
+            input: Rank 3 or more.
+            window: Number of channels, odd, 1 to 15.
+            alpha: Factor of the energy.
+            beta: Exponent.
+            k: Constant.
+        """
+        layer = ILRNLayer._create(window_size=window, alpha=alpha, beta=beta, k=k)
+        return self._add(layer, expect_tensor(input, "input"))
+
+    def add_scale(
+        self,
+        input: ITensor,
+        mode: ScaleMode,
+        shift: Weights | None = None,
+        scale: Weights | None = None,
+        power: Weights | None = None,
+    ) -> IScaleLayer | None:
+        """Adds a scaling of axis 1 and those after it.
+
+        Args:
+            input: Rank 4 or more.
+            mode: How many coefficients there are.
+            shift: Added after scaling.
+            scale: The factor.
+            power: The exponent.
+        """
+        return self.add_scale_nd(input, mode, shift, scale, power, 1)
+
+    def add_scale_nd(
+        self,
+        input: ITensor,
+        mode: ScaleMode,
+        shift: Weights | None = None,
+        scale: Weights | None = None,
+        power: Weights | None = None,
+        channel_axis: int | None = None,
+    ) -> IScaleLayer | None:
+        """Adds a scaling of a channel axis and those after it.
+
+        Args:
+            input: Rank 4 or more.
+            mode: How many coefficients there are.
+            shift: Added after scaling.
+            scale: The factor.
+            power: The exponent.
+            channel_axis: The axis of the channels; must be given.
+        """
+        x = expect_tensor(input, "input")
+        layer = IScaleLayer._create(
+            mode=mode,
+            shift=optional_weights(shift, x.dtype, "shift"),
+            scale=optional_weights(scale, x.dtype, "scale"),
+            power=optional_weights(power, x.dtype, "power"),
+            channel_axis=channel_axis,
+        )
+        return self._add(layer, x)

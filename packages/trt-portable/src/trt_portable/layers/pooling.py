@@ -1,0 +1,176 @@
+"""Pooling, and padding with zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import boolean, dims, member, number
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dims import Dims, DimsLike, as_dims
+from trt_portable.dtypes import FLOATS
+from trt_portable.enums import DataType, LayerType, PaddingMode, PoolingType
+from trt_portable.layer import ILayer
+from trt_portable.layers.windows import (
+    Padding,
+    both_paddings,
+    check_lengths,
+    pad,
+    per_axis,
+    symmetric,
+    window_padding,
+)
+from trt_portable.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor
+
+
+class IPoolingLayer(ILayer):
+    """The maximum or average of a sliding window. The stride is 1 unless it is set."""
+
+    _KIND = LayerType.POOLING
+    _DEFERRED = True
+
+    type = member(PoolingType, PoolingType.MAX, "What a window computes.")
+    window_size_nd = dims(Dims(), "Extents of the window.")
+    stride_nd = per_axis(1, "Distance between windows.")
+    pre_padding = per_axis(0, "Padding before the first element.")
+    post_padding = per_axis(0, "Padding after the last element.")
+    padding_nd = both_paddings("Padding on both sides; reads as that before.")
+    padding_mode = member(PaddingMode, PaddingMode.EXPLICIT_ROUND_DOWN, "How padding is found.")
+    blend_factor = number(0.0, "Share of the average in MAX_AVERAGE_BLEND.")
+    average_count_excludes_padding = boolean(True, "Whether padding is left out of averages.")
+
+    @property
+    def _spatial_rank(self) -> int:
+        return len(self.window_size_nd)
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS | {DataType.INT8}, "the input")
+        require_rank(x, {4, 5}, "the input")
+        require(
+            self._spatial_rank == x._rank - 2,
+            f"window {self.window_size_nd} for an input of rank {x._rank}",
+        )
+        require(all(k > 0 for k in self.window_size_nd), f"window {self.window_size_nd}")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        check_lengths(self, self._spatial_rank, ("stride_nd", "pre_padding", "post_padding"))
+        require(all(s > 0 for s in self.stride_nd), f"strides {self.stride_nd} must be positive")
+        for name in ("pre_padding", "post_padding"):
+            require(all(p >= 0 for p in getattr(self, name)), f"{name} must not be negative")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        x = as_tensor(inputs[0])
+        paddings = [
+            window_padding(extent, self.padding_mode, before, after, step, size)
+            for extent, before, after, step, size in zip(
+                x.shape[2:],
+                self.pre_padding,
+                self.post_padding,
+                self.stride_nd,
+                self.window_size_nd,
+                strict=True,
+            )
+        ]
+        if self.type is PoolingType.MAX:
+            return (self._maximum(x, paddings),)
+        if self.type is PoolingType.AVERAGE:
+            return (self._average(x, paddings),)
+        share = self.blend_factor
+        return ((1 - share) * self._maximum(x, paddings) + share * self._average(x, paddings),)
+
+    def _fits(self, paddings: Sequence[Padding]) -> list[int] | None:
+        """Padding that PyTorch's pooling takes itself: symmetric, at most half a window."""
+        same = symmetric(paddings)
+        if same is None or any(p > k // 2 for p, k in zip(same, self.window_size_nd, strict=True)):
+            return None
+        return same
+
+    def _maximum(self, x: torch.Tensor, paddings: Sequence[Padding]) -> torch.Tensor:
+        if not x.dtype.is_floating_point:
+            return self._maximum(x.to(torch.float32), paddings).to(x.dtype)
+        same = self._fits(paddings)
+        if same is None:
+            x = pad(x, paddings, float("-inf"))
+            same = [0] * len(paddings)
+        pool = F.max_pool2d if len(same) == 2 else F.max_pool3d
+        return pool(x, tuple(self.window_size_nd), tuple(self.stride_nd), same)
+
+    def _average(self, x: torch.Tensor, paddings: Sequence[Padding]) -> torch.Tensor:
+        if not x.dtype.is_floating_point:
+            return torch.round(self._average(x.to(torch.float32), paddings)).to(x.dtype)
+        size, stride = tuple(self.window_size_nd), tuple(self.stride_nd)
+        excludes = self.average_count_excludes_padding
+        same = self._fits(paddings)
+        pool = F.avg_pool2d if len(size) == 2 else F.avg_pool3d
+        if same is not None:
+            return pool(x, size, stride, same, False, not excludes)
+        # The window's mean over everything, divided by the share of it that counts.
+        counted = torch.ones([1, 1, *x.shape[2:]], dtype=x.dtype, device=x.device)
+        if not excludes:
+            counted = pad(counted, [Padding(p.before, p.after, 0) for p in paddings], 1.0)
+            counted = pad(counted, [Padding(0, 0, p.extra) for p in paddings])
+        else:
+            counted = pad(counted, paddings)
+        return pool(pad(x, paddings), size, stride) / pool(counted, size, stride)
+
+
+class IPaddingLayer(ILayer):
+    """Zeros around the last two axes; negative amounts crop."""
+
+    _KIND = LayerType.PADDING
+
+    pre_padding_nd = dims(Dims((0, 0)), "Elements before the last two axes.")
+    post_padding_nd = dims(Dims((0, 0)), "Elements after the last two axes.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        allowed = {DataType.FLOAT, DataType.HALF, DataType.INT8, DataType.INT32}
+        require_type(x, allowed, "the input")
+        require_minimum_rank(x, 4, "the input")
+        for name in ("pre_padding_nd", "post_padding_nd"):
+            require(len(getattr(self, name)) == 2, f"{name} has two elements")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        (top, left), (bottom, right) = self.pre_padding_nd, self.post_padding_nd
+        return (F.pad(as_tensor(inputs[0]), [left, right, top, bottom]),)
+
+
+class PoolingLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_pooling_nd(
+        self, input: ITensor, type: PoolingType, window_size: DimsLike
+    ) -> IPoolingLayer | None:
+        """Adds a pooling; set stride and padding on the layer.
+
+        Args:
+            input: (N, C, H, W) or (N, C, D, H, W).
+            type: What a window computes.
+            window_size: Spatial extents of the window.
+        """
+        layer = IPoolingLayer._create(type=type, window_size_nd=as_dims(window_size))
+        return self._add(layer, expect_tensor(input, "input"))
+
+    def add_padding_nd(
+        self, input: ITensor, pre_padding: DimsLike, post_padding: DimsLike
+    ) -> IPaddingLayer | None:
+        """Adds zeros around the last two axes.
+
+        Args:
+            input: Rank 4 or more.
+            pre_padding: Two amounts; negative ones crop.
+            post_padding: Two amounts; negative ones crop.
+        """
+        layer = IPaddingLayer._create(
+            pre_padding_nd=as_dims(pre_padding), post_padding_nd=as_dims(post_padding)
+        )
+        return self._add(layer, expect_tensor(input, "input"))

@@ -1,0 +1,353 @@
+"""Resizing and grid sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import Attribute, boolean, member, number, optional_dims, to_number
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import (
+    DataType,
+    InterpolationMode,
+    LayerType,
+    ResizeCoordinateTransformation,
+    ResizeRoundMode,
+    ResizeSelector,
+    SampleMode,
+)
+from trt_portable.errors import Refusal
+from trt_portable.layer import ILayer
+from trt_portable.rules import (
+    require,
+    require_equal_types,
+    require_minimum_rank,
+    require_rank,
+    require_type,
+)
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
+
+_ROUNDING: Final[dict[ResizeRoundMode, Callable[[torch.Tensor], torch.Tensor]]] = {
+    ResizeRoundMode.HALF_UP: lambda x: torch.floor(x + 0.5),
+    ResizeRoundMode.HALF_DOWN: lambda x: torch.ceil(x - 0.5),
+    ResizeRoundMode.FLOOR: torch.floor,
+    ResizeRoundMode.CEIL: torch.ceil,
+}
+
+
+def _to_scales(value: Any) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    return tuple(to_number(scale) for scale in value)
+
+
+class _Overridden(Attribute[Any]):
+    """An attribute that means nothing once input 1 gives the output extents."""
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is not None and layer._input(1) is not None:
+            return None
+        return super().__get__(layer, owner)
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        if layer._input(1) is not None:
+            layer._report(Refusal(f"{self.name} cannot be set: input 1 gives the output extents"))
+            return
+        super().__set__(layer, value)
+
+
+_dims = optional_dims()
+
+
+class IResizeLayer(ILayer):
+    """Interpolation to other extents.
+
+    Inputs: 0 data; optional 1 output extents (1-D shape tensor, one per axis).
+    """
+
+    _KIND = LayerType.RESIZE
+    _MAX_INPUTS = 2
+    _HOST_INPUTS = frozenset({1})
+    _DEFERRED = True
+
+    shape = _Overridden(_dims.convert, None, _dims.encode, _dims.decode, "Output extents.")
+    scales = _Overridden(
+        _to_scales, None, lambda v: None if v is None else list(v), doc="Factor of each extent."
+    )
+    resize_mode = member(InterpolationMode, InterpolationMode.NEAREST, "The interpolation.")
+    coordinate_transformation = member(
+        ResizeCoordinateTransformation,
+        ResizeCoordinateTransformation.ASYMMETRIC,
+        "How output coordinates map to the input.",
+    )
+    selector_for_single_pixel = member(
+        ResizeSelector, ResizeSelector.FORMULA, "The coordinate of a single output element."
+    )
+    nearest_rounding = member(
+        ResizeRoundMode, ResizeRoundMode.FLOOR, "How a nearest coordinate is rounded."
+    )
+    cubic_coeff = number(-0.75, "Coefficient of cubic interpolation.")
+    exclude_outside = boolean(False, "Whether cubic weights outside the input are left out.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x = inputs[0]
+        assert x is not None
+        require_type(x, FLOATS | {DataType.INT8}, "the input")
+        require_minimum_rank(x, 1, "the input")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, target = (*inputs, None)[:2]
+        assert x is not None
+        rank = x._rank
+        if target is not None:
+            require_type(target, INDICES, "the output extents")
+            require_rank(target, {1}, "the output extents")
+            require(target._extents == (rank,), f"the output extents must be {rank}")
+            return
+        if self.shape is not None:
+            require(len(self.shape) == rank, f"shape {self.shape} for an input of rank {rank}")
+            require(all(extent >= 0 for extent in self.shape), f"shape {self.shape} is not known")
+        elif self.scales is not None:
+            require(len(self.scales) == rank, f"{len(self.scales)} scales for rank {rank}")
+            require(all(s > 0 for s in self.scales), f"scales {self.scales} must be positive")
+
+    def _output_extents(self, x: torch.Tensor, target: Value | None) -> list[Any]:
+        if target is not None:
+            return host_numbers(target)
+        if self.shape is not None:
+            return list(self.shape)
+        if self.scales is None:
+            raise Refusal("neither shape nor scales nor input 1 gives the output extents")
+        return [_scaled(extent, scale) for extent, scale in zip(x.shape, self.scales, strict=True)]
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        value, target = (*inputs, None)[:2]
+        assert value is not None
+        x = as_tensor(value)
+        wanted = self._output_extents(x, target)
+        axes = [
+            axis
+            for axis, (have, want) in enumerate(zip(x.shape, wanted, strict=True))
+            if not _same(have, want)
+        ]
+        self._check_axes(axes, x.ndim)
+        if not axes:
+            return (x,)
+        if not x.dtype.is_floating_point:
+            resized = self._resize(x.to(torch.float32), axes, wanted)
+            return (torch.round(resized).clamp(-128, 127).to(x.dtype),)
+        return (self._resize(x, axes, wanted),)
+
+    def _check_axes(self, axes: list[int], rank: int) -> None:
+        limit = 2 if self.resize_mode is InterpolationMode.CUBIC else 3
+        if axes and axes[0] < rank - limit:
+            raise Refusal(
+                f"{self.resize_mode.name} resizes the last {limit} axes of rank {rank}, "
+                f"but axis {axes[0]} changes"
+            )
+
+    def _resize(self, x: torch.Tensor, axes: list[int], wanted: list[Any]) -> torch.Tensor:
+        fast = self._interpolate(x, axes, wanted)
+        if fast is not None:
+            return fast
+        for axis in axes:
+            x = self._resize_axis(x, axis, wanted[axis])
+        return x
+
+    def _interpolate(
+        self, x: torch.Tensor, axes: list[int], wanted: list[Any]
+    ) -> torch.Tensor | None:
+        """PyTorch's interpolation, where it means the same; else None."""
+        spatial = x.ndim - 2
+        if not 1 <= spatial <= 3 or axes[0] < 2:
+            return None
+        if any(is_unknown(extent) for extent in (*x.shape, *wanted)):
+            return None
+        if any(extent == 1 for extent in wanted[2:]) or x.numel() == 0:
+            return None
+        mode, mapping = self.resize_mode, self.coordinate_transformation
+        size = wanted[2:]
+        if mode is InterpolationMode.NEAREST:
+            asymmetric = mapping is ResizeCoordinateTransformation.ASYMMETRIC
+            if asymmetric and self.nearest_rounding is ResizeRoundMode.FLOOR:
+                return F.interpolate(x, size=size, mode="nearest")
+            return None
+        if mapping is ResizeCoordinateTransformation.ASYMMETRIC:
+            return None
+        corners = mapping is ResizeCoordinateTransformation.ALIGN_CORNERS
+        if mode is InterpolationMode.CUBIC:
+            if spatial != 2 or self.cubic_coeff != -0.75 or self.exclude_outside:
+                return None
+            return F.interpolate(x, size=size, mode="bicubic", align_corners=corners)
+        name = ("linear", "bilinear", "trilinear")[spatial - 1]
+        return F.interpolate(x, size=size, mode=name, align_corners=corners)
+
+    def _coordinates(self, have: Any, want: Any, device: torch.device) -> torch.Tensor:
+        steps = torch.arange(want, dtype=torch.float32, device=device)
+        single = not is_unknown(want) and want == 1
+        if single and self.selector_for_single_pixel is ResizeSelector.UPPER:
+            return torch.zeros_like(steps)
+        mapping = self.coordinate_transformation
+        if mapping is ResizeCoordinateTransformation.ALIGN_CORNERS:
+            if single:
+                return torch.zeros_like(steps)
+            return steps * ((have - 1) / (want - 1))
+        if mapping is ResizeCoordinateTransformation.ASYMMETRIC:
+            return steps * (have / want)
+        return (steps + 0.5) * (have / want) - 0.5
+
+    def _resize_axis(self, x: torch.Tensor, axis: int, want: Any) -> torch.Tensor:
+        have = x.shape[axis]
+        if is_unknown(have) or is_unknown(want):
+            # Without numbers only the extent can be told.
+            return x.index_select(axis, torch.zeros(want, dtype=torch.int64, device=x.device))
+        if have == 0:
+            raise Refusal(f"axis {axis} has no elements to interpolate")
+        places = self._coordinates(have, want, x.device)
+        if self.resize_mode is InterpolationMode.NEAREST:
+            nearest = _ROUNDING[self.nearest_rounding](places).clamp(0, have - 1)
+            return x.index_select(axis, nearest.to(torch.int64))
+        base = torch.floor(places)
+        shift = places - base
+        if self.resize_mode is InterpolationMode.LINEAR:
+            taps = [(0, 1 - shift), (1, shift)]
+        else:
+            taps = [(k, _cubic(shift - k, self.cubic_coeff)) for k in (-1, 0, 1, 2)]
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        wide = x.to(torch.float32)
+        total: torch.Tensor | None = None
+        weight_sum: torch.Tensor | None = None
+        for offset, weight in taps:
+            at = base + offset
+            if self.exclude_outside and self.resize_mode is InterpolationMode.CUBIC:
+                weight = torch.where((at >= 0) & (at < have), weight, torch.zeros_like(weight))
+                weight_sum = weight if weight_sum is None else weight_sum + weight
+            picked = wide.index_select(axis, at.clamp(0, have - 1).to(torch.int64))
+            term = picked * weight.reshape(shape)
+            total = term if total is None else total + term
+        assert total is not None
+        if weight_sum is not None:
+            total = total / weight_sum.reshape(shape)
+        return total.to(x.dtype)
+
+
+def _cubic(distance: torch.Tensor, a: float) -> torch.Tensor:
+    x = distance.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+
+def _same(have: Any, want: Any) -> bool:
+    if isinstance(have, int) and isinstance(want, int):
+        return have == want
+    if isinstance(have, torch.SymInt) and isinstance(want, torch.SymInt):
+        return bool(have.node.expr == want.node.expr)
+    return False
+
+
+def _scaled(extent: Any, scale: float) -> Any:
+    if scale == 1.0:
+        return extent
+    if float(scale).is_integer():
+        return extent * int(scale)
+    if isinstance(extent, int):
+        return math.floor(extent * scale)
+    numerator, denominator = float(scale).as_integer_ratio()
+    return extent * numerator // denominator
+
+
+_GRID_MODES: Final = {
+    InterpolationMode.NEAREST: "nearest",
+    InterpolationMode.LINEAR: "bilinear",
+    InterpolationMode.CUBIC: "bicubic",
+}
+_GRID_PADDING: Final = {
+    SampleMode.FILL: "zeros",
+    SampleMode.CLAMP: "border",
+    SampleMode.REFLECT: "reflection",
+}
+
+
+class _GridSampleMode(Attribute[SampleMode]):
+    """FILL, CLAMP or REFLECT; anything else is ignored, as TensorRT ignores it."""
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        converted = self.convert(value)
+        if converted in _GRID_PADDING:
+            self.store(layer, converted)
+
+
+_sample_mode = member(SampleMode, SampleMode.FILL)
+
+
+class IGridSampleLayer(ILayer):
+    """Samples at the places of a grid.
+
+    Inputs: 0 x (N, C, H, W) or (N, C, D, H, W); 1 grid (N, H', W', 2) or (N, D', H', W', 3), its last
+    axis in the order x, y, z, from -1 to 1.
+    """
+
+    _KIND = LayerType.GRID_SAMPLE
+    _DEFERRED = True
+
+    interpolation_mode = member(
+        InterpolationMode, InterpolationMode.LINEAR, "How values between samples are made."
+    )
+    align_corners = boolean(False, "Whether -1 and 1 are the centres of the outermost elements.")
+    sample_mode = _GridSampleMode(
+        _sample_mode.convert,
+        _sample_mode.default,
+        _sample_mode.encode,
+        _sample_mode.decode,
+        "What is read outside.",
+    )
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x, grid = inputs
+        assert x is not None and grid is not None
+        require_equal_types((x, grid), "input and grid")
+        require_type(x, FLOATS, "the input")
+        require_rank(x, {4, 5}, "the input")
+        require_rank(grid, {x._rank}, "the grid")
+        last = (grid._extents or (0,))[-1]
+        require(last == x._rank - 2, f"the last extent of the grid is {last}, not {x._rank - 2}")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        assert inputs[0] is not None
+        require(
+            inputs[0]._rank == 4 or self.interpolation_mode is not InterpolationMode.CUBIC,
+            "cubic interpolation takes rank 4 only",
+        )
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, grid = (as_tensor(value) for value in inputs if value is not None)
+        mode = _GRID_MODES[self.interpolation_mode]
+        padding = _GRID_PADDING[self.sample_mode]
+        return (F.grid_sample(x, grid, mode, padding, self.align_corners),)
+
+
+class ResamplingLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_resize(self, input: ITensor) -> IResizeLayer | None:
+        """Adds an interpolation; set ``shape`` or ``scales`` and the mode on the layer."""
+        return self._add(IResizeLayer._create(), expect_tensor(input, "input"))
+
+    def add_grid_sample(self, input: ITensor, grid: ITensor) -> IGridSampleLayer | None:
+        """Adds sampling at the places of a grid.
+
+        Args:
+            input: (N, C, H, W) or (N, C, D, H, W).
+            grid: (N, H', W', 2) or (N, D', H', W', 3), same type.
+        """
+        return self._add(
+            IGridSampleLayer._create(), expect_tensor(input, "input"), expect_tensor(grid, "grid")
+        )

@@ -1,0 +1,154 @@
+"""Extents and padding of sliding windows, as convolution, deconvolution and pooling share them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import Attribute, dims, optional_dims
+from trt_portable.dims import Dims
+from trt_portable.enums import PaddingMode
+from trt_portable.errors import Refusal
+from trt_portable.layer import ILayer
+
+
+class Padding(NamedTuple):
+    """Padding of one axis.
+
+    Attributes:
+        before: Elements put before the first.
+        after: Elements put after the last.
+        extra: Elements beyond `after` that only rounding up needs.
+    """
+
+    before: Any
+    after: Any
+    extra: Any
+
+
+def window_padding(
+    extent: Any, mode: PaddingMode, before: int, after: int, stride: int, span: int
+) -> Padding:
+    """Padding that makes a window without rounding give TensorRT's output extent.
+
+    Args:
+        extent: Input extent of the axis.
+        mode: Where the padding comes from.
+        before: Explicit padding before.
+        after: Explicit padding after.
+        stride: Distance between windows.
+        span: Elements from the first to the last of a dilated window.
+    """
+    if mode is PaddingMode.EXPLICIT_ROUND_DOWN:
+        return Padding(before, after, 0)
+    if mode is PaddingMode.EXPLICIT_ROUND_UP:
+        padded = extent + before + after
+        windows = (padded - span + stride - 1) // stride
+        return Padding(before, after, windows * stride + span - padded)
+    total = (extent - 1) // stride * stride + span - extent
+    if isinstance(total, int):
+        total = max(total, 0)
+    small = total // 2
+    if mode is PaddingMode.SAME_UPPER:
+        return Padding(small, total - small, 0)
+    return Padding(total - small, small, 0)
+
+
+def symmetric(paddings: Sequence[Padding]) -> list[int] | None:
+    """Padding that is the same before and after on every axis; None if it is not."""
+    if all(
+        isinstance(p.before, int) and p.before == p.after and not p.extra for p in paddings
+    ):
+        return [p.before for p in paddings]
+    return None
+
+
+def pad(x: torch.Tensor, paddings: Sequence[Padding], value: float = 0.0) -> torch.Tensor:
+    """Pads the trailing axes, the extra elements included."""
+    flat: list[Any] = []
+    for padding in reversed(paddings):
+        flat += [padding.before, padding.after + padding.extra]
+    if all(isinstance(amount, int) and amount == 0 for amount in flat):
+        return x
+    if all(isinstance(amount, int) for amount in flat):
+        return F.pad(x, flat, value=value)
+    # PyTorch pads by integers only; symbolic amounts are joined on.
+    for axis, padding in enumerate(paddings, start=x.ndim - len(paddings)):
+        edges = []
+        for amount in (padding.before, padding.after + padding.extra):
+            shape = [*x.shape]
+            shape[axis] = amount
+            edges.append(x.new_full(shape, value))
+        x = torch.cat((edges[0], x, edges[1]), axis)
+    return x
+
+
+class _Symmetric(Attribute[Dims]):
+    """Padding of both sides at once; reading it gives the padding before."""
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        return self if layer is None else layer.pre_padding
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        converted = self.convert(value)
+        layer.pre_padding = converted  # type: ignore[attr-defined]
+        layer.post_padding = converted  # type: ignore[attr-defined]
+
+
+class _PerAxis(Attribute["Dims | None"]):
+    """A number per spatial axis; before any assignment the same default for all of them."""
+
+    def __init__(self, fill: int, doc: str) -> None:
+        plain = optional_dims()
+        super().__init__(plain.convert, None, plain.encode, plain.decode, doc)
+        self.fill = fill
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is None:
+            return self
+        stored = super().__get__(layer, owner)
+        return Dims((self.fill,) * layer._spatial_rank) if stored is None else stored
+
+
+def per_axis(fill: int, doc: str) -> Any:
+    """An attribute with a number per spatial axis."""
+    return _PerAxis(fill, doc)
+
+
+def both_paddings(doc: str) -> Any:
+    """The attribute that sets the padding of both sides."""
+    plain = dims(Dims())
+    attribute = _Symmetric(plain.convert, plain.default, plain.encode, plain.decode, doc)
+    return _Property(attribute)
+
+
+class _Property:
+    """A property that is no part of a plan, because others hold its value."""
+
+    def __init__(self, attribute: Attribute[Dims]) -> None:
+        self.attribute = attribute
+        self.__doc__ = attribute.__doc__
+
+    def __set_name__(self, owner: type[ILayer], name: str) -> None:
+        self.attribute.__set_name__(owner, name)
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        return self if layer is None else self.attribute.__get__(layer, owner)
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        self.attribute.__set__(layer, value)
+
+
+def check_lengths(layer: ILayer, rank: int, names: Sequence[str]) -> None:
+    """Refuses attributes that have another number of elements than there are spatial axes.
+
+    Raises:
+        Refusal: A wrong number of elements.
+    """
+    for name in names:
+        found = getattr(layer, name)
+        if len(found) != rank:
+            raise Refusal(f"{name} {found} has {len(found)} elements for {rank} spatial axes")
