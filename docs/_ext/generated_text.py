@@ -14,7 +14,7 @@ import torch
 from sphinx.application import Sphinx
 
 from trt_core import CompilationSettings, Reason
-from trt_core.settings_reader import _RENAMED, REMOVAL_VERSION
+from trt_core.settings_reader import _INVERTED, _RENAMED, REMOVAL_VERSION
 
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _GROUP = re.compile(r"^    (\w+):$")
@@ -51,7 +51,10 @@ def settings() -> str:
 
 def retired_settings() -> str:
     """Returns the table of keywords that are read with a warning."""
-    rows = [f"| `{old}` | `{new}` |" for old, new in sorted(_RENAMED.items())]
+    rows = [
+        f"| `{old}` | `{new}`{', with the opposite value' if old in _INVERTED else ''} |"
+        for old, new in sorted(_RENAMED.items())
+    ]
     head = f"Read until version {REMOVAL_VERSION}, with a `DeprecationWarning`:\n\n| retired | now |\n|---|---|"
     return "\n".join([head, *rows])
 
@@ -78,7 +81,7 @@ def _default(item: dataclasses.Field[Any]) -> str:
         return "the current device"
     value = item.default
     if isinstance(value, frozenset):
-        return "{" + ", ".join(sorted(map(str, value))) + "}"
+        return "{" + ", ".join(sorted(map(str, value))) + "}" if value else "set()"
     return str(value) if isinstance(value, torch.dtype) else repr(value)
 
 

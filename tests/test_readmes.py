@@ -1,0 +1,44 @@
+"""The Python samples of every README run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md"))]
+_SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _name(path: Path) -> str:
+    return path.parent.name if path.parent != ROOT else "workspace"
+
+
+@pytest.mark.parametrize("readme", READMES, ids=_name)
+def test_the_samples_of_a_readme_run(readme: Path, tmp_path: Path) -> None:
+    samples = _SAMPLE.findall(readme.read_text(encoding="utf-8"))
+    assert samples, f"{readme.relative_to(ROOT)} has no Python sample"
+    script = tmp_path / "samples.py"
+    script.write_text("\n".join(samples), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "TRT_PROVIDER": "portable"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_things_in_the_readme_are_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = text.index("python -m pip install uv && uv run trtc quickstart")
+    second = text.index("python -m pip install uv && uv run nox -s tests")
+    assert text[:second].count("\n") < 6
+    assert first < second
