@@ -157,7 +157,11 @@ def _weight_slots(
 def _io_tensors(network: INetworkDefinition, structure: Mapping[str, Any]) -> tuple[IOTensor, ...]:
     entries = {tensor["id"]: tensor for tensor in structure["tensors"]}
     inputs = structure["inputs"]
-    host = {id for id, t in zip(inputs, network._inputs, strict=True) if t.is_shape_tensor}
+    host = {
+        tensor_id
+        for tensor_id, source in zip(inputs, network._inputs, strict=True)
+        if source.is_shape_tensor
+    }
     host.update(structure["shape_outputs"])
     aliases = {
         layer["outputs"][0]: layer["inputs"][0]
@@ -165,24 +169,24 @@ def _io_tensors(network: INetworkDefinition, structure: Mapping[str, Any]) -> tu
         if layer["type"] == LayerType.KV_CACHE_UPDATE.name and layer["inputs"][0] in inputs
     }
 
-    def tensor(id: int, is_input: bool) -> IOTensor:
-        entry = entries[id]
+    def tensor(tensor_id: int, is_input: bool) -> IOTensor:
+        entry = entries[tensor_id]
         shape = tuple(entry["shape"])
         names = entry["dimension_names"]
-        source = None if is_input else aliases.get(id)
+        source = None if is_input else aliases.get(tensor_id)
         return IOTensor(
             name=entry["name"],
-            id=id,
+            id=tensor_id,
             dtype=DataType[entry["dtype"]],
             shape=shape,
             is_input=is_input,
-            is_host=id in host,
+            is_host=tensor_id in host,
             dimension_names=tuple(names.get(str(axis), "") for axis in range(len(shape))),
             aliased_input=None if source is None else entries[source]["name"],
         )
 
     outputs = (*structure["outputs"], *structure["shape_outputs"])
-    return (*(tensor(id, True) for id in inputs), *(tensor(id, False) for id in outputs))
+    return (*(tensor(at, True) for at in inputs), *(tensor(at, False) for at in outputs))
 
 
 def _settings(config: IBuilderConfig) -> dict[str, Any]:

@@ -31,8 +31,9 @@ from trt_portable.image import load_image, shape_only_inputs
 from trt_portable.inspector import EngineInspector
 from trt_portable.optimization_profile import Range
 from trt_portable.plan import Plan
-from trt_portable.program import Program, ShapeReport
+from trt_portable.program import Program
 from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
+from trt_portable.shape_report import ShapeReport, report_shapes
 from trt_portable.tactic import TACTICS
 from trt_portable.values import HostValues, Value
 from trt_portable.weight_store import WeightStore
@@ -418,7 +419,7 @@ class ICudaEngine:
                 else torch.empty(shape, dtype=tensor.torch_dtype, device=_META)
                 for at, (tensor, shape) in enumerate(zip(self._inputs, shapes, strict=True))
             ]
-            report = self._shape_program.infer(values)
+            report = report_shapes(self._shape_program, values)
             if len(self._shape_reports) >= _MAX_REMEMBERED_SHAPES:
                 self._shape_reports.clear()
             self._shape_reports[key] = report

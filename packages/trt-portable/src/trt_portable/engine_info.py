@@ -191,7 +191,7 @@ class EngineInfo:
             weight_slots=tuple(WeightSlot.from_json(slot) for slot in data["weight_slots"]),
             stripped=frozenset(data["stripped"]),
             refit=RefitMode(data["refit"]),
-            debug_tensors={tensor: name for tensor, name in data["debug_tensors"]},
+            debug_tensors=dict(data["debug_tensors"]),
             tactic=data["tactic"],
             optimization_level=data["optimization_level"],
             verbosity=ProfilingVerbosity[data["verbosity"]],

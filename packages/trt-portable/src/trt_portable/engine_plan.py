@@ -22,7 +22,8 @@ def is_host_constant(slot: WeightSlot) -> bool:
 
 def strippable(slots: Iterable[WeightSlot]) -> frozenset[str]:
     """Ids of weights that a refit can bring back completely; numbers of shapes always stay."""
-    leave, stay = set(), set()
+    leave: set[str] = set()
+    stay: set[str] = set()
     for slot in slots:
         (leave if slot.refittable and not is_host_constant(slot) else stay).add(slot.weights)
     return frozenset(leave - stay)

@@ -18,7 +18,8 @@ from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
 from trt_portable.observers import LayerTimer, RunObserver
-from trt_portable.program import LayerFailure, ShapeReport
+from trt_portable.program import LayerFailure
+from trt_portable.shape_report import ShapeReport
 from trt_portable.values import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:

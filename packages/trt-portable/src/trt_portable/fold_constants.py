@@ -66,9 +66,9 @@ def fold_constants(
     for layer, entry in zip(layers, entries, strict=True):
         step()
         values = None
-        packed = any(dtypes[id] in PACKED for id in entry["outputs"])
+        packed = any(dtypes[tensor] in PACKED for tensor in entry["outputs"])
         if not packed and _is_candidate(layer, entry, known, is_fixed, keep):
-            values = _compute(layer, entry, [known[id] for id in entry["inputs"]], weights)
+            values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], weights)
         if values is None:
             result.append(entry)
             continue
@@ -76,10 +76,10 @@ def fold_constants(
         if layer.type is LayerType.CONSTANT:
             result.append(entry)
             continue
-        for index, (id, value) in enumerate(zip(entry["outputs"], values, strict=True)):
+        for index, (tensor, value) in enumerate(zip(entry["outputs"], values, strict=True)):
             key = f"{entry['name']}:{len(made)}"
             made[key] = _as_tensor(value)
-            result.append(_constant_entry(entry, index, id, dtypes[id], key, made[key]))
+            result.append(_constant_entry(entry, index, tensor, dtypes[tensor], key, made[key]))
     return Folded(result, made)
 
 
@@ -93,7 +93,7 @@ def _is_candidate(
     if layer._is_random or layer._children() or not keep.isdisjoint(entry["outputs"]):
         return False
     return all(is_fixed(key) for key in entry["weights"].values()) and all(
-        id in known for id in entry["inputs"]
+        tensor in known for tensor in entry["inputs"]
     )
 
 
@@ -137,7 +137,7 @@ def _as_tensor(value: Value) -> torch.Tensor:
 
 
 def _constant_entry(
-    folded: Mapping[str, Any], index: int, id: int, dtype: DataType, key: str, value: torch.Tensor
+    folded: Mapping[str, Any], index: int, tensor: int, dtype: DataType, key: str, value: torch.Tensor
 ) -> dict[str, Any]:
     return {
         "type": LayerType.CONSTANT.name,
@@ -145,7 +145,7 @@ def _constant_entry(
         "metadata": folded["metadata"],
         "num_ranks": 1,
         "inputs": [],
-        "outputs": [id],
+        "outputs": [tensor],
         "attributes": {"shape": list(value.shape)},
         "weights": {"CONSTANT": key},
         "weight_specs": {"CONSTANT": [dtype.name, value.numel()]},

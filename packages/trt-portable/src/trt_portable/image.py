@@ -45,12 +45,14 @@ def load_image(
                 outputs=outputs,
                 compute=layer._compute,
                 output_names=tuple(names[tensor] for tensor in outputs),
+                name=layer.name,
             )
         )
     image = ProgramImage(
         calls=tuple(calls),
         inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
         outputs=tuple(tensor.id for tensor in info.io if not tensor.is_input),
+        visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
         level=info.optimization_level,
     )
     return image, everything

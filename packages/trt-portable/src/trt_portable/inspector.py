@@ -91,8 +91,8 @@ class EngineInspector:
         return {
             "Name": entry["name"],
             "LayerType": entry["type"],
-            "Inputs": [self._tensor(id) for id in entry["inputs"] if id is not None],
-            "Outputs": [self._tensor(id) for id in entry["outputs"]],
+            "Inputs": [self._tensor(tensor) for tensor in entry["inputs"] if tensor is not None],
+            "Outputs": [self._tensor(tensor) for tensor in entry["outputs"]],
             "Parameters": entry["attributes"],
             "Weights": self._weights(entry),
             "TacticName": self._engine._info.tactic,
@@ -107,8 +107,8 @@ class EngineInspector:
             if self._layers[slot.layer] is entry
         }
 
-    def _tensor(self, id: int) -> dict[str, Any]:
-        tensor = self._tensors[id]
+    def _tensor(self, tensor_id: int) -> dict[str, Any]:
+        tensor = self._tensors[tensor_id]
         return {
             "Name": tensor["name"],
             "Dimensions": tensor["shape"],

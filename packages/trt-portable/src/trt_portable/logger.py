@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from trt_portable.enums import PybindEnum
 
@@ -32,12 +32,12 @@ _PREFIX: Final = {
 class ILogger:
     """Interface of a message sink; subclass it, call ``ILogger.__init__`` and define `log`."""
 
-    Severity: ClassVar = Severity
-    INTERNAL_ERROR: ClassVar[Severity] = Severity.INTERNAL_ERROR
-    ERROR: ClassVar[Severity] = Severity.ERROR
-    WARNING: ClassVar[Severity] = Severity.WARNING
-    INFO: ClassVar[Severity] = Severity.INFO
-    VERBOSE: ClassVar[Severity] = Severity.VERBOSE
+    Severity: TypeAlias = Severity
+    INTERNAL_ERROR: ClassVar = Severity.INTERNAL_ERROR
+    ERROR: ClassVar = Severity.ERROR
+    WARNING: ClassVar = Severity.WARNING
+    INFO: ClassVar = Severity.INFO
+    VERBOSE: ClassVar = Severity.VERBOSE
 
     def __init__(self) -> None:
         pass
@@ -66,7 +66,7 @@ class Logger(ILogger):
             return
         stamp = time.strftime("%m/%d/%Y-%H:%M:%S")
         stream = sys.stderr if int(severity) <= int(Severity.ERROR) else sys.stdout
-        print(f"[{stamp}] [TRT] [{_PREFIX[severity]}] {msg}", file=stream)
+        print(f"[{stamp}] [TRT] [{_PREFIX[severity]}] {msg}", file=stream)  # noqa: T201 - it is what this class is for
 
 
 def emit(logger: ILogger | None, severity: Severity, message: str) -> None:
@@ -82,4 +82,4 @@ def emit(logger: ILogger | None, severity: Severity, message: str) -> None:
 def report_callback_failure(where: str, error: Exception) -> None:
     """Says on stderr that an application's callback raised, as TensorRT's bindings do."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"[ERROR] Exception caught in {where}: {error!r}", file=sys.stderr)
+        print(f"[ERROR] Exception caught in {where}: {error!r}", file=sys.stderr)  # noqa: T201 - the logger may be what failed

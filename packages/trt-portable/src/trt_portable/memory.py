@@ -11,7 +11,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -92,11 +92,12 @@ def wrap_address(
     rank = len(shape)
     if rank > MAX_RANK:
         raise ValueError(f"a tensor has at most {MAX_RANK} dimensions, not {rank}")
-    if not address and math.prod(shape):
+    extents: list[Any] = list(shape)
+    if not address and math.prod(extents):
         raise ValueError(f"null address for a tensor of shape {tuple(shape)}")
     code, bits = _ELEMENT_TYPES.get(dtype, _BYTE)
     with _lock:
-        _extents[:rank] = shape
+        _extents[:rank] = extents
         _tensor.data = address
         _tensor.rank = rank
         _device.kind = _DEVICE_KINDS[device.type]

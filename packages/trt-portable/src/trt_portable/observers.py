@@ -31,7 +31,7 @@ class Profiler(IProfiler):
 
     def report_layer_time(self, layer_name: str, ms: float) -> None:
         """Prints the time of one layer, in milliseconds."""
-        print(f"{layer_name}: {ms}ms")
+        print(f"{layer_name}: {ms}ms")  # noqa: T201 - it is what this class is for
 
 
 class IDebugListener:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-import torch
-
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
-from trt_portable.values import HostValues, Value
+from trt_portable.values import Value
 
 if TYPE_CHECKING:
     from trt_portable.layer import ILayer
 
-_ABSENT: Final = 0  # slot of optional inputs that are not connected; always None
+ABSENT: Final = 0  # slot of optional inputs that are not connected; always None
 
 Compute = Callable[[Sequence["Value | None"]], Sequence[Value]]
 
@@ -44,6 +42,7 @@ class LayerCall:
         outputs: Tensor ids.
         compute: What runs; the layer's `_compute` unless a fusion replaced it.
         output_names: Names of the output tensors.
+        name: The layer's name; those of all layers where several were fused.
     """
 
     layer: ILayer
@@ -51,11 +50,7 @@ class LayerCall:
     outputs: tuple[int, ...]
     compute: Compute
     output_names: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The layer's name."""
-        return self.layer.name
+    name: str
 
 
 class Observer(Protocol):
@@ -68,19 +63,6 @@ class Observer(Protocol):
         """A layer ran; outputs in the order of ``call.outputs``."""
 
 
-@dataclass(frozen=True)
-class ShapeReport:
-    """What running a program on shapes alone tells.
-
-    Attributes:
-        outputs: Meta tensors or host values per output; None where the extents depend on data.
-        peak_bytes: Most bytes of values alive at once, inputs and constants left out.
-    """
-
-    outputs: tuple[Value | None, ...]
-    peak_bytes: int
-
-
 class Program:
     """Runs layers in order. Immutable but for constants; any number of threads may run it at once.
 
@@ -88,6 +70,10 @@ class Program:
         calls: Layers in an order in which every input is computed before it is read.
         inputs: Tensor ids that each run provides.
         outputs: Tensor ids that each run returns.
+
+    Attributes:
+        steps: What runs, where from, where to, which slots die then, and the layer behind it.
+        output_slots: Where the outputs are in the end.
     """
 
     def __init__(
@@ -105,19 +91,18 @@ class Program:
         running = [call for call in self.calls if call.layer.type is not LayerType.CONSTANT]
         keep = {slot(tensor) for tensor in outputs} | {at for _, at in self._constants}
         last_use = self._last_uses(running, slot, keep)
-        self._steps = [
+        self.steps = [
             (
                 call.compute,
-                tuple(_ABSENT if tensor is None else slot(tensor) for tensor in call.inputs),
+                tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs),
                 tuple(slot(tensor) for tensor in call.outputs),
                 tuple(last_use.get(index, ())),
                 call,
             )
             for index, call in enumerate(running)
         ]
-        self._output_slots = [slot(tensor) for tensor in outputs]
+        self.output_slots = [slot(tensor) for tensor in outputs]
         self._template: list[Value | None] = [None] * (len(slots) + 1)
-        self._slots: Mapping[int, int] = slots
 
     @staticmethod
     def _last_uses(
@@ -144,6 +129,13 @@ class Program:
                 (template[at],) = call.compute(())
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
+    def start(self, values: Sequence[Value]) -> list[Value | None]:
+        """The slots of a run before its first step: constants and inputs."""
+        slots = self._template.copy()
+        for at, value in zip(self._input_slots, values, strict=True):
+            slots[at] = value
+        return slots
+
     def run(self, values: Sequence[Value]) -> list[Value]:
         """Computes the outputs.
 
@@ -153,20 +145,18 @@ class Program:
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
-        slots = self._template.copy()
-        for at, value in zip(self._input_slots, values, strict=True):
-            slots[at] = value
+        slots = self.start(values)
         call: LayerCall | None = None
         try:
-            for compute, inputs, outputs, dying, call in self._steps:  # noqa: B007
+            for compute, inputs, outputs, dying, call in self.steps:  # noqa: B007
                 results = compute([slots[at] for at in inputs])
                 for at, result in zip(outputs, results):  # noqa: B905
                     slots[at] = result
                 for at in dying:
                     slots[at] = None
         except Exception as error:
-            raise LayerFailure(call.layer.name if call else "", error) from error
-        return [slots[at] for at in self._output_slots]  # type: ignore[misc]
+            raise LayerFailure(call.name if call else "", error) from error
+        return [slots[at] for at in self.output_slots]  # type: ignore[misc]
 
     def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
         """As `run`, telling an observer before and after each layer.
@@ -174,52 +164,16 @@ class Program:
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
-        slots = self._template.copy()
-        for at, value in zip(self._input_slots, values, strict=True):
-            slots[at] = value
-        for compute, inputs, outputs, dying, call in self._steps:
+        slots = self.start(values)
+        for compute, inputs, outputs, dying, call in self.steps:
             observer.before(call)
             try:
                 results = compute([slots[at] for at in inputs])
             except Exception as error:
-                raise LayerFailure(call.layer.name, error) from error
+                raise LayerFailure(call.name, error) from error
             observer.after(call, results)
             for at, result in zip(outputs, results, strict=True):
                 slots[at] = result
             for at in dying:
                 slots[at] = None
-        return [slots[at] for at in self._output_slots]  # type: ignore[misc]
-
-    def infer(self, values: Sequence[Value]) -> ShapeReport:
-        """Runs on meta tensors; what cannot be known without data is None, and so is what follows."""
-        slots = self._template.copy()
-        for at, value in zip(self._input_slots, values, strict=True):
-            slots[at] = value
-        live = peak = 0
-        sizes: dict[int, int] = {}
-        for compute, inputs, outputs, dying, _ in self._steps:
-            operands = [slots[at] for at in inputs]
-            results: Sequence[Value | None] = (None,) * len(outputs)
-            connected = zip(inputs, operands, strict=True)
-            if not any(value is None and at != _ABSENT for at, value in connected):
-                try:
-                    results = compute(operands)
-                except Exception:  # extents that depend on data, by whatever exception
-                    results = (None,) * len(outputs)
-            for at, result in zip(outputs, results, strict=True):
-                slots[at] = result
-                if isinstance(result, torch.Tensor):
-                    sizes[at] = result.nbytes
-                    live += result.nbytes
-            peak = max(peak, live)
-            for at in dying:
-                slots[at] = None
-                live -= sizes.pop(at, 0)
-        return ShapeReport(tuple(slots[at] for at in self._output_slots), peak)
-
-
-def value_shape(value: Value) -> tuple[int, ...]:
-    """The extents of a value as integers."""
-    if isinstance(value, HostValues):
-        return tuple(int(extent) for extent in value.shape)
-    return tuple(value.shape)
+        return [slots[at] for at in self.output_slots]  # type: ignore[misc]

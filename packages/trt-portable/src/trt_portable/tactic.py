@@ -20,12 +20,14 @@ class ProgramImage:
         calls: Layers bound to tensor ids.
         inputs: Ids of the network inputs.
         outputs: Ids of the network outputs.
+        visible: Ids of tensors that something besides the layers reads.
         level: Builder optimization level, 0 to 5.
     """
 
     calls: tuple[LayerCall, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    visible: frozenset[int]
     level: int
 
 
@@ -61,7 +63,7 @@ class Interpret(Tactic):
         """Fuses from level 1 on; at level 0 every layer runs as it stands."""
         calls: Sequence[LayerCall] = image.calls
         if image.level > 0:
-            calls = fuse_linear(calls, image.outputs)
+            calls = fuse_linear(calls, image.visible)
         return Program(calls, image.inputs, image.outputs)
 
 
