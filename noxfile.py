@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -55,7 +56,7 @@ def add_cell(python: str, torch: str) -> None:
 
     def cell(session: nox.Session) -> None:
         session.env.update(TEST_ENVIRONMENT)
-        with session.chdir(session.create_tmp()):  # away from the workspace, whose constraints pin the default cell
+        with session.chdir(tempfile.gettempdir()):  # away from the workspace, whose constraints pin the default cell
             session.install(
                 *(argument for path in PACKAGES for argument in ("-e", str(path))),
                 f"torch=={torch}.*",

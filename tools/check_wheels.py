@@ -88,7 +88,7 @@ def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], 
     constraints = work / "constraints.txt"
     run([*_UV, "venv", "--quiet", "--no-project", "--python", sys.executable, str(home / "env")], work)
     run(
-        [*_UV, "pip", "install", "--quiet", "--no-config", "--python", python, "--constraint", str(constraints)]
+        [*_UV, "pip", "install", "--quiet", "--python", python, "--constraint", str(constraints)]
         + [str(wheels[member]) for member in members]
         + ["--group", f"{home / 'packages' / name / 'pyproject.toml'}:test"],
         work,
