@@ -93,7 +93,7 @@ class _Shapes(nn.Module):
         return (
             x.flatten(),
             torch.cat([x, x], 0),
-            torch.nn.functional.avg_pool1d(x.unsqueeze(0), 3, stride=2).squeeze(0),
+            x[:, 1::3],
             torch.nn.functional.pad(x, (1, 2)),
             x[::2],
             x.new_zeros(torch.sym_max(rows, columns), 1),
