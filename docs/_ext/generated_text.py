@@ -6,6 +6,7 @@ A page holds a line `<!-- generated: NAME -->`; the text of that name takes its 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,8 +18,8 @@ from trt_core import CompilationSettings, Reason
 from trt_core.settings_reader import _INVERTED, _RENAMED, REMOVAL_VERSION
 
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
-_GROUP = re.compile(r"^    (\w+):$")
-_FIELD = re.compile(r"^        (\w+): (.*)$")
+_GROUP = re.compile(r"^([A-Z][\w ]+):$")
+_FIELD = re.compile(r"^    (\w+): (.*)$")
 
 
 def reasons() -> str:
@@ -36,7 +37,7 @@ def reasons() -> str:
 
 def settings() -> str:
     """Returns a table for every group of settings: name, default, meaning."""
-    described = _described_fields(CompilationSettings.__doc__ or "")
+    described = _described_fields(inspect.cleandoc(CompilationSettings.__doc__ or ""))
     defaults = {item.name: _default(item) for item in dataclasses.fields(CompilationSettings)}
     missing = defaults.keys() - {name for group in described.values() for name in group}
     if missing:
@@ -64,14 +65,13 @@ def _described_fields(docstring: str) -> dict[str, dict[str, str]]:
     groups: dict[str, dict[str, str]] = {}
     group = name = ""
     for line in docstring.splitlines():
-        if (match := _GROUP.match(line)) or re.match(r"^    [A-Z][\w ]+:$", line):
-            title = (match.group(1) if match else line.strip()[:-1]).strip()
-            group = group if title == "Attributes" else title
+        if match := _GROUP.match(line):
+            group = group if match.group(1) == "Attributes" else match.group(1)
             name = ""
         elif match := _FIELD.match(line):
             name = match.group(1)
             groups.setdefault(group, {})[name] = match.group(2)
-        elif name and line.startswith(" " * 12):
+        elif name and line.startswith(" " * 8):
             groups[group][name] += " " + line.strip()
     return groups
 
