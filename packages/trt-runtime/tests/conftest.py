@@ -45,9 +45,10 @@ class EngineMaker:
         values: dict[str, Sequence[Sequence[int]]] | None = None,
         name: str = "block",
         returns_tuple: bool | None = None,
+        flags: Sequence[str] = (),
     ) -> TRTModule:
         with trt_core.device_scope(torch.device(self.device)):
-            plan = self._build(define, inputs, outputs, ranges, values or {})
+            plan = self._build(define, inputs, outputs, ranges, values or {}, flags)
         header = PlanHeader.describe(
             plan,
             inputs=inputs,
@@ -67,6 +68,7 @@ class EngineMaker:
         outputs: Sequence[Binding],
         ranges: Sequence[Sequence[Range]] | None,
         values: dict[str, Sequence[Sequence[int]]],
+        flags: Sequence[str],
     ) -> torch.Tensor:
         builder = trt.Builder(provider_logger())
         network = builder.create_network(0)
@@ -78,6 +80,8 @@ class EngineMaker:
             tensor.name = binding.name
             network.mark_output(tensor)
         config = builder.create_builder_config()
+        for flag in flags:
+            config.set_flag(getattr(trt.BuilderFlag, flag))
         if ranges is not None or values:
             profile = builder.create_optimization_profile()
             for binding, shape in zip(inputs, ranges or [], strict=True):

@@ -14,7 +14,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import trt_core
 from trt_core import ExecutionError, InputError, PlanError, trt
 from trt_runtime import ENGINES, Binding, EngineStore, TRTModule
 
@@ -303,26 +302,35 @@ def test_a_header_with_other_output_shapes_is_found_out(static_engine: TRTModule
         TRTModule(changed, static_engine.plan)(torch.ones(2, 3))
 
 
-def _refuse_negative(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    condition = network.add_elementwise(tensors[0], tensors[1], trt.ElementWiseOperation.LESS).get_output(0)
-    network.add_assertion(condition, "left must be less than right")
-    return [network.add_identity(tensors[0]).get_output(0)]
+def test_shapes_that_the_layers_refuse(make_engine: Any) -> None:
+    engine = make_engine(
+        _sum_and_difference,
+        [Binding("a", torch.float32, ("s0",)), Binding("b", torch.float32, ("s1",))],
+        [Binding("total", torch.float32, (None,)), Binding("rest", torch.float32, (None,))],
+        symbols={"s0": (0, 0), "s1": (1, 0)},
+        ranges=[[(1, 2, 4)]] * 2,
+    )
+    assert torch.equal(engine(torch.ones(4), torch.ones(1))[0], torch.full((4,), 2.0))
+    with pytest.raises(InputError, match="cannot compute its output shapes") as caught:
+        engine(torch.ones(4), torch.ones(3))
+    assert "4" in caught.value.why and "3" in caught.value.why
+    assert torch.equal(engine(torch.ones(3), torch.ones(3))[0], torch.full((3,), 2.0))
 
 
 def test_a_failure_quotes_the_provider(make_engine: Any) -> None:
-    engine = make_engine(
-        _refuse_negative,
-        [Binding("x", torch.int32, (1,)), Binding("y", torch.int32, (1,))],
-        [Binding("z", torch.int32, (1,))],
-        ranges=[[(1, 1, 1)]] * 2,
-        values={"x": ((0,), (0,), (9,)), "y": ((0,), (1,), (9,))},
-    )
-    small, large = torch.tensor([1], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
-    assert torch.equal(engine(small, large), small)
-    with pytest.raises(trt_core.TrtError) as caught:
-        engine(large, small)
-    assert "left must be less than right" in str(caught.value)
-    assert torch.equal(engine(small, large), small)
+    values = torch.arange(3, dtype=torch.float32)
+
+    def add_constant(network: Any, tensors: Sequence[Any]) -> list[Any]:
+        weights = trt.Weights(trt.DataType.FLOAT, values.data_ptr(), 3)
+        constant = network.add_constant((3,), weights).get_output(0)
+        return [network.add_elementwise(tensors[0], constant, trt.ElementWiseOperation.SUM).get_output(0)]
+
+    binding = Binding("x", torch.float32, (3,))
+    engine = make_engine(add_constant, [binding], [Binding("y", torch.float32, (3,))], flags=["STRIP_PLAN"])
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="failed while running") as caught:
+            engine(torch.ones(3))
+        assert "refit" in caught.value.why
 
 
 def _replace(header: Any, **changes: Any) -> Any:

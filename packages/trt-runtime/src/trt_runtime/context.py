@@ -93,7 +93,6 @@ class EngineContext:
             pointer = output.data_ptr() or nothing
             if addresses.get(name) != pointer:
                 self._set_address(name, pointer)
-        forget_errors()
         succeeded = native.execute_async_v3(0) if stream is None else self._enqueue(stream)
         if not succeeded:
             self._shapes = None
