@@ -101,7 +101,7 @@ def expand(
     value = with_rank(ctx, ctx.tensor(value), len(sizes))
     extents = shape_of(value)
     symbolic = [1] * (len(sizes) - len(source)) + list(source) if source is not None else list(extents)
-    same = [_is_same(size, extent) for size, extent in zip(sizes, symbolic, strict=True)]
+    same = [is_same_size(size, extent) for size, extent in zip(sizes, symbolic, strict=True)]
     if all(same):
         return value
     # stride 0 repeats; an axis that is 1 only at run time must be repeated as well, which min(extent - 1, 1) decides
@@ -117,7 +117,8 @@ def expand(
     return slice_tensor(ctx, value, [0] * len(sizes), taken, strides)
 
 
-def _is_same(size: Size, extent: int | torch.SymInt) -> bool:
+def is_same_size(size: Size, extent: int | torch.SymInt) -> bool:
+    """Whether two extents are known to be equal; symbolic ones by their expressions."""
     if isinstance(size, int) and isinstance(extent, int):
         return size == extent
     both_symbolic = isinstance(size, torch.SymInt) and isinstance(extent, torch.SymInt)

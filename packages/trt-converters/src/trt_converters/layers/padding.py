@@ -11,6 +11,7 @@ from trt_converters.context import ConversionContext, Operand, Size, dtype_of, r
 from trt_converters.layers.casts import cast
 from trt_converters.layers.movement import concatenate, expand, slice_tensor
 from trt_converters.layers.sizes import combine, dimension
+
 _CARRIERS: Final = {torch.bfloat16: torch.float32, torch.uint8: torch.float32}
 """Types that a sampling slice does not take, and types that hold all their values."""
 

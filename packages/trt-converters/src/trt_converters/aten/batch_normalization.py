@@ -1,0 +1,291 @@
+"""Batch normalization, with running statistics (an affine map) and with those of the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trt_converters.aten.layer_normalization import inverse_root, normalize_layer, per_channel
+from trt_converters.call import Call
+from trt_converters.checks import dtypes, only_results
+from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
+from trt_converters.layers import binary, cast, mean_square, reduce, squeeze, unary, unsqueeze
+from trt_converters.registry import converter
+from trt_core import Reason, Verdict, trt
+from trt_core.dtypes import FLOATS
+
+aten = torch.ops.aten
+
+
+def keeps_statistics(call: Call) -> Verdict | None:
+    """Refuses a call that updates running statistics behind its schema's back."""
+    arguments = call.arguments
+    training = arguments.get("training", arguments.get("use_input_stats", False))
+    if training and arguments["running_mean"] is not None:
+        return Verdict.refuse(Reason.MUTATION, "it updates running statistics; call eval() on the model")
+    return None
+
+
+def has_channels(call: Call) -> Verdict | None:
+    """Refuses inputs without a channel axis of known extent."""
+    shape = call.tensor("input").shape
+    if len(shape) < 2:
+        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"input has rank {len(shape)}, not 2 or more")
+    if not isinstance(shape[1], int):
+        return Verdict.refuse(Reason.DYNAMIC_SHAPE, "the channels of input are symbolic")
+    return None
+
+
+CHECKS = (dtypes("input", FLOATS), has_channels)
+
+
+def affine(ctx: ConversionContext, input: Operand, scale: Operand, shift: Operand) -> Any:
+    """Returns `input * scale + shift` with one coefficient per channel.
+
+    Args:
+        ctx: The context.
+        input: (N, C, ...), floats.
+        scale, shift: (C,), float32.
+
+    Returns:
+        One scale layer where it applies: rank 4 or more, and coefficients that are known.
+    """
+    dtype, rank = dtype_of(input), rank_of(input)
+    scale, shift = cast(ctx, scale, dtype), cast(ctx, shift, dtype)
+    if isinstance(scale, torch.Tensor) and isinstance(shift, torch.Tensor) and rank >= 4:
+        layer = ctx.network.add_scale_nd(
+            ctx.tensor(input),
+            trt.ScaleMode.CHANNEL,
+            shift=ctx.weights(shift),
+            scale=ctx.weights(scale),
+            power=trt.Weights(),
+            channel_axis=1,
+        )
+        return ctx.output(layer)
+    axes = (0, *range(2, rank))
+    product = binary(ctx, "PROD", input, unsqueeze(ctx, scale, axes), "scale")
+    return binary(ctx, "SUM", product, unsqueeze(ctx, shift, axes), "shift")
+
+
+def normalize_with(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    mean: Operand,
+    variance: Operand,
+    eps: float,
+) -> Any:
+    """Normalizes each channel with statistics of shape (C,): one affine map."""
+    mean, variance = cast(ctx, mean, torch.float32), cast(ctx, variance, torch.float32)
+    weight = None if weight is None else cast(ctx, weight, torch.float32)
+    bias = None if bias is None else cast(ctx, bias, torch.float32)
+    if all(part is None or isinstance(part, torch.Tensor) for part in (weight, bias, mean, variance)):
+        scale = (variance + eps).rsqrt() * (1.0 if weight is None else weight)
+        return affine(ctx, input, scale, (0.0 if bias is None else bias) - mean * scale)
+    scale = inverse_root(ctx, variance, eps)
+    scale = scale if weight is None else binary(ctx, "PROD", scale, weight)
+    offset = binary(ctx, "PROD", mean, scale)
+    shift = unary(ctx, "NEG", offset) if bias is None else binary(ctx, "SUB", bias, offset)
+    return affine(ctx, input, scale, shift)
+
+
+def batch_statistics(ctx: ConversionContext, input: Operand) -> tuple[Any, Any, Any]:
+    """Returns the centered input, the mean and the biased variance over all axes but the channels', in float32.
+
+    The statistics keep the reduced axes.
+    """
+    axes = (0, *range(2, rank_of(input)))
+    value = cast(ctx, input, torch.float32)
+    mean = reduce(ctx, "AVG", value, axes, True)
+    centered = binary(ctx, "SUB", value, mean, "center")
+    return centered, mean, mean_square(ctx, centered, axes)
+
+
+def normalize_batch(
+    ctx: ConversionContext, input: Operand, weight: Operand | None, bias: Operand | None, eps: float
+) -> tuple[Any, Any, Any, Any]:
+    """Normalizes each channel with the statistics of the batch.
+
+    Returns:
+        The result; mean, inverse deviation and biased variance of the channels, each (C,), float32.
+    """
+    rank = rank_of(input)
+    axes = (0, *range(2, rank))
+    centered, mean, variance = batch_statistics(ctx, input)
+    inverse = inverse_root(ctx, variance, eps)
+    result = binary(ctx, "PROD", centered, inverse, "normalize")
+    for operation, part in (("PROD", weight), ("SUM", bias)):
+        if part is not None:
+            result = binary(ctx, operation, result, unsqueeze(ctx, cast(ctx, part, torch.float32), axes))
+    flat = [squeeze(ctx, part, axes) for part in (mean, inverse, variance)]
+    return cast(ctx, result, dtype_of(input)), flat[0], flat[1], flat[2]
+
+
+def _batch_norm(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    training: bool,
+    eps: float,
+) -> tuple[Any, Any, Any]:
+    if training or running_mean is None:
+        result, mean, inverse, _ = normalize_batch(ctx, input, weight, bias, eps)
+        return result, mean, inverse
+    return normalize_with(ctx, input, weight, bias, running_mean, running_var, eps), None, None
+
+
+@converter(aten.batch_norm.default, checks=(*CHECKS, keeps_statistics))
+def aten_batch_norm(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor"""  # noqa: E501
+    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, training, eps)[0]
+
+
+def statistics_in_float32(call: Call) -> Verdict | None:
+    """Refuses saved statistics of another type than the layers compute them in."""
+    for index, item in enumerate(call.result[1:], start=1):
+        if call.uses(index) and item.dtype is not torch.float32:
+            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"item {index} of the result is {item.dtype}")
+    return None
+
+
+@converter(aten.native_batch_norm.default, checks=(*CHECKS, keeps_statistics, statistics_in_float32))
+def aten_native_batch_norm(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any]:
+    """native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
+    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, training, eps)
+
+
+@converter(aten._native_batch_norm_legit.no_stats, checks=(*CHECKS, statistics_in_float32))
+def aten__native_batch_norm_legit_no_stats(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any]:
+    """_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
+    return _batch_norm(ctx, input, weight, bias, None, None, True, eps)
+
+
+@converter(aten._native_batch_norm_legit_no_training.default, checks=(*CHECKS, only_results(0)))
+def aten__native_batch_norm_legit_no_training(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand,
+    running_var: Operand,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, None, None]:
+    """_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
+    return normalize_with(ctx, input, weight, bias, running_mean, running_var, eps), None, None
+
+
+@converter(aten._batch_norm_no_update.default, checks=(*CHECKS, only_results(0)))
+def aten__batch_norm_no_update(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, None, None, None]:
+    """_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
+    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, False, eps)[0], None, None, None
+
+
+@converter(aten._native_batch_norm_legit_functional.default, checks=(*CHECKS, statistics_in_float32))
+def aten__native_batch_norm_legit_functional(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand,
+    running_var: Operand,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any, Any, Any]:
+    """_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)"""  # noqa: E501
+    if not training:
+        result = normalize_with(ctx, input, weight, bias, running_mean, running_var, eps)
+        return result, None, None, running_mean, running_var
+    result, mean, inverse, variance = normalize_batch(ctx, input, weight, bias, eps)
+    shape = ctx.symbolic_shape("input")
+    count = ctx.size(_product([extent for axis, extent in enumerate(shape) if axis != 1]))
+    if isinstance(count, int):
+        correction: Any = torch.tensor([count / max(count - 1, 1)])
+    else:
+        total = cast(ctx, count, torch.float32)
+        correction = binary(ctx, "DIV", total, binary(ctx, "SUB", total, torch.ones(())))
+    unbiased = binary(ctx, "PROD", variance, correction, "unbiased")
+    return (
+        result,
+        mean,
+        inverse,
+        _moving(ctx, running_mean, mean, momentum),
+        _moving(ctx, running_var, unbiased, momentum),
+    )
+
+
+def _product(extents: list[Any]) -> Any:
+    total: Any = 1
+    for extent in extents:
+        total = total * extent
+    return total
+
+
+def _moving(ctx: ConversionContext, running: Operand, current: Operand, momentum: float) -> Any:
+    dtype = dtype_of(running)
+    kept = binary(ctx, "PROD", cast(ctx, running, torch.float32), torch.tensor(1 - momentum))
+    return cast(ctx, binary(ctx, "SUM", kept, binary(ctx, "PROD", current, torch.tensor(momentum))), dtype)
+
+
+@converter(aten.instance_norm.default, checks=(*CHECKS, keeps_statistics))
+def aten_instance_norm(
+    ctx: ConversionContext,
+    input: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor"""  # noqa: E501
+    if not use_input_stats:
+        return normalize_with(ctx, input, weight, bias, running_mean, running_var, eps)
+    axes = range(2, rank_of(input))
+    return normalize_layer(ctx, input, axes, *per_channel(ctx, input, weight, bias), eps)
