@@ -1,0 +1,54 @@
+"""Partitioning: which part of a graph runs in engines, which in PyTorch, and the report that says why."""
+
+from __future__ import annotations
+
+from trt_partition.boundaries import Boundaries, Boundary, find_boundaries
+from trt_partition.bridges import Bridge
+from trt_partition.completeness import find_obstacles
+from trt_partition.converter_support import get_graph_converter_support
+from trt_partition.module_names import require_known_modules
+from trt_partition.plan import Block, BlockKind, PartitionPlan
+from trt_partition.planner import make_plan
+from trt_partition.recommendations import Recommendation
+from trt_partition.report import BlockReport, NodeReport, PartitionReport, Transition
+from trt_partition.report_builder import make_report
+from trt_partition.report_diff import NodeChange, ReportDiff, diff_reports
+from trt_partition.report_file import save_report, write_report
+from trt_partition.split import split_into_blocks
+from trt_partition.support import ExcludingSupport, OperatorSupport, compose_support
+from trt_partition.sweep import Sweep, SweepPoint
+from trt_partition.values import Group, NumberSpec, TensorSpec
+
+__all__ = [
+    "Block",
+    "BlockKind",
+    "BlockReport",
+    "Boundaries",
+    "Boundary",
+    "Bridge",
+    "ExcludingSupport",
+    "Group",
+    "NodeChange",
+    "NodeReport",
+    "NumberSpec",
+    "OperatorSupport",
+    "PartitionPlan",
+    "PartitionReport",
+    "Recommendation",
+    "ReportDiff",
+    "Sweep",
+    "SweepPoint",
+    "TensorSpec",
+    "Transition",
+    "compose_support",
+    "diff_reports",
+    "find_boundaries",
+    "find_obstacles",
+    "get_graph_converter_support",
+    "make_plan",
+    "make_report",
+    "require_known_modules",
+    "save_report",
+    "split_into_blocks",
+    "write_report",
+]

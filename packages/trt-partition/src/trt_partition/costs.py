@@ -1,0 +1,108 @@
+"""Estimates of the work of a node: floating-point operations, counted as in papers (a multiply-add is two)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from trt_partition.computation import counts_as_computation
+
+Extent = Callable[[Any], int]
+"""Turns an extent, symbolic or not, into the int that engines are tuned for."""
+
+
+def estimate_flops(node: fx.Node, extent: Extent) -> int:
+    """Returns the floating-point operations of a `call_function` node.
+
+    Products, convolutions and attention are counted exactly; what else computes counts one operation for each element
+    that it reads or returns, whichever are more.
+
+    Args:
+        node: A node with `meta["val"]`.
+        extent: How symbolic extents are evaluated.
+    """
+    if not counts_as_computation(node):
+        return 0
+    outputs = _tensors(node.meta.get("val"))
+    if not outputs:
+        return 0
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        formula = _FORMULAS.get(target._schema.name.split("::")[-1])
+        operands = [_shape(argument, extent) for argument in node.args]
+        shapes = [shape for shape in operands if shape is not None]
+        if formula is not None and len(shapes) >= 2:
+            return formula(node, shapes, [extent(size) for size in outputs[0].shape])
+    elements = [math.prod(extent(size) for size in value.shape) for value in outputs]
+    for operand in node.all_input_nodes:
+        if isinstance(operand.meta.get("val"), torch.Tensor) and operand.op != "get_attr":
+            elements.append(math.prod(extent(size) for size in operand.meta["val"].shape))
+    return max(elements)
+
+
+def _shape(argument: Any, extent: Extent) -> list[int] | None:
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+    return [extent(size) for size in value.shape] if isinstance(value, torch.Tensor) else None
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _product(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
+    """`output[..., m, n] += left[..., m, k] * right[..., k, n]`."""
+    return 2 * math.prod(output) * (shapes[0][-1] if shapes[0] else 1)
+
+
+def _biased_product(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
+    return 2 * math.prod(output) * (shapes[1][-1] if len(shapes) > 1 and shapes[1] else 1)
+
+
+def _convolution(node: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
+    """Each output element takes one multiply-add per weight of its channel; transposed, each input element does."""
+    image, weight = shapes[0], shapes[1]
+    name = getattr(node.target, "__name__", str(node.target))
+    transposed = "transpose" in name or (len(node.args) > 6 and node.args[6] is True)
+    per_element = math.prod(weight[1:])
+    return 2 * (math.prod(image) if transposed else math.prod(output)) * per_element
+
+
+def _attention(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
+    """Scores `query @ key^T`, then `scores @ value`."""
+    query, key = shapes[0], shapes[1]
+    scores = math.prod(query[:-1]) * key[-2]
+    return 2 * scores * query[-1] + 2 * scores * output[-1]
+
+
+_FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], int]]] = {
+    **dict.fromkeys(("mm", "bmm", "matmul", "mv", "dot", "linear", "_int_mm"), _product),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), _biased_product),
+    **dict.fromkeys(
+        (
+            "convolution",
+            "_convolution",
+            "conv1d",
+            "conv2d",
+            "conv3d",
+            "conv_transpose1d",
+            "conv_transpose2d",
+            "conv_transpose3d",
+        ),
+        _convolution,
+    ),
+    **dict.fromkeys(
+        (
+            "scaled_dot_product_attention",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+        ),
+        _attention,
+    ),
+}

@@ -1,0 +1,247 @@
+"""The partition report: what dry runs, compiles and `torch.compile` say about a graph, as data.
+
+Text, JSON and HTML are renderings of it; see `report_text`, `report_json` and `report_html`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from trt_core import Verdict
+from trt_partition.bridges import Bridge
+from trt_partition.plan import BlockKind
+from trt_partition.recommendations import Recommendation, recommend
+from trt_partition.sweep import Sweep
+from trt_partition.values import Group, NumberSpec, TensorSpec
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One `call_function` node.
+
+    Attributes:
+        op: Name of the operator, `torch.ops.aten.relu.default`.
+        name: Name of the node.
+        location: Module path and node name, `encoder.layer.0/relu_1`.
+        block: Name of its block; empty for numbers that only the outputs of the model need.
+        inputs: Names of the `call_function` nodes whose results it takes.
+        is_convertible: Whether an engine could run the node.
+        verdict: Why it runs in PyTorch, or the verdict of support when it runs in an engine.
+        flops: Estimated floating-point operations at the opt shapes.
+    """
+
+    op: str
+    name: str
+    location: str
+    block: str
+    inputs: tuple[str, ...]
+    is_convertible: bool
+    verdict: Verdict
+    flops: int
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """An engine, or a block that runs in PyTorch.
+
+    Attributes:
+        name: Name of the submodule, `_run_on_acc_0`.
+        kind: Where it runs.
+        operators: Number of `call_function` nodes.
+        computations: Operators among them that `min_block_size` counts.
+        operators_by_kind: Number of nodes by operator name, most first.
+        inputs: What the block takes.
+        outputs: What it returns.
+        parameters: Number of elements of the parameters, buffers and constants that it uses.
+        parameter_bytes: Their bytes.
+        flops: Estimated floating-point operations at the opt shapes.
+        memory_bytes: Bytes that the block reads and writes at least once at the opt shapes: inputs, outputs and
+            parameters.
+        nodes: Names of the nodes, in graph order.
+    """
+
+    name: str
+    kind: BlockKind
+    operators: int
+    computations: int
+    operators_by_kind: Mapping[str, int]
+    inputs: tuple[TensorSpec | NumberSpec, ...]
+    outputs: tuple[TensorSpec | NumberSpec, ...]
+    parameters: int
+    parameter_bytes: int
+    flops: int
+    memory_bytes: int
+    nodes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operators_by_kind", MappingProxyType(dict(self.operators_by_kind)))
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Values that pass from one place to another.
+
+    Attributes:
+        source: Block that makes them, or `inputs` for the inputs of the model.
+        target: Block that takes them, or `outputs` for the outputs of the model.
+        tensors: How many values pass.
+        bytes: Their bytes at the opt shapes.
+    """
+
+    source: str
+    target: str
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What a partition plan makes of a graph.
+
+    Attributes:
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
+        nodes: Every `call_function` node, in graph order.
+        blocks: Every block, in topological order.
+        edges: What passes between blocks, inputs and outputs of the model.
+        min_block_size: Size asked for, possibly infinite.
+        settings: Settings as JSON values.
+        settings_text: Settings on one line.
+        sweep: What other sizes would give.
+        bridge: The operator whose support would merge the most engines, or None.
+    """
+
+    inputs: Group
+    outputs: Group
+    nodes: tuple[NodeReport, ...]
+    blocks: tuple[BlockReport, ...]
+    edges: tuple[Transition, ...]
+    min_block_size: int | float
+    settings: Mapping[str, Any]
+    settings_text: str
+    sweep: Sweep = field(default_factory=Sweep)
+    bridge: Bridge | None = None
+
+    @property
+    def total_operators(self) -> int:
+        """Number of `call_function` nodes in the graph."""
+        return len(self.nodes)
+
+    @cached_property
+    def supported_operators(self) -> int:
+        """Number of nodes that engines could run, whether or not they do."""
+        return sum(node.is_convertible for node in self.nodes)
+
+    @property
+    def coverage(self) -> float:
+        """Supported operators over all operators, 0 to 1; 1 for a graph without operators."""
+        return self.supported_operators / self.total_operators if self.nodes else 1.0
+
+    @cached_property
+    def engines(self) -> tuple[BlockReport, ...]:
+        """The blocks that are engines."""
+        return tuple(block for block in self.blocks if block.kind is BlockKind.ENGINE)
+
+    @cached_property
+    def torch_nodes(self) -> tuple[NodeReport, ...]:
+        """The nodes that run in PyTorch; the verdict of each says why."""
+        return tuple(node for node in self.nodes if not node.verdict.supported)
+
+    @cached_property
+    def unsupported(self) -> Mapping[str, int]:
+        """How often each operator is refused, by name, most first."""
+        return count_names(node.op for node in self.nodes if not node.is_convertible)
+
+    @cached_property
+    def transitions(self) -> tuple[Transition, ...]:
+        """What passes between PyTorch blocks and engines."""
+        kinds = {block.name: block.kind for block in self.blocks}
+        return tuple(
+            edge
+            for edge in self.edges
+            if edge.source in kinds and edge.target in kinds and kinds[edge.source] is not kinds[edge.target]
+        )
+
+    @cached_property
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """Values of `min_block_size` worth knowing, with the number of engines that each gives."""
+        return recommend(self.sweep, self.min_block_size, len(self.engines))
+
+    def with_verdicts(self, verdicts: Mapping[str, Verdict]) -> PartitionReport:
+        """Returns the report after blocks failed to build: they run in PyTorch, under the name that they have.
+
+        Args:
+            verdicts: Refusals by node name. An engine that holds any of the nodes becomes a PyTorch block; its other
+                nodes get the reason of the first one.
+
+        Raises:
+            KeyError: The report has no such node.
+        """
+        home = {node.name: node.block for node in self.nodes}
+        failed: dict[str, tuple[str, Verdict]] = {}
+        engines = {engine.name for engine in self.engines}
+        for name, verdict in verdicts.items():
+            if home[name] in engines and not verdict.supported:
+                failed.setdefault(home[name], (name, verdict))
+        nodes = tuple(_after_failure(node, verdicts.get(node.name), failed.get(node.block)) for node in self.nodes)
+        blocks = tuple(
+            dataclasses.replace(block, kind=BlockKind.TORCH) if block.name in failed else block for block in self.blocks
+        )
+        return dataclasses.replace(self, nodes=nodes, blocks=blocks)
+
+    def to_text(self) -> str:
+        """Returns the report as text."""
+        from trt_partition.report_text import render_text
+
+        return render_text(self)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Returns the report as JSON, see `report_json.schema`."""
+        from trt_partition.report_json import render_json
+
+        return render_json(self, indent)
+
+    @staticmethod
+    def from_json(text: str) -> PartitionReport:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PartitionError: The text is no report, or one of a later version.
+        """
+        from trt_partition.report_json import parse_json
+
+        return parse_json(text)
+
+    def to_html(self, *, title: str = "Partition report", reasons: str = "reasons.html") -> str:
+        """Returns the report as one HTML page that needs no other file.
+
+        Args:
+            title: Heading of the page.
+            reasons: Where the page about reason codes is, for links.
+        """
+        from trt_partition.report_html import render_html
+
+        return render_html(self, title=title, reasons=reasons)
+
+
+def count_names(names: Iterable[str]) -> Mapping[str, int]:
+    """Returns how often each name occurs, most first, then by name."""
+    ordered = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))
+    return MappingProxyType(dict(ordered))
+
+
+def _after_failure(node: NodeReport, own: Verdict | None, cause: tuple[str, Verdict] | None) -> NodeReport:
+    if own is not None and not own.supported:
+        return dataclasses.replace(node, is_convertible=False, verdict=own)
+    if cause is None:
+        return node
+    name, verdict = cause
+    assert verdict.reason is not None
+    message = f"its block runs in PyTorch because of `{name}`: {verdict.message}"
+    return dataclasses.replace(node, verdict=Verdict.refuse(verdict.reason, message))

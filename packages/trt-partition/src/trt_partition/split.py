@@ -1,0 +1,172 @@
+"""Splits a graph into the blocks of a plan: one child module per block, and a root graph that calls them."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_partition.boundaries import Boundary, find_boundaries
+from trt_partition.effects import Effect, effect_of
+from trt_partition.plan import PartitionPlan
+from trt_partition.sizes import SIZE_OPERATOR, Place, axis_of, is_constant
+
+
+def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.GraphModule:
+    """Splits a graph as a plan says. The given graph stays as it is; parameters are shared, not copied.
+
+    Args:
+        graph_module: The graph that the plan was made for.
+        plan: What `make_plan` returned.
+
+    Returns:
+        A module that is called like the given one. Its children are graph modules by block name, in topological
+        order. Each takes tensors as positional arguments, in the order of the graph, and returns a tensor, or a tuple
+        of them unless it is exactly one. Parameters and constants are attributes of the children that use them, under
+        the names they had. Sizes are computed in every block that needs them; a PyTorch block takes a number only
+        where no shape tells it. Nodes keep their names and metadata.
+
+    Raises:
+        PartitionError: The plan was made for another graph.
+    """
+    boundaries = find_boundaries(graph_module, plan)
+    nodes = {node.name: node for node in graph_module.graph.nodes}
+    owner = torch.nn.Module()
+    root = _GraphWriter(graph_module, boundaries.root.readings)
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            root.copy(node)
+    for block in plan.blocks:
+        boundary = boundaries.blocks[block.name]
+        members = [nodes[name] for name in block.nodes if nodes[name] not in boundaries.sizes]
+        child = _write_child(graph_module, block.name, members, boundary)
+        owner.add_module(block.name, child)
+        root.call(block.name, boundary)
+    root.write_output(graph_module.graph.output_node())
+    codegen = getattr(graph_module.graph, "_codegen", None)
+    if codegen is not None:
+        root.graph.set_codegen(copy.deepcopy(codegen))
+    _share_attributes(graph_module, owner, root.graph)
+    result = fx.GraphModule(owner, root.graph, class_name=type(graph_module).__name__)
+    result.meta.update(graph_module.meta)
+    result.train(graph_module.training)
+    result.graph.lint()
+    return result
+
+
+def _write_child(graph_module: fx.GraphModule, name: str, members: list[fx.Node], boundary: Boundary) -> fx.GraphModule:
+    writer = _GraphWriter(graph_module, boundary.readings)
+    for node in boundary.inputs:
+        writer.take(node)
+    for node in members:
+        writer.copy(node)
+    outputs = tuple(writer.copies[node] for node in boundary.outputs)
+    writer.graph.output(outputs[0] if len(outputs) == 1 else outputs)
+    child = fx.GraphModule(graph_module, writer.graph, class_name=name)
+    if any(effect_of(node) is not Effect.NONE for node in members):
+        child.__dict__["_is_impure"] = True  # keeps dead code elimination from dropping a call whose result nobody uses
+    child.train(graph_module.training)
+    child.graph.lint()
+    return child
+
+
+@dataclass
+class _GraphWriter:
+    """Writes nodes of one graph into a new one, with the sizes and attributes that they need.
+
+    Attributes:
+        source: Owner of the graph that is read.
+        readings: Where sizes are read instead of where the source reads them.
+        copies: New nodes by source node.
+    """
+
+    source: fx.GraphModule
+    readings: Mapping[fx.Node, Place]
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    copies: dict[fx.Node, Any] = field(default_factory=dict)
+
+    def take(self, node: fx.Node) -> None:
+        """Makes a node of the source an input."""
+        placeholder = self.graph.create_node("placeholder", node.name, name=node.name)
+        placeholder.meta = copy.copy(node.meta)
+        self.copies[node] = placeholder
+
+    def copy(self, node: fx.Node) -> None:
+        """Copies a node, behind whatever it needs that belongs to no block."""
+        for operand in node.all_input_nodes:
+            self._provide(operand)
+        self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+
+    def call(self, name: str, boundary: Boundary) -> None:
+        """Calls a child and unpacks its results."""
+        arguments = tuple(self.copies[node] for node in boundary.inputs)
+        call = self.graph.create_node("call_module", name, arguments, name=name)
+        values = tuple(node.meta.get("val") for node in boundary.outputs)
+        if len(values) == 1:
+            call.meta["val"] = values[0]
+            self.copies[boundary.outputs[0]] = call
+            return
+        call.meta["val"] = values
+        for position, node in enumerate(boundary.outputs):
+            result = self.graph.create_node("call_function", operator.getitem, (call, position), name=node.name)
+            result.meta = copy.copy(node.meta)
+            self.copies[node] = result
+
+    def write_output(self, node: fx.Node) -> None:
+        """Copies the output node of the source."""
+        for operand in node.all_input_nodes:
+            self._provide(operand)
+        self.graph.node_copy(node, self.copies.__getitem__)
+
+    def _provide(self, node: fx.Node) -> None:
+        """Makes sure that a size, a constant or an attribute has been written; everything else is there already."""
+        pending = [node]
+        while pending:
+            current = pending[-1]
+            if current in self.copies:
+                pending.pop()
+            elif current in self.readings:
+                self._read_size(current)
+            elif current.op == "get_attr":
+                self.copies[current] = self.graph.node_copy(current)
+            elif is_constant(current.meta.get("val")):
+                self.copies[current] = current.meta["val"]
+            else:
+                missing = [operand for operand in current.all_input_nodes if operand not in self.copies]
+                if missing:
+                    pending.extend(missing)
+                else:
+                    self.copies[current] = self.graph.node_copy(current, self.copies.__getitem__)
+
+    def _read_size(self, node: fx.Node) -> None:
+        tensor, axis = self.readings[node]
+        if axis_of(node) == axis and node.args[0] is tensor:
+            self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+            return
+        reading = self.graph.create_node("call_function", SIZE_OPERATOR, (self.copies[tensor], axis), name=node.name)
+        reading.meta = copy.copy(node.meta)
+        self.copies[node] = reading
+
+
+def _share_attributes(source: fx.GraphModule, target: torch.nn.Module, graph: fx.Graph) -> None:
+    """Gives the root module what its own graph names: parameters and constants that the model returns as they are."""
+    for node in graph.nodes:
+        if node.op != "get_attr":
+            continue
+        *path, name = str(node.target).split(".")
+        holder, origin = target, source
+        for part in path:
+            origin = getattr(origin, part)
+            if not hasattr(holder, part):
+                holder.add_module(part, torch.nn.Module())
+            holder = getattr(holder, part)
+        value = getattr(origin, name)
+        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+            holder.register_buffer(name, value)
+        else:
+            setattr(holder, name, value)

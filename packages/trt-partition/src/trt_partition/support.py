@@ -1,0 +1,153 @@
+"""The protocol that a partitioner asks, and the wrappers that put every rule of ours around a support check.
+
+A support check stays one function on one node. What holds for all of them (settings that keep operators in PyTorch,
+nodes that no engine may hold, exceptions that must not escape) is composed around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from trt_core import CompilationSettings, Reason, Verdict, operator_name
+from trt_core.operators import packet_name
+from trt_core.provenance import source_line
+from trt_partition.effects import Effect, draws_random_numbers, effect_of
+from trt_partition.module_names import matching_module
+from trt_partition.sizes import is_number
+
+
+class OperatorSupport(Protocol):
+    """Says whether a node can run in an engine. Total: it never raises, any doubt is a refusal."""
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns the verdict of a `call_function` node."""
+        ...
+
+
+@dataclass(frozen=True)
+class SafeSupport:
+    """Turns an exception of the wrapped check into `Reason.CHECK_FAILED`, and adds source lines to refusals."""
+
+    inner: OperatorSupport
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns the wrapped verdict; never raises."""
+        try:
+            verdict = self.inner.verdict(node)
+        except Exception as error:
+            verdict = Verdict.refuse(Reason.CHECK_FAILED, f"{type(error).__name__}: {error}")
+        if not isinstance(verdict, Verdict):
+            verdict = Verdict.refuse(Reason.CHECK_FAILED, f"the check returned {verdict!r}, not a Verdict")
+        if verdict.supported or verdict.source:
+            return verdict
+        return dataclasses.replace(verdict, source=source_line(node))
+
+
+@dataclass(frozen=True)
+class ForcedOperators:
+    """Refuses the operators that `torch_executed_ops` names, by overload or by packet."""
+
+    inner: OperatorSupport
+    names: frozenset[str]
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns `FORCED_OPERATOR` for a listed operator, else the wrapped verdict."""
+        name = operator_name(node.target)
+        for spelling in (name, packet_name(name)):
+            if spelling in self.names:
+                return Verdict.refuse(Reason.FORCED_OPERATOR, f"torch_executed_ops lists {spelling}")
+        return self.inner.verdict(node)
+
+
+@dataclass(frozen=True)
+class ForcedModules:
+    """Refuses nodes of the modules that `torch_executed_modules` names, by path or by class."""
+
+    inner: OperatorSupport
+    names: frozenset[str]
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns `FORCED_MODULE` for a node of a listed module, else the wrapped verdict."""
+        name = matching_module(node, self.names)
+        if name:
+            return Verdict.refuse(Reason.FORCED_MODULE, f"torch_executed_modules lists {name}")
+        return self.inner.verdict(node)
+
+
+@dataclass(frozen=True)
+class EngineFit:
+    """Refuses what no engine may hold: mutations, side effects, randomness, control flow, results that are not data."""
+
+    inner: OperatorSupport
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns the structural refusal of a node, else the wrapped verdict."""
+        refusal = _structural_refusal(node)
+        return self.inner.verdict(node) if refusal is None else refusal
+
+
+@dataclass(frozen=True)
+class ExcludingSupport:
+    """Refuses single nodes by name: those whose conversion or build failed before.
+
+    Attributes:
+        inner: The wrapped check.
+        excluded: Refusals by node name.
+    """
+
+    inner: OperatorSupport
+    excluded: Mapping[str, Verdict] = field(default_factory=dict)
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns the recorded refusal of an excluded node, else the wrapped verdict."""
+        refusal = self.excluded.get(node.name)
+        return self.inner.verdict(node) if refusal is None else refusal
+
+
+def compose_support(support: OperatorSupport, settings: CompilationSettings) -> OperatorSupport:
+    """Puts the rules of the settings and of engines around a support check.
+
+    The order decides which reason a node gets: what the user asked for comes first, then what no engine may hold, then
+    the check itself.
+    """
+    composed: OperatorSupport = EngineFit(support)
+    if settings.torch_executed_modules:
+        composed = ForcedModules(composed, settings.torch_executed_modules)
+    if settings.torch_executed_ops:
+        composed = ForcedOperators(composed, settings.torch_executed_ops)
+    return SafeSupport(composed)
+
+
+def _structural_refusal(node: fx.Node) -> Verdict | None:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return Verdict.refuse(Reason.HIGHER_ORDER)
+    effect = effect_of(node)
+    if effect is Effect.MUTATION:
+        return Verdict.refuse(Reason.MUTATION)
+    if effect is Effect.ORDERED:
+        what = "it draws random numbers" if draws_random_numbers(node) else "it acts without returning a result"
+        return Verdict.refuse(Reason.SIDE_EFFECT, what)
+    value = node.meta.get("val")
+    if not _is_data(value):
+        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(value)}")
+    for operand in node.all_input_nodes:
+        if not _is_data(operand.meta.get("val")):
+            described = _describe(operand.meta.get("val"))
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"its operand `{operand.name}` is {described}")
+    return None
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(item is None or _is_data(item) for item in value)
+    return isinstance(value, torch.Tensor) or is_number(value)
+
+
+def _describe(value: Any) -> str:
+    return "nothing that is known" if value is None else f"a {type(value).__name__}"
