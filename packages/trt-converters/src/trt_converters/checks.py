@@ -180,5 +180,6 @@ def computable(call: Call) -> Verdict | None:
     """Refuses tensors of types that networks move and cast but do not compute with: int8, uint8 and float8."""
     for tensor in call.tensors():
         if tensor.dtype not in COMPUTABLE:
-            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT does not compute with {dtype_name(tensor.dtype)}")
+            name = dtype_name(tensor.dtype)
+            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT does not compute with {name}")
     return None

@@ -109,5 +109,7 @@ def aten_angle(ctx: ConversionContext, self: Operand) -> Any:
     """angle(Tensor self) -> Tensor"""
     dtype = ctx.result_dtype
     value = cast(ctx, self, dtype)
-    real = select(ctx, binary(ctx, "LESS", value, 0.0), torch.tensor(torch.pi, dtype=dtype), torch.zeros((), dtype=dtype))
+    real = select(
+        ctx, binary(ctx, "LESS", value, 0.0), torch.tensor(torch.pi, dtype=dtype), torch.zeros((), dtype=dtype)
+    )
     return select(ctx, unary(ctx, "ISNAN", value), value, real)
