@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
             start = time.monotonic()
             try:
                 line = check(name, known, wheels, work)
-            except CheckError as error:
+            except (CheckError, OSError) as error:
                 return False, f"{name}: FAILED\n{error}"
             return True, f"{name}: {line} ({time.monotonic() - start:.0f} s with installation)"
 
