@@ -54,9 +54,11 @@ def test_the_engine_runs_in_order_with_the_current_stream(doubling: TRTModule) -
 
 def test_contexts_belong_to_streams(doubling: TRTModule) -> None:
     x = torch.randn(8, 256, device="cuda")
-    doubling(x)
-    with torch.cuda.stream(torch.cuda.Stream()):
+    side = torch.cuda.Stream()
+    for _ in range(2):
         doubling(x)
+        with torch.cuda.stream(side):
+            doubling(x)
     loaded = ENGINES.engine_for(doubling.plan, doubling.header.text, x.device)
     assert [len(free) for free in loaded._free.values()] == [1, 1]
 
@@ -122,7 +124,7 @@ def test_saved_and_loaded(doubling: TRTModule, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(256, 256).cuda(), doubling)
     x = torch.randn(16, 256, device="cuda")
     batch: Any = torch.export.Dim("batch", min=1, max=4096)
-    save(model, tmp_path / "model.pt2", arg_inputs=(x,), dynamic_shapes=(({0: batch},),))
+    save(model, tmp_path / "model.pt2", arg_inputs=(x,), dynamic_shapes=({0: batch},))
     loaded = load(tmp_path / "model.pt2")
     with torch.no_grad():
         for rows in (1, 300):

@@ -43,8 +43,11 @@ class EngineContext:
                 why=take_errors(),
                 hint="free device memory, or run fewer engines at a time",
             )
-        self._engine = engine
         self._native = native
+        # Parts of the engine, not the engine: it keeps its contexts, and must be freed with its last user.
+        self._header = engine.header
+        self._host_inputs = engine.host_inputs
+        self._dynamic_inputs = engine.dynamic_inputs
         self._device = engine.device
         self._misaligned = CUDA_ALIGNMENT - 1 if engine.device.type == "cuda" else 0
         self._inputs = [(binding.name, binding.dtype) for binding in engine.header.inputs]
@@ -97,7 +100,7 @@ class EngineContext:
         if not succeeded:
             self._shapes = None
             raise ExecutionError(
-                f"{self._engine.header.title} failed while running",
+                f"{self._header.title} failed while running",
                 where=f"input shapes {[tuple(value.shape) for value in inputs]}",
                 why=take_errors() or "the provider gave no reason",
             )
@@ -109,7 +112,7 @@ class EngineContext:
 
     def _pointers(self, inputs: list[torch.Tensor]) -> list[int] | None:
         """Addresses of inputs that fit as they are and have the shapes of the last call; else None."""
-        if self._engine.host_inputs or [value.shape for value in inputs] != self._shapes:
+        if self._host_inputs or [value.shape for value in inputs] != self._shapes:
             return None
         device, misaligned = self._device, self._misaligned
         pointers = []
@@ -122,15 +125,14 @@ class EngineContext:
 
     def _adopt(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Checks inputs and brings them into the form that the provider takes: dense and aligned."""
-        engine = self._engine
-        check_inputs(engine.header, inputs, self._device, engine.host_inputs)
+        check_inputs(self._header, inputs, self._device, self._host_inputs)
         adopted = []
         for index, value in enumerate(inputs):
-            dense = (value.cpu() if index in engine.host_inputs else value).contiguous()
-            if index not in engine.host_inputs and dense.data_ptr() & self._misaligned:
+            dense = (value.cpu() if index in self._host_inputs else value).contiguous()
+            if index not in self._host_inputs and dense.data_ptr() & self._misaligned:
                 dense = dense.clone()
             adopted.append(dense)
-        host_values = [adopted[index].tolist() for index in engine.host_inputs]
+        host_values = [adopted[index].tolist() for index in self._host_inputs]
         shapes = [value.shape for value in adopted]
         if shapes != self._shapes or host_values != self._host_values:
             self._shapes = None
@@ -139,29 +141,29 @@ class EngineContext:
         return adopted
 
     def _set_shapes(self, inputs: list[torch.Tensor]) -> None:
-        native, engine = self._native, self._engine
+        native, header = self._native, self._header
         forget_errors()
-        for index in engine.dynamic_inputs:
+        for index in self._dynamic_inputs:
             shape = tuple(inputs[index].shape)
             if not native.set_input_shape(self._inputs[index][0], shape):
                 raise InputError(
-                    f"{engine.header.title} refuses the shape {shape} for input {self._inputs[index][0]!r}",
+                    f"{header.title} refuses the shape {shape} for input {self._inputs[index][0]!r}",
                     why=take_errors(),
                 )
-        for index in engine.host_inputs:
+        for index in self._host_inputs:
             pointer = inputs[index].data_ptr() or self._nothing
             self._set_address(self._inputs[index][0], pointer)
         try:
-            missing = native.infer_shapes() if engine.dynamic_inputs or engine.host_inputs else []
+            missing = native.infer_shapes() if self._dynamic_inputs or self._host_inputs else []
             shapes = [tuple(native.get_tensor_shape(name)) for name, _ in self._outputs]
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"{engine.header.title} cannot compute its output shapes",
+                f"{header.title} cannot compute its output shapes",
                 where=f"input shapes {[tuple(value.shape) for value in inputs]}",
                 why=take_errors() or str(error),
             ) from error
         if missing:
-            raise ExecutionError(f"{engine.header.title} lacks the shapes or values of {', '.join(missing)}")
+            raise ExecutionError(f"{header.title} lacks the shapes or values of {', '.join(missing)}")
         self._check_output_shapes(inputs, shapes)
         self._output_shapes = []
         for index, shape in enumerate(shapes):
@@ -172,7 +174,7 @@ class EngineContext:
 
     def _check_output_shapes(self, inputs: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> None:
         """What the header promised to graphs around the engine is what the engine computes."""
-        header = self._engine.header
+        header = self._header
         symbols = symbol_values(header.symbols, inputs)
         for binding, shape in zip(header.outputs, shapes, strict=True):
             promised = [-1 if extent is None else evaluate_extent(extent, symbols) for extent in binding.shape]
@@ -190,7 +192,7 @@ class EngineContext:
         allocator = output_allocator(dtype, self._device)
         if not self._native.set_output_allocator(name, allocator):
             raise ExecutionError(
-                f"{self._engine.header.title} refuses an allocator for output {name!r}",
+                f"{self._header.title} refuses an allocator for output {name!r}",
                 why=take_errors(),
             )
         self._allocators[index] = allocator
@@ -198,7 +200,7 @@ class EngineContext:
     def _set_address(self, name: str, pointer: int) -> None:
         if not self._native.set_tensor_address(name, pointer):
             self._shapes = None
-            raise ExecutionError(f"{self._engine.header.title} refuses the address of {name!r}", why=take_errors())
+            raise ExecutionError(f"{self._header.title} refuses the address of {name!r}", why=take_errors())
         self._addresses[name] = pointer
 
     def _enqueue(self, stream: torch.cuda.Stream) -> bool:
