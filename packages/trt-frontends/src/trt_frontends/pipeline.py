@@ -39,7 +39,7 @@ class Compilation:
     graph: fx.GraphModule
     settings: CompilationSettings
     ranges: ShapeRanges
-    registry: ConverterRegistry = DYNAMO_CONVERTERS
+    registry: ConverterRegistry = field(default_factory=lambda: DYNAMO_CONVERTERS)
     progress: Progress = no_progress
     _excluded: dict[str, Verdict] = field(default_factory=dict)
     _engines: dict[tuple[str, ...], nn.Module] = field(default_factory=dict)
