@@ -72,9 +72,7 @@ class IOutputAllocator:
         pass
 
 
-def request_output(
-    allocator: IOutputAllocator, name: str, memory: int, size: int, alignment: int, stream: int
-) -> int:
+def request_output(allocator: IOutputAllocator, name: str, memory: int, size: int, alignment: int, stream: int) -> int:
     """Asks an output allocator for memory.
 
     Args:

@@ -36,10 +36,10 @@ class Binding:
         self._wrapped: dict[tuple[int, Shape], torch.Tensor] = {}
 
     def input_value(self) -> Value:
-        """The bound memory of an input in its present shape; without data when nothing is bound."""
+        """The bound memory of an input in its present shape; its extents alone when nothing is bound."""
         shape = self.shape or ()
         if not self.address:
-            return torch.empty(shape, dtype=self.tensor.torch_dtype, device="meta")
+            return torch.zeros((), dtype=self.tensor.torch_dtype, device=self.device).expand(shape)
         return self._wrap(shape)
 
     def read_numbers(self) -> HostValues:

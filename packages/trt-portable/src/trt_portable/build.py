@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 _NOT_REFITTABLE = frozenset({"POWER"})
 
 
-def build_plan(
-    network: INetworkDefinition, config: IBuilderConfig, reporter: Reporter
-) -> IHostMemory:
+def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Reporter) -> IHostMemory:
     """Builds a plan.
 
     Raises:
@@ -76,8 +74,7 @@ def build_plan(
         plan = write_engine(structure, info, slots, tensors, _features(structure), strip=strip)
         phase.step()
     reporter.verbose(
-        f"built {network.name!r}: {len(structure['layers'])} of {network.num_layers} layers, "
-        f"{len(plan)} bytes"
+        f"built {network.name!r}: {len(structure['layers'])} of {network.num_layers} layers, {len(plan)} bytes"
     )
     return plan
 
@@ -133,9 +130,7 @@ def _refittable(refit: RefitMode, structure: Mapping[str, Any]) -> Callable[[str
     return is_refittable
 
 
-def _weight_slots(
-    structure: Mapping[str, Any], is_refittable: Callable[[str, str], bool]
-) -> tuple[WeightSlot, ...]:
+def _weight_slots(structure: Mapping[str, Any], is_refittable: Callable[[str, str], bool]) -> tuple[WeightSlot, ...]:
     names = structure["weight_names"]
     return tuple(
         WeightSlot(
@@ -157,11 +152,7 @@ def _weight_slots(
 def _io_tensors(network: INetworkDefinition, structure: Mapping[str, Any]) -> tuple[IOTensor, ...]:
     entries = {tensor["id"]: tensor for tensor in structure["tensors"]}
     inputs = structure["inputs"]
-    host = {
-        tensor_id
-        for tensor_id, source in zip(inputs, network._inputs, strict=True)
-        if source.is_shape_tensor
-    }
+    host = {tensor_id for tensor_id, source in zip(inputs, network._inputs, strict=True) if source.is_shape_tensor}
     host.update(structure["shape_outputs"])
     aliases = {
         layer["outputs"][0]: layer["inputs"][0]

@@ -85,17 +85,11 @@ class Builder:
         _expect(network, config)
         if kernel_text is not None:
             rule = "kernel_text is for safety engines, which need NVIDIA hardware"
-            self._reporter.error(
-                "build_serialized_network", rule, ErrorCodeTRT.UNSUPPORTED_STATE
-            )
+            self._reporter.error("build_serialized_network", rule, ErrorCodeTRT.UNSUPPORTED_STATE)
             return None
-        return self._guarded(
-            "build_serialized_network", lambda: build_plan(network, config, self._reporter)
-        )
+        return self._guarded("build_serialized_network", lambda: build_plan(network, config, self._reporter))
 
-    def build_engine_with_config(
-        self, network: INetworkDefinition, config: IBuilderConfig
-    ) -> ICudaEngine | None:
+    def build_engine_with_config(self, network: INetworkDefinition, config: IBuilderConfig) -> ICudaEngine | None:
         """Builds an engine and loads it onto the current device.
 
         Returns:

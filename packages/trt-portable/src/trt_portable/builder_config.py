@@ -183,9 +183,7 @@ class IBuilderConfig:
 
     @hardware_compatibility_level.setter
     def hardware_compatibility_level(self, level: HardwareCompatibilityLevel) -> None:
-        self._hardware_compatibility_level = _member(
-            HardwareCompatibilityLevel, level, "hardware_compatibility_level"
-        )
+        self._hardware_compatibility_level = _member(HardwareCompatibilityLevel, level, "hardware_compatibility_level")
 
     @property
     def runtime_platform(self) -> RuntimePlatform:
@@ -203,9 +201,7 @@ class IBuilderConfig:
 
     @tiling_optimization_level.setter
     def tiling_optimization_level(self, level: TilingOptimizationLevel) -> None:
-        self._tiling_optimization_level = _member(
-            TilingOptimizationLevel, level, "tiling_optimization_level"
-        )
+        self._tiling_optimization_level = _member(TilingOptimizationLevel, level, "tiling_optimization_level")
 
     @property
     def all_build_routes(self) -> str:
@@ -252,9 +248,7 @@ class IBuilderConfig:
         if size < 0:
             self._invalid(f"memory pool {kind.name}", f"size must not be negative, got {size}")
         elif kind is MemoryPoolType.DLA_MANAGED_SRAM and (size < 4 * _KIB or size & (size - 1)):
-            self._invalid(
-                f"memory pool {kind.name}", f"size must be a power of two >= 4 KiB, not {size} bytes"
-            )
+            self._invalid(f"memory pool {kind.name}", f"size must be a power of two >= 4 KiB, not {size} bytes")
         elif kind is MemoryPoolType.TACTIC_SHARED_MEMORY and size >= _GIB:
             self._reporter.error(
                 f"memory pool {kind.name}",
@@ -323,9 +317,7 @@ class IBuilderConfig:
     @progress_monitor.setter
     def progress_monitor(self, monitor: IProgressMonitor | None) -> None:
         if monitor is not None and not isinstance(monitor, IProgressMonitor):
-            raise TypeError(
-                f"progress_monitor must be IProgressMonitor, not {type(monitor).__name__}"
-            )
+            raise TypeError(f"progress_monitor must be IProgressMonitor, not {type(monitor).__name__}")
         self._progress_monitor = monitor
 
     # Profiles --------------------------------------------------------------------------------------

@@ -27,9 +27,7 @@ class ContextSettings:
     memory and allocators are kept and reported, and not used.
     """
 
-    def __init__(
-        self, engine: ICudaEngine, strategy: ExecutionContextAllocationStrategy, reporter: Reporter
-    ) -> None:
+    def __init__(self, engine: ICudaEngine, strategy: ExecutionContextAllocationStrategy, reporter: Reporter) -> None:
         self._engine = engine
         self._strategy = strategy
         self._reporter = reporter
@@ -94,9 +92,7 @@ class ContextSettings:
     def report_to_profiler(self) -> bool:
         """Reports the times of the last run; False when there is no profiler or no run."""
         if self._profiler is None or not self._layer_times:
-            self._reporter.error(
-                "report_to_profiler", "no profiler, or no run", ErrorCodeTRT.INVALID_STATE
-            )
+            self._reporter.error("report_to_profiler", "no profiler, or no run", ErrorCodeTRT.INVALID_STATE)
             return False
         for name, milliseconds in self._layer_times:
             try:

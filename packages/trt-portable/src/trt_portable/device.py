@@ -68,11 +68,7 @@ def external_stream(handle: int, device: torch.device) -> torch.cuda.Stream:
     key = (handle, device.index)
     stream = _streams.get(key)
     if stream is None:
-        stream = (
-            torch.cuda.default_stream(device)
-            if handle == 0
-            else torch.cuda.ExternalStream(handle, device=device)
-        )
+        stream = torch.cuda.default_stream(device) if handle == 0 else torch.cuda.ExternalStream(handle, device=device)
         _streams[key] = stream
     return stream
 

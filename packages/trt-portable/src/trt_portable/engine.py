@@ -440,9 +440,7 @@ class ICudaEngine:
         return program
 
 
-def _weights_on(
-    device: torch.device, plan: Plan, info: EngineInfo
-) -> list[torch.Tensor | None]:
+def _weights_on(device: torch.device, plan: Plan, info: EngineInfo) -> list[torch.Tensor | None]:
     """A tensor per use of weights, on a device and moved there in one piece; None where stripped."""
     tensors = dict(plan.weights)
     if device.type != "cpu":

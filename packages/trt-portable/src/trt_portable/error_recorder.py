@@ -76,9 +76,7 @@ class Reporter:
         """The channel of an object created by the owner of this one."""
         return Reporter(self.logger, self)
 
-    def error(
-        self, subject: str, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT
-    ) -> None:
+    def error(self, subject: str, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT) -> None:
         """Reports a refusal to recorder or logger.
 
         Args:

@@ -44,9 +44,7 @@ class NetworkError(PortableError):
         code: The TensorRT error code of the refusal.
     """
 
-    def __init__(
-        self, subject: str, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT
-    ) -> None:
+    def __init__(self, subject: str, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT) -> None:
         super().__init__(f"{subject}: {rule}" if subject else rule)
         self.subject = subject
         self.rule = rule
@@ -54,9 +52,7 @@ class NetworkError(PortableError):
 
 
 _process_strict: bool = os.environ.get(STRICT_VARIABLE, "").lower() in {"1", "true", "yes", "on"}
-_scoped_strict: contextvars.ContextVar[bool | None] = contextvars.ContextVar(
-    "trt_portable_strict", default=None
-)
+_scoped_strict: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trt_portable_strict", default=None)
 
 
 def set_strict(enabled: bool = True) -> None:

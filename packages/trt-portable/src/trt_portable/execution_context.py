@@ -180,10 +180,7 @@ class IExecutionContext(ContextSettings):
             LayerFailure: A layer refused the shapes.
         """
         shapes = tuple(binding.shape or () for binding in self._inputs)
-        numbers = {
-            index: tuple(self._read_host(self._inputs[index]).numbers())
-            for index in self._engine._host_inputs
-        }
+        numbers = {index: tuple(self._read_host(self._inputs[index]).numbers()) for index in self._engine._host_inputs}
         return self._engine._infer(shapes, numbers)
 
     def _read_host(self, binding: Binding) -> HostValues:
@@ -379,9 +376,7 @@ class IExecutionContext(ContextSettings):
         tensor = binding.tensor
         if not binding.address:
             optional = (
-                tensor.name in self._engine._shape_only_inputs
-                if tensor.is_input
-                else tensor.name in self._allocators
+                tensor.name in self._engine._shape_only_inputs if tensor.is_input else tensor.name in self._allocators
             )
             if not optional:
                 raise Refusal(
@@ -391,8 +386,7 @@ class IExecutionContext(ContextSettings):
         source = tensor.aliased_input
         if source is not None and binding.address != self._by_name[source].address:
             raise Refusal(
-                f"output {tensor.name!r} updates input {source!r} in place, so both must be bound to "
-                "the same address"
+                f"output {tensor.name!r} updates input {source!r} in place, so both must be bound to the same address"
             )
 
     def _check_dimension_names(self) -> None:
@@ -403,8 +397,7 @@ class IExecutionContext(ContextSettings):
                 first, known = extents.setdefault(name, (binding.tensor.name, extent))
                 if name and known != extent:
                     raise Refusal(
-                        f"dimension {name!r} is {known} in {first!r}, but {extent} in "
-                        f"{binding.tensor.name!r}"
+                        f"dimension {name!r} is {known} in {first!r}, but {extent} in {binding.tensor.name!r}"
                     )
 
     def _with_host_values(self, values: list[Value]) -> list[Value]:

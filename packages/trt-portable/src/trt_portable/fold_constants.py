@@ -150,4 +150,3 @@ def _constant_entry(
         "weights": {"CONSTANT": key},
         "weight_specs": {"CONSTANT": [dtype.name, value.numel()]},
     }
-

@@ -94,9 +94,7 @@ def _with_bias(
     return _replaced(addition, inputs, product.compute, f"{product.name} + {addition.name}")
 
 
-def _replaced(
-    call: LayerCall, inputs: tuple[int | None, ...], compute: Compute, name: str
-) -> LayerCall:
+def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute, name: str) -> LayerCall:
     return LayerCall(
         layer=call.layer,
         inputs=inputs,

@@ -60,12 +60,5 @@ def load_image(
 
 def shape_only_inputs(image: ProgramImage, inputs: Sequence[IOTensor]) -> frozenset[str]:
     """Names of inputs of which no layer reads more than the extents."""
-    read = {
-        tensor
-        for call in image.calls
-        if call.layer.type is not LayerType.SHAPE
-        for tensor in call.inputs
-    }
-    return frozenset(
-        tensor.name for tensor in inputs if tensor.id not in read | set(image.outputs)
-    )
+    read = {tensor for call in image.calls if call.layer.type is not LayerType.SHAPE for tensor in call.inputs}
+    return frozenset(tensor.name for tensor in inputs if tensor.id not in read | set(image.outputs))

@@ -26,9 +26,7 @@ class EngineInspector:
         self._reporter = reporter
         self._context: IExecutionContext | None = None
         network = engine._structure
-        self._tensors: dict[int, dict[str, Any]] = {
-            tensor["id"]: tensor for tensor in network["tensors"]
-        }
+        self._tensors: dict[int, dict[str, Any]] = {tensor["id"]: tensor for tensor in network["tensors"]}
         self._layers: list[dict[str, Any]] = network["layers"]
 
     @property

@@ -66,7 +66,7 @@ class Logger(ILogger):
             return
         stamp = time.strftime("%m/%d/%Y-%H:%M:%S")
         stream = sys.stderr if int(severity) <= int(Severity.ERROR) else sys.stdout
-        print(f"[{stamp}] [TRT] [{_PREFIX[severity]}] {msg}", file=stream)  # noqa: T201 - it is what this class is for
+        print(f"[{stamp}] [TRT] [{_PREFIX[severity]}] {msg}", file=stream)
 
 
 def emit(logger: ILogger | None, severity: Severity, message: str) -> None:

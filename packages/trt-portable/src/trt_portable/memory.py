@@ -75,9 +75,7 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
-def wrap_address(
-    address: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
+def wrap_address(address: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Presents memory as a dense row-major tensor, without copying it or taking ownership.
 
     Args:

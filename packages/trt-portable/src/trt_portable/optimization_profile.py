@@ -49,9 +49,7 @@ def _range(name: str, low: Any, opt: Any, high: Any, what: str) -> Range:
         raise RuntimeError(f"{name}: min, opt and max {what} differ in length: {lengths}")
     for index, (a, b, c) in enumerate(zip(*lists, strict=True)):
         if not a <= b <= c:
-            raise RuntimeError(
-                f"{name}: {what} break min <= opt <= max at index {index}: {a}, {b}, {c}"
-            )
+            raise RuntimeError(f"{name}: {what} break min <= opt <= max at index {index}: {a}, {b}, {c}")
     return Range(*lists)
 
 
@@ -64,9 +62,7 @@ class IOptimizationProfile:
         self._extra_memory_target = 1.0
         self.profile_stream = 0
 
-    def set_shape(
-        self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]
-    ) -> None:
+    def set_shape(self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]) -> None:
         """Sets the shape range of an input.
 
         Raises:
@@ -83,9 +79,7 @@ class IOptimizationProfile:
         shapes = self._shapes.get(input)
         return [] if shapes is None else [Dims(shapes.min), Dims(shapes.opt), Dims(shapes.max)]
 
-    def set_shape_input(
-        self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]
-    ) -> None:
+    def set_shape_input(self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]) -> None:
         """Sets the range of the values of a shape tensor, flattened in row-major order.
 
         Raises:
@@ -94,8 +88,7 @@ class IOptimizationProfile:
         values = _range(input, min, opt, max, "values")
         if len(values.min) > MAX_SHAPE_INPUT_VALUES:
             raise RuntimeError(
-                f"{input}: a shape tensor has at most {MAX_SHAPE_INPUT_VALUES} values, "
-                f"not {len(values.min)}"
+                f"{input}: a shape tensor has at most {MAX_SHAPE_INPUT_VALUES} values, not {len(values.min)}"
             )
         self._values[input] = values
 

@@ -26,7 +26,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, Final
 
 import numpy
@@ -35,6 +34,7 @@ import torch
 from trt_portable.errors import PortableError
 from trt_portable.host_memory import IHostMemory
 from trt_portable.memory import wrap_address
+from trt_portable.version import RELEASE
 
 MAGIC: Final = b"TRTPORT\n"
 FORMAT_VERSION: Final = 1
@@ -87,14 +87,6 @@ class Plan:
     owner: object
 
 
-def provider_version() -> str:
-    """Version of the installed distribution, or of a source tree that is not installed."""
-    try:
-        return metadata.version("trt-portable")
-    except metadata.PackageNotFoundError:
-        return "0+source"
-
-
 def write_plan(
     structure: Mapping[str, Any], weights: Mapping[str, torch.Tensor], features: Iterable[str] = ()
 ) -> IHostMemory:
@@ -107,7 +99,7 @@ def write_plan(
     """
     document = {
         "provider": "trt_portable",
-        "provider_version": provider_version(),
+        "provider_version": RELEASE,
         "torch_version": str(torch.__version__),
         "features": sorted(features),
         **structure,
@@ -224,7 +216,7 @@ def _parse_structure(text: bytes) -> dict[str, Any]:
     if unknown:
         raise PlanError(
             f"the plan (written by trt-portable {structure.get('provider_version')}) uses features that "
-            f"this version, {provider_version()}, does not know: {', '.join(unknown)}"
+            f"this version, {RELEASE}, does not know: {', '.join(unknown)}"
         )
     return structure
 
@@ -254,9 +246,7 @@ def _tensor_table(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str,
     return struct.pack("<Q", len(table)) + table, offsets, end
 
 
-def _open_weights(
-    view: memoryview, bounds: slice
-) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, int]]:
+def _open_weights(view: memoryview, bounds: slice) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, int]]:
     try:
         (table_bytes,) = struct.unpack_from("<Q", view, bounds.start)
         data_at = bounds.start + 8 + table_bytes

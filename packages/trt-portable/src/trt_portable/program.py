@@ -76,9 +76,7 @@ class Program:
         output_slots: Where the outputs are in the end.
     """
 
-    def __init__(
-        self, calls: Sequence[LayerCall], inputs: Sequence[int], outputs: Sequence[int]
-    ) -> None:
+    def __init__(self, calls: Sequence[LayerCall], inputs: Sequence[int], outputs: Sequence[int]) -> None:
         self.calls = tuple(calls)
         slots: dict[int, int] = {}
 
@@ -105,9 +103,7 @@ class Program:
         self._template: list[Value | None] = [None] * (len(slots) + 1)
 
     @staticmethod
-    def _last_uses(
-        running: Sequence[LayerCall], slot: Callable[[int], int], keep: set[int]
-    ) -> dict[int, list[int]]:
+    def _last_uses(running: Sequence[LayerCall], slot: Callable[[int], int], keep: set[int]) -> dict[int, list[int]]:
         """Slots that die with each step: read there last, or written there and never read."""
         last: dict[int, int] = {}
         for index, call in enumerate(running):

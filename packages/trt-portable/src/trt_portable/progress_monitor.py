@@ -40,9 +40,7 @@ class Phase:
         num_steps: Number of `step` calls to expect.
     """
 
-    def __init__(
-        self, monitor: IProgressMonitor | None, name: str, parent: str | None, num_steps: int
-    ) -> None:
+    def __init__(self, monitor: IProgressMonitor | None, name: str, parent: str | None, num_steps: int) -> None:
         self._monitor = monitor
         self._name = name
         self._parent = parent

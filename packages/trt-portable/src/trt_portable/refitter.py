@@ -60,9 +60,7 @@ class Refitter:
         uses = self._refittable(self._store.by_role.get((layer_name, role.name), ()))
         return self._set(subject, uses, weights, TensorLocation.HOST)
 
-    def set_named_weights(
-        self, name: str, weights: Weights, location: TensorLocation = TensorLocation.HOST
-    ) -> bool:
+    def set_named_weights(self, name: str, weights: Weights, location: TensorLocation = TensorLocation.HOST) -> bool:
         """Supplies weights by the name given with ``INetworkDefinition.set_weights_name``.
 
         Args:
@@ -78,19 +76,14 @@ class Refitter:
         subject = f"set_named_weights({name!r})"
         return self._set(subject, self._uses_named(name), weights, location)
 
-    def _set(
-        self, subject: str, uses: list[int], weights: Weights, location: TensorLocation
-    ) -> bool:
+    def _set(self, subject: str, uses: list[int], weights: Weights, location: TensorLocation) -> bool:
         given = as_weights(weights)
         if not uses:
             self._reporter.error(subject, "the engine has no refittable weights of that name")
             return False
         slot = self._store.slots[uses[0]]
         if self.weights_validation and (given.dtype, given.size) != (slot.dtype, slot.count):
-            rule = (
-                f"{given.size} elements of {given.dtype.name} cannot replace {slot.count} of "
-                f"{slot.dtype.name}"
-            )
+            rule = f"{given.size} elements of {given.dtype.name} cannot replace {slot.count} of {slot.dtype.name}"
             self._reporter.error(subject, rule)
             return False
         if given.size != slot.count or given.dtype is not slot.dtype:
@@ -230,9 +223,7 @@ class Refitter:
         """Name of the first weights that are not those the engine has."""
         for use, tensor in tensors.items():
             present = self._store.tensor(use)
-            if present is not None and not torch.equal(
-                present.view(torch.uint8), tensor.view(torch.uint8)
-            ):
+            if present is not None and not torch.equal(present.view(torch.uint8), tensor.view(torch.uint8)):
                 return _name(self._store.slots[use])
         return None
 

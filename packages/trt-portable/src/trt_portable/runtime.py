@@ -45,9 +45,7 @@ class Runtime:
     def deserialize_cuda_engine(self, serialized_engine: Any) -> ICudaEngine | None: ...
 
     @overload
-    def deserialize_cuda_engine(
-        self, *, stream_reader_v2: IStreamReaderV2
-    ) -> ICudaEngine | None: ...
+    def deserialize_cuda_engine(self, *, stream_reader_v2: IStreamReaderV2) -> ICudaEngine | None: ...
 
     def deserialize_cuda_engine(
         self, serialized_engine: Any = None, *, stream_reader_v2: IStreamReaderV2 | None = None
@@ -155,5 +153,5 @@ def load_engine(buffer: Any, reporter: Reporter) -> ICudaEngine:
         return ICudaEngine(plan, current_device(), reporter.child())
     except PortableError:
         raise
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+    except Exception as error:  # whatever a structure that makes no sense leads to
         raise PlanError(f"the plan describes what this version cannot load: {error!r}") from error

@@ -55,8 +55,7 @@ def choose_tactic(
     if config.get_flag(BuilderFlag.ERROR_ON_TIMING_CACHE_MISS):
         raise Refusal(f"the timing cache has no entry {key}", ErrorCodeTRT.INVALID_STATE)
     times = {
-        tactic.name: _milliseconds(tactic, structure, info, tensors, config.avg_timing_iterations)
-        for tactic in found
+        tactic.name: _milliseconds(tactic, structure, info, tensors, config.avg_timing_iterations) for tactic in found
     }
     fastest = min(found, key=lambda tactic: times[tactic.name])
     if times[fastest.name] != float("inf"):
@@ -65,10 +64,7 @@ def choose_tactic(
 
 
 def _key(structure: Mapping[str, Any], info: EngineInfo) -> TimingCacheKey:
-    layers = [
-        [entry["type"], entry["inputs"], entry["outputs"], entry["attributes"]]
-        for entry in structure["layers"]
-    ]
+    layers = [[entry["type"], entry["inputs"], entry["outputs"], entry["attributes"]] for entry in structure["layers"]]
     profile = info.profiles[0].to_json()
     described = [layers, [tensor.to_json() for tensor in info.io], profile]
     names = [f"level {info.optimization_level}", str(current_device()), *TACTICS]

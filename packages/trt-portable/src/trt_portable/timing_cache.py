@@ -108,9 +108,7 @@ class ITimingCache:
 
     def serialize(self) -> IHostMemory:
         """The cache as bytes."""
-        entries = {
-            str(key): [value.tacticHash, value.timingMSec] for key, value in self._entries.items()
-        }
+        entries = {str(key): [value.tacticHash, value.timingMSec] for key, value in self._entries.items()}
         text = json.dumps({"made_in": self._made_in, "entries": entries}).encode()
         return IHostMemory(_MAGIC + hashlib.sha256(text).digest() + text)
 

@@ -63,26 +63,17 @@ def complete_profiles(network: INetworkDefinition, config: IBuilderConfig) -> tu
     Raises:
         Refusal: A dynamic input or a shape tensor has no range, or a range contradicts the network.
     """
-    demanding = [
-        tensor for tensor in network._inputs if -1 in _shape(tensor) or tensor.is_shape_tensor
-    ]
+    demanding = [tensor for tensor in network._inputs if -1 in _shape(tensor) or tensor.is_shape_tensor]
     if not config._profiles:
         if demanding:
             tensor = demanding[0]
             kind = "a shape tensor" if tensor.is_shape_tensor else f"dynamic: {_shape(tensor)}"
-            raise Refusal(
-                f"input {tensor.name!r} is {kind}, so the configuration needs an optimization profile"
-            )
+            raise Refusal(f"input {tensor.name!r} is {kind}, so the configuration needs an optimization profile")
         return (Profile({}, {}),)
-    return tuple(
-        _complete(network, profile, f"profile {index}")
-        for index, profile in enumerate(config._profiles)
-    )
+    return tuple(_complete(network, profile, f"profile {index}") for index, profile in enumerate(config._profiles))
 
 
-def _complete(
-    network: INetworkDefinition, profile: IOptimizationProfile, subject: str
-) -> Profile:
+def _complete(network: INetworkDefinition, profile: IOptimizationProfile, subject: str) -> Profile:
     shapes: dict[str, Range] = {}
     values: dict[str, Range] = {}
     for tensor in network._inputs:
@@ -103,9 +94,7 @@ def _complete(
         for extent in _shape(tensor):
             count *= extent
         if len(numbers.min) != count:
-            raise Refusal(
-                f"{subject} has {len(numbers.min)} values for {name!r}, which has {count} elements"
-            )
+            raise Refusal(f"{subject} has {len(numbers.min)} values for {name!r}, which has {count} elements")
         values[name] = numbers
     known = {tensor.name for tensor in network._inputs}
     for name in (*profile._shapes, *profile._values):
@@ -121,14 +110,11 @@ def _shape(tensor: ITensor) -> Shape:
 def _checked_shape(tensor: ITensor, given: Range, subject: str) -> Range:
     declared = _shape(tensor)
     if len(given.min) != len(declared):
-        raise Refusal(
-            f"{subject} gives {tensor.name!r} rank {len(given.min)}; the network has {declared}"
-        )
+        raise Refusal(f"{subject} gives {tensor.name!r} rank {len(given.min)}; the network has {declared}")
     for axis, extent in enumerate(declared):
         found = {given.min[axis], given.opt[axis], given.max[axis]}
         if extent != -1 and found != {extent}:
             raise Refusal(
-                f"{subject} gives axis {axis} of {tensor.name!r} {sorted(found)}; the network fixes "
-                f"it to {extent}"
+                f"{subject} gives axis {axis} of {tensor.name!r} {sorted(found)}; the network fixes it to {extent}"
             )
     return given

@@ -94,7 +94,4 @@ class WeightStore:
 
 def accepts(slot: WeightSlot, tensor: torch.Tensor) -> bool:
     """Whether a flat tensor has the type and size of a use of weights."""
-    return (
-        tensor.dtype is storage_dtype(slot.dtype)
-        and tensor.nbytes == storage_bytes(slot.dtype, slot.count)
-    )
+    return tensor.dtype is storage_dtype(slot.dtype) and tensor.nbytes == storage_bytes(slot.dtype, slot.count)

@@ -179,7 +179,7 @@ class _FillNumber(Attribute["int | float | None"]):
     """A number of a fill: an int stays an int64, a float a double; anything else is ignored."""
 
     def __init__(self, index: int, doc: str) -> None:
-        super().__init__(_to_fill_number, None, doc=doc)
+        super().__init__(_to_fill_number, None, decode=lambda number: number, doc=doc)
         self.index = index
 
     def __get__(self, layer: Any, owner: type) -> Any:

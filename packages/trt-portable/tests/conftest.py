@@ -1,0 +1,99 @@
+"""What the tests of engines share: CPU engines, a logger that remembers, and short ways to build and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.dtypes import CARRIERS
+
+
+class RecordingLogger(trt.ILogger):
+    """Keeps every message."""
+
+    def __init__(self) -> None:
+        trt.ILogger.__init__(self)
+        self.messages: list[tuple[Any, str]] = []
+
+    def log(self, severity: Any, msg: str) -> None:
+        self.messages.append((severity, msg))
+
+    @property
+    def errors(self) -> list[str]:
+        return [text for severity, text in self.messages if int(severity) <= int(trt.Logger.ERROR)]
+
+
+@pytest.fixture(autouse=True)
+def _on_cpu() -> Iterator[None]:
+    with trt.device("cpu"):
+        yield
+
+
+@pytest.fixture
+def logger() -> RecordingLogger:
+    return RecordingLogger()
+
+
+@pytest.fixture
+def builder(logger: RecordingLogger) -> trt.Builder:
+    return trt.Builder(logger)
+
+
+Ranges = Mapping[str, tuple[Sequence[int], Sequence[int], Sequence[int]]]
+
+
+@pytest.fixture
+def load(builder: trt.Builder, logger: RecordingLogger) -> Callable[..., trt.ICudaEngine]:
+    """Builds, serializes and deserializes a network; `shapes` and `values` make the profile."""
+
+    def load(
+        network: trt.INetworkDefinition,
+        shapes: Ranges | None = None,
+        values: Ranges | None = None,
+        flags: Sequence[Any] = (),
+        config: trt.IBuilderConfig | None = None,
+    ) -> trt.ICudaEngine:
+        config = config or builder.create_builder_config()
+        for flag in flags:
+            config.set_flag(flag)
+        if shapes or values:
+            profile = builder.create_optimization_profile()
+            for name, ranges in (shapes or {}).items():
+                profile.set_shape(name, *ranges)
+            for name, ranges in (values or {}).items():
+                profile.set_shape_input(name, *ranges)
+            assert config.add_optimization_profile(profile) >= 0
+        plan = builder.build_serialized_network(network, config)
+        assert plan is not None, logger.errors
+        engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+        assert engine is not None, logger.errors
+        return engine
+
+    return load
+
+
+def execute(context: trt.IExecutionContext, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Binds CPU tensors, runs, and returns the outputs, whose shapes must be known beforehand."""
+    engine = context.engine
+    tensors = {name: tensor.contiguous() for name, tensor in inputs.items()}
+    for name, tensor in tensors.items():
+        assert context.set_input_shape(name, tuple(tensor.shape))
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert context.infer_shapes() == []
+    outputs = {}
+    for name in engine:
+        if engine.get_tensor_mode(name) is trt.TensorIOMode.OUTPUT:
+            dtype = CARRIERS[engine.get_tensor_dtype(name)]
+            outputs[name] = torch.empty(tuple(context.get_tensor_shape(name)), dtype=dtype)
+            assert context.set_tensor_address(name, outputs[name].data_ptr())
+    assert context.execute_async_v3(0)
+    return outputs
+
+
+@pytest.fixture(name="execute")
+def _execute() -> Callable[..., dict[str, torch.Tensor]]:
+    return execute

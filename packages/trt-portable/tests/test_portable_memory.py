@@ -1,0 +1,85 @@
+"""Addresses as tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import pytest
+import torch
+
+from trt_portable.memory import is_aligned, wrap_address
+
+CPU = torch.device("cpu")
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e8m0fnu,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (1, 2, 1, 2, 1, 2, 1, 2)])
+def test_shows_the_bytes_at_the_address(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    source = torch.randint(0, 2, shape).to(dtype)
+    view = wrap_address(source.data_ptr(), shape, dtype, CPU)
+    assert view.dtype is dtype
+    assert tuple(view.shape) == shape
+    assert view.data_ptr() == source.data_ptr()
+    assert view.is_contiguous()
+    assert torch.equal(
+        view.view(torch.uint8) if shape else view.float(), source.view(torch.uint8) if shape else source.float()
+    )
+
+
+def test_writes_reach_the_owner_and_outlive_the_wrapper() -> None:
+    source = torch.zeros(4)
+    wrap_address(source.data_ptr(), (2, 2), torch.float32, CPU)[1, 0] = 7.0
+    assert source.tolist() == [0.0, 0.0, 7.0, 0.0]
+
+
+def test_an_unaligned_address_is_fine_on_the_host() -> None:
+    memory = (ctypes.c_uint8 * 64)()
+    address = ctypes.addressof(memory) + 1
+    view = wrap_address(address, (4,), torch.int8, CPU)
+    view.fill_(5)
+    assert bytes(memory)[1:5] == b"\x05" * 4
+    assert is_aligned(address, CPU)
+    assert not is_aligned(128, torch.device("cuda", 0))
+
+
+def test_an_empty_tensor_needs_no_memory() -> None:
+    assert wrap_address(0, (0, 3), torch.float32, CPU).shape == (0, 3)
+
+
+def test_refuses_null_and_ranks_above_eight() -> None:
+    with pytest.raises(ValueError, match="null address"):
+        wrap_address(0, (1,), torch.float32, CPU)
+    with pytest.raises(ValueError, match="at most 8"):
+        wrap_address(64, (1,) * 9, torch.float32, CPU)
+
+
+def test_threads_do_not_mix_their_descriptors() -> None:
+    sources = [torch.full((index + 1,), float(index)) for index in range(8)]
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        source = sources[index]
+        for _ in range(500):
+            view = wrap_address(source.data_ptr(), (index + 1,), torch.float32, CPU)
+            if view.shape[0] != index + 1 or view[0] != index:
+                wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,139 @@
+"""The plan container: what it keeps and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trt_portable as trt
+from trt_portable.plan import FORMAT_VERSION, MAGIC, PlanError, read_plan, write_plan
+
+WEIGHTS = {
+    "f32": torch.arange(5, dtype=torch.float32),
+    "empty": torch.empty(0, 3),
+    "mask": torch.tensor([True, False, True]),
+    "bf16": torch.arange(9, dtype=torch.bfloat16).reshape(3, 3),
+    "fp8": torch.arange(4, dtype=torch.float32).to(torch.float8_e4m3fn),
+    "transposed": torch.arange(6, dtype=torch.int64).reshape(2, 3).T,
+}
+
+
+def plan() -> trt.IHostMemory:
+    return write_plan({"answer": 42}, WEIGHTS, ("loops",))
+
+
+def test_round_trip() -> None:
+    opened = read_plan(plan())
+    assert opened.structure["answer"] == 42
+    assert opened.structure["torch_version"] == torch.__version__
+    assert opened.weights.keys() == WEIGHTS.keys()
+    for name, tensor in WEIGHTS.items():
+        found = opened.weights[name]
+        assert found.dtype is tensor.dtype
+        assert found.shape == tensor.shape
+        assert torch.equal(found.float(), tensor.float())
+
+
+def test_tensors_start_at_multiples_of_64_in_a_valid_safetensors_segment() -> None:
+    data = bytes(plan())
+    (at,) = struct.unpack_from("<Q", data, 40)
+    (table_bytes,) = struct.unpack_from("<Q", data, at)
+    table = json.loads(data[at + 8 : at + 8 + table_bytes])
+    begin = at + 8 + table_bytes
+    assert begin % 64 == 0
+    end = 0
+    for name, entry in table.items():
+        assert entry["data_offsets"][0] == end, "safetensors allows no holes"
+        end = entry["data_offsets"][1]
+        if name in WEIGHTS:
+            assert entry["data_offsets"][0] % 64 == 0
+    assert begin + end == len(data)
+
+
+def test_host_memory_exports_its_own_bytes() -> None:
+    memory = plan()
+    view = memoryview(memory)
+    assert memory.nbytes == len(memory) == len(view)
+    assert memory.dtype is trt.int8
+    view[0] = ord("X")
+    assert memory[0] == ord("X")
+    assert bytes(memory)[:8] != MAGIC
+
+
+@pytest.mark.parametrize("kind", [bytes, lambda b: memoryview(bytes(b)), lambda b: b])
+def test_read_only_memory_is_used_in_place(kind: Any) -> None:
+    buffer = kind(plan())
+    opened = read_plan(buffer)
+    assert opened.owner is buffer
+    first = memoryview(buffer).cast("B")
+    import numpy
+
+    base = numpy.frombuffer(first, dtype=numpy.uint8).__array_interface__["data"][0]
+    assert base < opened.weights["f32"].data_ptr() < base + len(first)
+
+
+def test_memory_of_the_caller_may_be_reused() -> None:
+    buffer = bytearray(plan())
+    opened = read_plan(buffer)
+    buffer[:] = bytes(len(buffer))
+    assert opened.weights["f32"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@given(st.data())
+def test_any_flipped_bit_is_found(data: st.DataObject) -> None:
+    damaged = bytearray(plan())
+    at = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(PlanError):
+        read_plan(damaged)
+
+
+@given(st.integers(0, 1_000_000))
+def test_any_truncation_is_found(length: int) -> None:
+    whole = bytes(plan())
+    with pytest.raises(PlanError):
+        read_plan(whole[: length % len(whole)])
+
+
+@given(st.binary(max_size=300))
+def test_foreign_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(PlanError):
+        read_plan(data)
+    with pytest.raises(PlanError):
+        read_plan(MAGIC + data)
+
+
+def test_messages_say_what_does_not_match() -> None:
+    whole = bytes(plan())
+    with pytest.raises(PlanError, match="tensorrt provider"):
+        read_plan(b"ftrt" + whole[4:])
+    with pytest.raises(PlanError, match="truncated: the header announces"):
+        read_plan(whole[:-1])
+    with pytest.raises(PlanError, match="foreign bytes"):
+        read_plan(whole + b"\0")
+    newer = bytearray(whole)
+    struct.pack_into("<I", newer, 8, FORMAT_VERSION + 1)
+    with pytest.raises(PlanError, match="is newer than"):
+        read_plan(newer)
+    with pytest.raises(PlanError, match="checksum"):
+        read_plan(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(PlanError, match="does not know: telepathy"):
+        read_plan(write_plan({}, {}, ("telepathy",)))
+
+
+@given(st.data())
+def test_a_runtime_survives_what_passes_the_checksum(data: st.DataObject) -> None:
+    """Plans whose structure is nonsense under a right checksum give None, never a crash."""
+    value = st.recursive(
+        st.none() | st.integers(-3, 3) | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=5,
+    )
+    parts = data.draw(st.fixed_dictionaries({"network": value, "engine": value}))
+    assert trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(write_plan(parts, {})) is None
