@@ -9,9 +9,9 @@ from trt_portable.attributes import to_integer
 from trt_portable.error_recorder import Reporter
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
-from trt_portable.inference import Facts, Inference
+from trt_portable.inference import Inference
 from trt_portable.layer import ILayer, L
-from trt_portable.tensor import ITensor
+from trt_portable.tensor import Facts, ITensor
 
 
 def expect_tensor(value: Any, what: str) -> ITensor:

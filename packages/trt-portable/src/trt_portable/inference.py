@@ -8,7 +8,7 @@ that an assumption made for one layer (two extents that must be equal, say) neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.layer import META, ILayer
+from trt_portable.tensor import Facts
 from trt_portable.values import HOST_LIMIT, HostValues, NotOnHost, Value
 
 if TYPE_CHECKING:
@@ -26,20 +27,6 @@ if TYPE_CHECKING:
     from trt_portable.tensor import ITensor
 
 _HOST_TYPES = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL, DataType.FLOAT})
-
-
-class Facts(NamedTuple):
-    """What inference found out about one output.
-
-    Attributes:
-        extents: Integers and symbolic expressions.
-        dtype: The element type.
-        host: The values in row-major order if they are known to the host.
-    """
-
-    extents: tuple[Any, ...]
-    dtype: DataType
-    host: tuple[Any, ...] | None
 
 
 class Symbols:
@@ -193,6 +180,9 @@ class Inference:
             tensor._host = tuple(self.symbols.create() for _ in range(count))
 
     def _run(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
+        known = layer._known_facts(self.symbols)
+        if known is not None:
+            return known
         symbolic = layer._DATA_DEPENDENT or any(
             tensor is not None and not _is_static(tensor) for tensor in sources
         )

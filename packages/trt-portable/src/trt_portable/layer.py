@@ -11,13 +11,14 @@ from trt_portable.attributes import Attribute, to_integer, to_text
 from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, storage_dtype
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.tensor import NAME_LIMIT, ITensor
+from trt_portable.tensor import NAME_LIMIT, Facts, ITensor
 from trt_portable.values import Value
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from trt_portable.inference import Symbols
     from trt_portable.network import INetworkDefinition
 
 META = torch.device("meta")
@@ -249,6 +250,14 @@ class ILayer:
         Raises:
             Refusal: A rule is broken.
         """
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        """The outputs' extents and types, for layers that know them without computing.
+
+        Args:
+            symbols: Makes symbols for extents that only running can tell.
+        """
+        return None
 
     def _check_complete(self) -> None:
         """Refuses what only a complete network can show; called before a build.

@@ -5,22 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trt_portable.attributes import to_integer, to_text
+from trt_portable.conditional import ConditionalLayers
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
 from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.errors import Refusal
 from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.layers.assertion import AssertionLayers
 from trt_portable.layers.attention import AttentionLayers
 from trt_portable.layers.convolution import ConvolutionLayers
+from trt_portable.layers.detection import DetectionLayers
 from trt_portable.layers.indexing import IndexingLayers
 from trt_portable.layers.movement import MovementLayers
 from trt_portable.layers.normalization import NormalizationLayers
 from trt_portable.layers.pointwise import PointwiseLayers
 from trt_portable.layers.pooling import PoolingLayers
 from trt_portable.layers.products import ProductLayers
+from trt_portable.layers.quantization import QuantizationLayers
 from trt_portable.layers.reduction import ReductionLayers
 from trt_portable.layers.resampling import ResamplingLayers
 from trt_portable.layers.sources import SourceLayers
+from trt_portable.layers.transformer import TransformerLayers
+from trt_portable.loop import LoopLayers
+from trt_portable.scope import Scope
 from trt_portable.shape_tensors import TensorKinds, classify
 from trt_portable.tensor import ITensor
 from trt_portable.weights import Weights, as_weights
@@ -41,6 +48,12 @@ class INetworkDefinition(
     ResamplingLayers,
     NormalizationLayers,
     AttentionLayers,
+    QuantizationLayers,
+    TransformerLayers,
+    DetectionLayers,
+    AssertionLayers,
+    LoopLayers,
+    ConditionalLayers,
 ):
     """A strongly typed network of layers; made by ``Builder.create_network``.
 
@@ -67,6 +80,7 @@ class INetworkDefinition(
         self._debug_unfused = False
         self._weight_names: dict[str, tuple[int, DataType, int]] = {}
         self._refittable: set[str] = set()
+        self._scopes: list[Scope] = []
         self._kinds: tuple[int, TensorKinds] | None = None
 
     # --- the network itself ----------------------------------------------------------------------

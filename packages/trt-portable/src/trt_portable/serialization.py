@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trt_portable import conditional_region as _conditional_region  # registers its layer
+from trt_portable import loop_region as _loop_region  # registers its layer
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
 from trt_portable.layer import LAYER_CLASSES, ILayer
@@ -121,7 +123,12 @@ def network_to_json(
     """
     writer = _Writer()
     inputs = [writer.id_of(tensor) for tensor in network._inputs]
-    layers = [writer.layer(layer) for layer in schedule(network._layers)]
+    scheduled = schedule(network._layers, network._scopes)
+    made = {id(tensor) for layer in scheduled for tensor in layer._outputs}
+    for tensor in network._outputs:
+        if id(tensor) not in made:
+            raise Refusal(f"{tensor.name!r} is inside a loop or conditional and cannot be an output")
+    layers = [writer.layer(layer) for layer in scheduled]
     outputs = [writer.id_of(tensor) for tensor in network._marked]
     shape_outputs = [writer.id_of(tensor) for tensor in network._marked_for_shapes]
     names = {key: name for name, key in network._weight_names.items()}

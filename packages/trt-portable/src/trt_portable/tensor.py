@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trt_portable.attributes import to_integer, to_text
 from trt_portable.dims import Dims, as_dims
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 Extent: TypeAlias = Any
 """An int, or a symbolic expression for an extent that is known only at run time."""
+
+class Facts(NamedTuple):
+    """What inference found out about one tensor.
+
+    Attributes:
+        extents: Integers and symbolic expressions.
+        dtype: The element type.
+        host: The values in row-major order if they are known to the host.
+    """
+
+    extents: tuple[Extent, ...]
+    dtype: DataType
+    host: tuple[Any, ...] | None
+
 
 _ALL_FORMATS = (1 << len(TensorFormat)) - 1
 NAME_LIMIT = 4096

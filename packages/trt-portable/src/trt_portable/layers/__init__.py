@@ -64,9 +64,27 @@ from trt_portable.layers.sources import (
     IIdentityLayer,
     IShapeLayer,
 )
+from trt_portable.layers.assertion import (
+    IAssertionLayer,
+    IDistCollectiveLayer,
+)
+from trt_portable.layers.detection import (
+    INMSLayer,
+)
+from trt_portable.layers.quantization import (
+    IDequantizeLayer,
+    IDynamicQuantizeLayer,
+    IQuantizeLayer,
+)
+from trt_portable.layers.transformer import (
+    IKVCacheUpdateLayer,
+    IMoELayer,
+    IRotaryEmbeddingLayer,
+)
 
 __all__ = [
     "IActivationLayer",
+    "IAssertionLayer",
     "IAttention",
     "IAttentionBoundaryLayer",
     "IAttentionInputLayer",
@@ -77,24 +95,32 @@ __all__ = [
     "IConvolutionLayer",
     "ICumulativeLayer",
     "IDeconvolutionLayer",
+    "IDequantizeLayer",
+    "IDistCollectiveLayer",
+    "IDynamicQuantizeLayer",
     "IEinsumLayer",
     "IElementWiseLayer",
     "IFillLayer",
     "IGatherLayer",
     "IGridSampleLayer",
     "IIdentityLayer",
+    "IKVCacheUpdateLayer",
     "ILRNLayer",
     "IMatrixMultiplyLayer",
+    "IMoELayer",
+    "INMSLayer",
     "INonZeroLayer",
     "INormalizationLayer",
     "IOneHotLayer",
     "IPaddingLayer",
     "IParametricReLULayer",
     "IPoolingLayer",
+    "IQuantizeLayer",
     "IRaggedSoftMaxLayer",
     "IReduceLayer",
     "IResizeLayer",
     "IReverseSequenceLayer",
+    "IRotaryEmbeddingLayer",
     "IScaleLayer",
     "IScatterLayer",
     "ISelectLayer",

@@ -1,0 +1,367 @@
+"""Quantization, dequantization, and quantization whose scales are computed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_portable.attributes import dims, element_type, integer
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dims import Dims, DimsLike, as_dims
+from trt_portable.dtypes import FLOATS, QUANTIZED
+from trt_portable.enums import DataType, LayerType
+from trt_portable.layer import ILayer
+from trt_portable.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor
+
+LARGEST: Final = {
+    DataType.INT8: 127.0,
+    DataType.INT4: 7.0,
+    DataType.FP8: 448.0,
+    DataType.FP4: 6.0,
+}
+_SCALE_TYPES: Final = FLOATS | {DataType.E8M0}
+
+
+def round_to(x: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """The nearest values of a quantized type, saturated; ties go to the even one.
+
+    Args:
+        x: Any shape, float32, already divided by its scale.
+        dtype: INT8, INT4, FP8 or FP4.
+
+    Returns:
+        The values in the carrier type: int8, int8, float8_e4m3fn, float32.
+    """
+    largest = LARGEST[dtype]
+    if dtype in (DataType.INT8, DataType.INT4):
+        return torch.round(x).clamp(-largest - 1, largest).to(torch.int8)
+    clipped = x.clamp(-largest, largest)
+    if dtype is DataType.FP8:
+        return clipped.to(torch.float8_e4m3fn)
+    size = clipped.abs()
+    # E2M1 has steps of 1/2 below 2, of 1 below 4, of 2 above.
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    return torch.round(clipped / step) * step
+
+
+def spread(
+    scale: torch.Tensor, x: torch.Tensor, axis: int, block: Sequence[int]
+) -> torch.Tensor:
+    """A scale in a shape that broadcasts to the data it belongs to.
+
+    Args:
+        scale: One element, one per extent of an axis, or one per block.
+        x: The data.
+        axis: The axis of per-channel scales, negative for none.
+        block: Extents of a block; empty if the shapes tell.
+    """
+    wide = scale.to(torch.float32)
+    if scale.ndim == 0 or (scale.ndim == 1 and axis < 0):
+        return wide.reshape(())
+    if scale.ndim == 1:
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        return wide.reshape(shape)
+    for dim in range(x.ndim):
+        if isinstance(scale.shape[dim], int) and isinstance(x.shape[dim], int):
+            repeats = x.shape[dim] // max(scale.shape[dim], 1)
+            if repeats > 1:
+                wide = wide.repeat_interleave(repeats, dim)
+    return wide
+
+
+class _ScaledLayer(ILayer):
+    """What quantization and dequantization share.
+
+    Inputs: 0 x, 1 scale (0-D, one per channel, or one per block), optional 2 zero point (zeros only).
+    """
+
+    _MAX_INPUTS = 3
+    _DEFERRED = True
+
+    axis = integer(-1, "The axis of per-channel scales.")
+    block_shape = dims(Dims(), "Extents of a block; empty if there are no blocks.")
+
+    def _check_scale(self, x: ITensor, scale: ITensor) -> None:
+        require_minimum_rank(x, 1, "the input")
+        require_type(scale, _SCALE_TYPES, "the scale")
+        extents, shape = x._extents or (), scale._extents or ()
+        if scale._rank == 0 or (scale._rank == 1 and shape[0] == 1 and self.axis < 0):
+            return
+        if scale._rank == 1 and x._rank >= 1 and not (x._rank == 1 and self.axis < 0):
+            require(0 <= self.axis < x._rank, f"per-channel scales need an axis, not {self.axis}")
+            channels = extents[self.axis]
+            require(
+                type(channels) is not int or type(shape[0]) is not int or shape[0] == channels,
+                f"{shape[0]} scales for {channels} channels on axis {self.axis}",
+            )
+            return
+        require(scale._rank == x._rank, f"block scales have rank {scale._rank}, not {x._rank}")
+        for axis, (whole, blocks) in enumerate(zip(extents, shape, strict=True)):
+            if type(whole) is int and type(blocks) is int:
+                require(
+                    blocks > 0 and whole % blocks == 0,
+                    f"{blocks} blocks do not divide extent {whole} on axis {axis}",
+                )
+
+    def _check_zero_point(self, inputs: Sequence[ITensor | None], dtype: DataType) -> None:
+        zero = inputs[2] if len(inputs) > 2 else None
+        if zero is not None:
+            require_type(zero, {dtype}, "the zero point")
+
+    def _operands(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor]:
+        assert inputs[0] is not None and inputs[1] is not None
+        x = as_tensor(inputs[0])
+        return x, spread(as_tensor(inputs[1]), x, self.axis, tuple(self.block_shape))
+
+
+class IQuantizeLayer(_ScaledLayer):
+    """``clamp(round(x / scale))``."""
+
+    _KIND = LayerType.QUANTIZE
+
+    to_type = element_type(DataType.INT8, "INT8, INT4, FP8 or FP4.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x, scale = inputs[:2]
+        assert x is not None and scale is not None
+        require_type(x, FLOATS, "the input")
+        require(self.to_type in QUANTIZED, f"{self.to_type.name} is not a quantized type")
+        require_type(scale, _SCALE_TYPES, "the scale")
+        require(
+            scale._dtype in {x._dtype, DataType.FLOAT, DataType.E8M0},
+            f"a {scale._dtype.name} scale for a {x._dtype.name} input",
+        )
+        require_minimum_rank(x, 1, "the input")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, scale = inputs[:2]
+        assert x is not None and scale is not None
+        self._check_scale(x, scale)
+        self._check_zero_point(inputs, self.to_type)
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, scale = self._operands(inputs)
+        return (round_to(x.to(torch.float32) / scale, self.to_type),)
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.to_type
+
+
+class IDequantizeLayer(_ScaledLayer):
+    """``x * scale``."""
+
+    _KIND = LayerType.DEQUANTIZE
+
+    to_type = element_type(DataType.FLOAT, "FLOAT, HALF or BF16.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x, scale = inputs[:2]
+        assert x is not None and scale is not None
+        require_type(x, QUANTIZED, "the input")
+        require(self.to_type in FLOATS, f"{self.to_type.name} is not a float type")
+        require_type(scale, _SCALE_TYPES, "the scale")
+        require(
+            scale._dtype in {self.to_type, DataType.FLOAT, DataType.E8M0},
+            f"a {scale._dtype.name} scale for a {self.to_type.name} output",
+        )
+        require_minimum_rank(x, 1, "the input")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, scale = inputs[:2]
+        assert x is not None and scale is not None
+        self._check_scale(x, scale)
+        self._check_zero_point(inputs, x._dtype)
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, scale = self._operands(inputs)
+        return ((x.to(torch.float32) * scale).to(self._carrier(self.to_type)),)
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.to_type
+
+
+_DYNAMIC_PAIRS: Final = frozenset(
+    {
+        (DataType.FP4, DataType.FP8),
+        (DataType.FP8, DataType.E8M0),
+        (DataType.FP8, DataType.FLOAT),
+        (DataType.INT8, DataType.FLOAT),
+    }
+)
+
+
+def quantize_blocks(
+    x: torch.Tensor,
+    block: Sequence[int],
+    to_type: DataType,
+    scale_type: DataType,
+    outer: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantizes blocks by scales that make the largest element of each block fit.
+
+    Args:
+        x: Any shape.
+        block: Extents of a block, -1 for a whole axis.
+        to_type: Type of the elements.
+        scale_type: Type of the scales.
+        outer: 0-D scale of the scales, or None.
+
+    Returns:
+        The elements, in the shape of x, and the scales, one per block.
+    """
+    wide = x.to(torch.float32)
+    sizes = [x.shape[axis] if size == -1 else size for axis, size in enumerate(block)]
+    split: list[Any] = []
+    for extent, size in zip(x.shape, sizes, strict=True):
+        split += [extent // size, size]
+    blocks = wide.reshape(split)
+    inner = tuple(range(1, len(split), 2))
+    exact = blocks.abs().amax(inner) / LARGEST[to_type]
+    factor = torch.ones((), device=x.device) if outer is None else outer.to(torch.float32)
+    if scale_type is DataType.E8M0:
+        # The next power of two, so that nothing saturates.
+        exponent = torch.ceil(torch.log2(exact.clamp(min=2.0**-127)))
+        rounded = torch.exp2(exponent)
+        scales = rounded.to(torch.float8_e8m0fnu)
+    elif scale_type is DataType.FP8:
+        scales = (exact / factor).clamp(max=LARGEST[DataType.FP8]).to(torch.float8_e4m3fn)
+        rounded = scales.to(torch.float32) * factor
+    else:
+        scales = rounded = exact
+    divisor = torch.where(rounded == 0, torch.ones_like(rounded), rounded)
+    for axis in inner:
+        divisor = divisor.unsqueeze(axis)
+    return round_to((blocks / divisor).reshape(x.shape), to_type), scales
+
+
+class IDynamicQuantizeLayer(ILayer):
+    """Quantization by blocks whose scales are computed from the data.
+
+    Inputs: 0 x, optional 1 the scale of the scales (0-D). Outputs: 0 elements, 1 scales.
+    """
+
+    _KIND = LayerType.DYNAMIC_QUANTIZE
+    _MAX_INPUTS = 2
+    _NUM_OUTPUTS = 2
+    _DEFERRED = True
+
+    axis = integer(-1, "The axis of the blocks (first version of the layer).")
+    block_size = integer(0, "Elements of a block (first version of the layer).")
+    block_shape = dims(Dims(), "Extents of a block, -1 for a whole axis.")
+    to_type = element_type(DataType.FP4, "Type of the elements.")
+    scale_type = element_type(DataType.FP8, "Type of the scales.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x = inputs[0]
+        assert x is not None
+        require_type(x, FLOATS, "the input")
+        require_minimum_rank(x, 1, "the input")
+        pair = (self.to_type, self.scale_type)
+        require(
+            pair in _DYNAMIC_PAIRS, f"no {pair[1].name} scales for {pair[0].name} elements"
+        )
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, outer = (*inputs, None)[:2]
+        assert x is not None
+        block = self._block(x._rank)
+        require(len(block) == x._rank, f"block {block} for an input of rank {x._rank}")
+        for axis, (extent, size) in enumerate(zip(x._extents or (), block, strict=True)):
+            require(size == -1 or size > 0, f"block extent {size} on axis {axis}")
+            if size not in (1, -1):
+                require(type(extent) is int, f"the blocked extent of axis {axis} must be constant")
+                require(extent % size == 0, f"blocks of {size} do not divide extent {extent}")
+        if outer is not None:
+            require_type(outer, FLOATS, "the scale of the scales")
+            require_rank(outer, {0}, "the scale of the scales")
+
+    def _block(self, rank: int) -> list[int]:
+        if len(self.block_shape):
+            return list(self.block_shape)
+        axis = self.axis + rank if self.axis < 0 else self.axis
+        require(rank in (2, 3), f"blocks along an axis need rank 2 or 3, not {rank}")
+        require(axis in (rank - 1, rank - 2), f"axis {self.axis} is not one of the last two")
+        return [self.block_size if dim == axis else 1 for dim in range(rank)]
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        value, outer = (*inputs, None)[:2]
+        assert value is not None
+        x = as_tensor(value)
+        factor = None if outer is None else as_tensor(outer)
+        return quantize_blocks(x, self._block(x.ndim), self.to_type, self.scale_type, factor)
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.to_type if index == 0 else self.scale_type
+
+
+class QuantizationLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_quantize(
+        self, input: ITensor, scale: ITensor, output_type: DataType
+    ) -> IQuantizeLayer | None:
+        """Adds a quantization; set ``axis`` for per-channel scales.
+
+        Args:
+            input: Rank 1 or more, float types.
+            scale: 0-D, one per channel, or one per block.
+            output_type: INT8, INT4, FP8 or FP4.
+        """
+        layer = IQuantizeLayer._create(to_type=output_type)
+        return self._add(layer, expect_tensor(input, "input"), expect_tensor(scale, "scale"))
+
+    def add_dequantize(
+        self, input: ITensor, scale: ITensor, output_type: DataType
+    ) -> IDequantizeLayer | None:
+        """Adds a dequantization; set ``axis`` for per-channel scales.
+
+        Args:
+            input: Rank 1 or more, INT8, INT4, FP8 or FP4.
+            scale: 0-D, one per channel, or one per block.
+            output_type: FLOAT, HALF or BF16.
+        """
+        layer = IDequantizeLayer._create(to_type=output_type)
+        return self._add(layer, expect_tensor(input, "input"), expect_tensor(scale, "scale"))
+
+    def add_dynamic_quantize(
+        self,
+        input: ITensor,
+        axis: int,
+        block_size: int,
+        output_type: DataType,
+        scale_type: DataType,
+    ) -> IDynamicQuantizeLayer | None:
+        """Adds a quantization by blocks along one axis.
+
+        Args:
+            input: Rank 2 or 3.
+            axis: One of the last two axes.
+            block_size: Elements of a block.
+            output_type: Type of the elements.
+            scale_type: Type of the scales.
+        """
+        layer = IDynamicQuantizeLayer._create(
+            axis=axis, block_size=block_size, to_type=output_type, scale_type=scale_type
+        )
+        return self._add(layer, expect_tensor(input, "input"))
+
+    def add_dynamic_quantize_v2(
+        self, input: ITensor, block_shape: DimsLike, output_type: DataType, scale_type: DataType
+    ) -> IDynamicQuantizeLayer | None:
+        """Adds a quantization by blocks of any shape.
+
+        Args:
+            input: Rank 1 or more.
+            block_shape: Extents of a block, -1 for a whole axis.
+            output_type: Type of the elements.
+            scale_type: Type of the scales.
+        """
+        layer = IDynamicQuantizeLayer._create(
+            block_shape=as_dims(block_shape), to_type=output_type, scale_type=scale_type
+        )
+        return self._add(layer, expect_tensor(input, "input"))

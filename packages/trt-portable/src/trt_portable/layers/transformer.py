@@ -1,0 +1,381 @@
+"""Layers of transformers besides attention: rotary embedding, key-value cache, mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trt_portable.attributes import boolean, dims, element_type, integer, member, number
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dims import Dims, DimsLike, as_dims
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import AttentionIOForm, DataType, KVCacheMode, LayerType, MoEActType
+from trt_portable.errors import Refusal
+from trt_portable.layer import ILayer
+from trt_portable.layers.quantization import quantize_blocks, round_to
+from trt_portable.rules import require, require_equal_types, require_rank, require_type
+from trt_portable.tensor import ITensor
+from trt_portable.values import Value, as_tensor
+
+
+class IRotaryEmbeddingLayer(ILayer):
+    """Rotates pairs of elements by angles that grow with the position.
+
+    Inputs: 0 x (B, H, S, D); 1 and 2 cosines and sines (B, S, R / 2), or (positions, R / 2) with
+    optional 3, position ids (B, S).
+    """
+
+    _KIND = LayerType.ROTARY_EMBEDDING
+    _MAX_INPUTS = 4
+    _DEFERRED = True
+
+    interleaved = boolean(False, "Whether pairs are neighbours, or half the rotated part apart.")
+    rotary_embedding_dim = integer(0, "Elements that are rotated, R; 0 for all.")
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        x, cosines, sines = inputs[:3]
+        assert x is not None and cosines is not None and sines is not None
+        require_equal_types((x, cosines, sines), "input and caches")
+        require_type(x, FLOATS, "the input")
+        require_rank(x, {4}, "the input")
+        part = self.rotary_embedding_dim
+        require(part >= 0 and part % 2 == 0, f"{part} elements cannot be rotated in pairs")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        x, cosines, sines, ids = (*inputs, None)[:4]
+        assert x is not None and cosines is not None and sines is not None
+        for cache in (cosines, sines):
+            require_rank(cache, {3 if ids is None else 2}, "a cache")
+        if ids is not None:
+            require_type(ids, INDICES, "the position ids")
+            require_rank(ids, {2}, "the position ids")
+        depth = (x._extents or ())[-1]
+        part = self.rotary_embedding_dim or depth
+        half = (cosines._extents or ())[-1]
+        if type(part) is int and type(half) is int:
+            require(half * 2 == part, f"caches of {half} for {part} rotated elements")
+        if type(depth) is int and type(part) is int:
+            require(part <= depth, f"{part} elements of {depth} cannot be rotated")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, cosines, sines, ids = (
+            None if value is None else as_tensor(value) for value in (*inputs, None)[:4]
+        )
+        assert x is not None and cosines is not None and sines is not None
+        if ids is not None:
+            at = ids.reshape(-1)
+            cosines, sines = (
+                cache.index_select(0, at).reshape([*ids.shape, cache.shape[-1]])
+                for cache in (cosines, sines)
+            )
+        cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
+        part: Any = self.rotary_embedding_dim or x.shape[-1]
+        turned = x.narrow(-1, 0, part)
+        half = part // 2
+        if self.interleaved:
+            pairs = turned.unflatten(-1, (half, 2))
+            first, second = pairs.select(-1, 0), pairs.select(-1, 1)
+        else:
+            first, second = turned.narrow(-1, 0, half), turned.narrow(-1, half, half)
+        real = first * cosines - second * sines
+        imaginary = first * sines + second * cosines
+        if self.interleaved:
+            result = torch.stack((real, imaginary), -1).flatten(-2)
+        else:
+            result = torch.cat((real, imaginary), -1)
+        if self.rotary_embedding_dim:
+            rest = x.narrow(-1, part, x.shape[-1] - part)
+            result = torch.cat((result, rest), -1)
+        return (result,)
+
+
+class IKVCacheUpdateLayer(ILayer):
+    """A cache with new keys or values written at each sequence's position; in place in an engine.
+
+    Inputs: 0 cache (B, H, Smax, D), 1 update (B, H, S, D) or packed (tokens, H, D), 2 write indices
+    (B,); optional 3 update lengths: (B,) when padded, ends (B + 1,) when packed. What would be written
+    outside the cache is dropped.
+    """
+
+    _KIND = LayerType.KV_CACHE_UPDATE
+    _MAX_INPUTS = 4
+    _DEFERRED = True
+    _ALIASES = {0: 0}
+    """Outputs that share the memory of an input, by index."""
+
+    cache_mode = member(KVCacheMode, KVCacheMode.LINEAR, "How the cache is addressed.")
+    update_form = member(
+        AttentionIOForm, AttentionIOForm.PADDED_BHND, "How the update is laid out."
+    )
+
+    @property
+    def update_lengths(self) -> ITensor | None:
+        """The lengths or ends of the sequences of the update."""
+        return self._input(3)
+
+    @update_lengths.setter
+    def update_lengths(self, tensor: ITensor) -> None:
+        self.set_input(3, tensor)
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        cache, update, places = inputs[:3]
+        assert cache is not None and update is not None and places is not None
+        require_equal_types((cache, update), "cache and update")
+        require_type(cache, FLOATS, "the cache")
+        require_rank(cache, {4}, "the cache")
+        require_rank(update, {3, 4}, "the update")
+        require_type(places, INDICES, "the write indices")
+        require_rank(places, {1}, "the write indices")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        cache, update, _, lengths = (*inputs, None)[:4]
+        assert cache is not None and update is not None
+        packed = self.update_form is AttentionIOForm.PACKED_NHD
+        require_rank(update, {3 if packed else 4}, f"an update in form {self.update_form.name}")
+        require(lengths is not None or not packed, "a packed update needs update_lengths")
+        if lengths is not None:
+            require_type(lengths, {DataType.INT32}, "the update lengths")
+            require_rank(lengths, {1}, "the update lengths")
+        pairs = ((1, 1), (3, 2)) if packed else ((0, 0), (1, 1), (3, 3))
+        for axis, other in pairs:
+            have, want = (update._extents or ())[other], (cache._extents or ())[axis]
+            require(
+                type(have) is not int or type(want) is not int or have == want,
+                f"the update has extent {have} where the cache has {want}",
+            )
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        cache, update, places, lengths = (
+            None if value is None else as_tensor(value) for value in (*inputs, None)[:4]
+        )
+        assert cache is not None and update is not None and places is not None
+        steps = torch.arange(cache.shape[2], device=cache.device)
+        source = steps - places.to(torch.int64).unsqueeze(-1)
+        if self.update_form is AttentionIOForm.PACKED_NHD:
+            assert lengths is not None
+            low, high = lengths[:-1].unsqueeze(-1), lengths[1:].unsqueeze(-1)
+            inside = (source >= 0) & (source < high - low)
+            at = torch.where(inside, source + low, torch.zeros_like(source))
+            rows = update.index_select(0, at.reshape(-1))
+            rows = rows.reshape([*at.shape, *update.shape[1:]]).transpose(1, 2)
+        else:
+            limit: Any = update.shape[2] if lengths is None else lengths.unsqueeze(-1)
+            inside = (source >= 0) & (source < limit)
+            at = torch.where(inside, source, torch.zeros_like(source))
+            at = at.unsqueeze(1).unsqueeze(-1).expand([at.shape[0], *update.shape[1:2], at.shape[1], update.shape[3]])
+            rows = torch.gather(update, 2, at)
+        return (torch.where(inside.unsqueeze(1).unsqueeze(-1), rows, cache),)
+
+
+_GATE, _BIAS, _QUANTIZER = 3, 6, 9
+
+
+class IMoELayer(ILayer):
+    """A mixture of experts: the weighted sum of the chosen experts' feed-forward networks.
+
+    Inputs: 0 hidden states (B, S, D), 1 chosen experts (B, S, K), integers, 2 their scores (B, S, K);
+    3 gate and 4 up (E, D, I), 5 down (E, I, D); optional 6 to 8 their biases (E, I), (E, I), (E, D);
+    optional 9 the scale of quantized activations.
+    """
+
+    _KIND = LayerType.MOE
+    _MAX_INPUTS = 10
+    _DEFERRED = True
+
+    activation_type = member(MoEActType, MoEActType.SILU, "The activation of the gate.")
+    quantization_to_type = element_type(DataType.FLOAT, "FP8 or FP4; FLOAT turns it off.")
+    quantization_block_shape = dims(Dims(), "Extents of a block of dynamic quantization.")
+    dyn_q_output_scale_type = element_type(DataType.FLOAT, "Type of computed scales.")
+    swiglu_param_limit = number(float("inf"), "Bound of gate and up.")
+    swiglu_param_alpha = number(1.0, "Factor inside the sigmoid.")
+    swiglu_param_beta = number(0.0, "Added to up.")
+
+    def set_gated_weights(
+        self,
+        fc_gate_weights: ITensor,
+        fc_up_weights: ITensor,
+        fc_down_weights: ITensor,
+        activation_type: MoEActType,
+    ) -> None:
+        """Gives the weights of the experts.
+
+        Args:
+            fc_gate_weights: (E, D, I).
+            fc_up_weights: (E, D, I).
+            fc_down_weights: (E, I, D).
+            activation_type: The activation of the gate.
+        """
+        self.activation_type = activation_type
+        for index, tensor in enumerate((fc_gate_weights, fc_up_weights, fc_down_weights)):
+            self.set_input(_GATE + index, tensor)
+
+    def set_gated_biases(
+        self, fc_gate_biases: ITensor, fc_up_biases: ITensor, fc_down_biases: ITensor
+    ) -> None:
+        """Gives the biases of the experts: (E, I), (E, I), (E, D)."""
+        for index, tensor in enumerate((fc_gate_biases, fc_up_biases, fc_down_biases)):
+            self.set_input(_BIAS + index, tensor)
+
+    def set_quantization_static(
+        self, fc_down_activation_scale: ITensor, data_type: DataType
+    ) -> None:
+        """Quantizes the activations before the last product by a given scale."""
+        self.quantization_to_type = data_type
+        self.quantization_block_shape = Dims()
+        self.set_input(_QUANTIZER, fc_down_activation_scale)
+
+    def set_quantization_dynamic_dbl_q(
+        self,
+        fc_down_activation_dbl_q_scale: ITensor,
+        data_type: DataType,
+        block_shape: DimsLike,
+        dyn_q_output_scale_type: DataType,
+    ) -> None:
+        """Quantizes the activations before the last product by computed scales."""
+        self.quantization_to_type = data_type
+        self.quantization_block_shape = as_dims(block_shape)
+        self.dyn_q_output_scale_type = dyn_q_output_scale_type
+        self.set_input(_QUANTIZER, fc_down_activation_dbl_q_scale)
+
+    def set_swiglu_params(self, limit: float, alpha: float, beta: float) -> None:
+        """Sets the parameters of the gated unit."""
+        self.swiglu_param_limit = limit
+        self.swiglu_param_alpha = alpha
+        self.swiglu_param_beta = beta
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        hidden, experts, scores = inputs[:3]
+        assert hidden is not None and experts is not None and scores is not None
+        require_type(hidden, FLOATS, "the hidden states")
+        require_type(experts, INDICES, "the chosen experts")
+        require_type(scores, FLOATS, "the scores")
+        for tensor, what in ((hidden, "hidden states"), (experts, "experts"), (scores, "scores")):
+            require_rank(tensor, {3}, f"the {what}")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        hidden = inputs[0]
+        assert hidden is not None
+        weights = [tensor for tensor in inputs[_GATE:_BIAS] if tensor is not None]
+        require(len(weights) == 3, "set_gated_weights must give gate, up and down")
+        for tensor in weights:
+            require_rank(tensor, {3}, "the weights of experts")
+            require(type((tensor._extents or ())[0]) is int, "the number of experts must be constant")
+        biases = [tensor for tensor in inputs[_BIAS:_QUANTIZER] if tensor is not None]
+        require(len(biases) in (0, 3), "set_gated_biases must give all biases or none")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        operands = [None if value is None else as_tensor(value) for value in inputs]
+        operands += [None] * (self._MAX_INPUTS - len(operands))
+        hidden, experts, scores, gate, up, down, gate_b, up_b, down_b, scale = operands
+        assert hidden is not None and experts is not None and scores is not None
+        assert gate is not None and up is not None and down is not None
+        total = torch.zeros_like(hidden)
+        for expert in range(gate.shape[0]):
+            chosen = torch.where(experts == expert, scores, torch.zeros_like(scores)).sum(-1, True)
+            opened = hidden @ gate[expert]
+            raised = hidden @ up[expert]
+            if gate_b is not None and up_b is not None:
+                opened, raised = opened + gate_b[expert], raised + up_b[expert]
+            inner = self._quantized(self._gated(opened, raised), scale)
+            result = inner @ down[expert]
+            if down_b is not None:
+                result = result + down_b[expert]
+            total = total + (result * chosen).to(total.dtype)
+        return (total,)
+
+    def _gated(self, opened: torch.Tensor, raised: torch.Tensor) -> torch.Tensor:
+        limit = self.swiglu_param_limit
+        if limit != float("inf"):
+            opened, raised = opened.clamp(max=limit), raised.clamp(-limit, limit)
+        if self.activation_type is MoEActType.SILU:
+            opened = opened * torch.sigmoid(self.swiglu_param_alpha * opened)
+        return opened * (raised + self.swiglu_param_beta)
+
+    def _quantized(self, inner: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+        """The activations as quantization and dequantization leave them."""
+        to_type = self.quantization_to_type
+        if to_type is DataType.FLOAT or scale is None:
+            return inner
+        if to_type not in (DataType.FP8, DataType.FP4):
+            raise Refusal(f"activations are quantized to FP8 or FP4, not {to_type.name}")
+        if not len(self.quantization_block_shape):
+            step = scale.to(torch.float32)
+            kept = round_to(inner.to(torch.float32) / step, to_type).to(torch.float32) * step
+            return kept.to(inner.dtype)
+        block = list(self.quantization_block_shape)[-inner.ndim :]
+        data, scales = quantize_blocks(inner, block, to_type, self.dyn_q_output_scale_type, scale)
+        wide = scales.to(torch.float32) * scale.to(torch.float32)
+        for axis, (whole, blocks) in enumerate(zip(inner.shape, scales.shape, strict=True)):
+            wide = wide.repeat_interleave(whole // blocks, axis)
+        return (data.to(torch.float32) * wide).to(inner.dtype)
+
+
+class TransformerLayers(LayerFactory):
+    """The methods that add layers of this family."""
+
+    def add_rotary_embedding(
+        self,
+        input: ITensor,
+        cos_cache: ITensor,
+        sin_cache: ITensor,
+        interleaved: bool,
+        rotary_embedding_dim: int,
+    ) -> IRotaryEmbeddingLayer | None:
+        """Adds a rotary embedding; position ids are input 3.
+
+        Args:
+            input: (B, H, S, D), float types.
+            cos_cache: (B, S, R / 2), or (positions, R / 2) with position ids.
+            sin_cache: As `cos_cache`.
+            interleaved: Whether pairs are neighbours.
+            rotary_embedding_dim: Elements that are rotated, R; 0 for all.
+        """
+        layer = IRotaryEmbeddingLayer._create(
+            interleaved=interleaved, rotary_embedding_dim=rotary_embedding_dim
+        )
+        return self._add(
+            layer,
+            expect_tensor(input, "input"),
+            expect_tensor(cos_cache, "cos_cache"),
+            expect_tensor(sin_cache, "sin_cache"),
+        )
+
+    def add_kv_cache_update(
+        self, cache: ITensor, update: ITensor, write_indices: ITensor, cache_mode: KVCacheMode
+    ) -> IKVCacheUpdateLayer | None:
+        """Adds an update of a key or value cache.
+
+        Args:
+            cache: (B, H, Smax, D).
+            update: (B, H, S, D), same type.
+            write_indices: (B,), int32 or int64.
+            cache_mode: LINEAR.
+        """
+        return self._add(
+            IKVCacheUpdateLayer._create(cache_mode=cache_mode),
+            expect_tensor(cache, "cache"),
+            expect_tensor(update, "update"),
+            expect_tensor(write_indices, "write_indices"),
+        )
+
+    def add_moe(
+        self,
+        hidden_states: ITensor,
+        selected_experts_for_tokens: ITensor,
+        scores_for_selected_experts: ITensor,
+    ) -> IMoELayer | None:
+        """Adds a mixture of experts; give it weights with ``set_gated_weights``.
+
+        Args:
+            hidden_states: (B, S, D).
+            selected_experts_for_tokens: (B, S, K), int32 or int64.
+            scores_for_selected_experts: (B, S, K).
+        """
+        return self._add(
+            IMoELayer._create(),
+            expect_tensor(hidden_states, "hidden_states"),
+            expect_tensor(selected_experts_for_tokens, "selected_experts_for_tokens"),
+            expect_tensor(scores_for_selected_experts, "scores_for_selected_experts"),
+        )
