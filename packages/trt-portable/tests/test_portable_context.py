@@ -352,7 +352,15 @@ class Listener(trt.IDebugListener):
         trt.IDebugListener.__init__(self)
         self.seen: list[tuple[Any, ...]] = []
 
-    def process_debug_tensor(self, addr: int, location: Any, type: Any, shape: Any, name: str, stream: int) -> None:
+    def process_debug_tensor(
+        self,
+        addr: int,
+        location: Any,
+        type: Any,  # noqa: A002 - the name in the interface
+        shape: Any,
+        name: str,
+        stream: int,
+    ) -> None:
         value = np.frombuffer((np.ctypeslib.ctypes.c_float * 2).from_address(addr), dtype=np.float32).tolist()
         self.seen.append((location, type, tuple(shape), name, value))
 
