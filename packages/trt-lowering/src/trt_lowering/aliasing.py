@@ -36,7 +36,7 @@ class AliasClasses:
         source = None
         if node.op == "call_function" and (not isinstance(node.target, OpOverload) or may_alias(node.target)):
             for operand in node.all_input_nodes:
-                if operand in self._class_of:
+                if operand in self._class_of and _can_share(node, operand):
                     classes.add(self._class_of[operand])
                     source = source or operand
         index = self._merge(classes)
@@ -131,6 +131,17 @@ _PARTS = frozenset(
         "aten::imag",
     }
 )
+
+
+def _can_share(node: fx.Node, operand: fx.Node) -> bool:
+    """Rules out casts and moves: what has another element type or device was copied, unless bits are reinterpreted."""
+    mine, other = tensor_value(node), tensor_value(operand)
+    if mine is None or other is None or (mine.dtype == other.dtype and mine.device == other.device):
+        return True
+    if not isinstance(node.target, OpOverload):
+        return True
+    name = node.target._schema.name
+    return name in _PARTS or name.startswith("aten::view")
 
 
 def _is_view_by_nature(node: fx.Node) -> bool:

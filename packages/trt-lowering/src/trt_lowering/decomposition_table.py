@@ -77,12 +77,12 @@ class DecompositionRules:
         """
         table = torch.export.default_decompositions()
         for target in list(table):
-            if isinstance(target, OpOverload) and self.keeps(target):
+            if isinstance(target, OpOverload) and (self.keeps(target) or is_random(target)):
                 del table[target]
         return table  # type: ignore[return-value]
 
     def _decide(self, target: OpOverload) -> bool:
-        if is_size_query(target) or is_random(target) or is_data_dependent(target):
+        if is_size_query(target) or is_data_dependent(target):
             return True
         if is_kept_in_torch(target, self._settings):
             return True

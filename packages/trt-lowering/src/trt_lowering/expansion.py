@@ -23,9 +23,9 @@ from trt_lowering.decomposition_table import (
 )
 from trt_lowering.inlining import inline_module
 from trt_lowering.operator_traits import (
+    draws_random_numbers,
     has_hidden_state,
     is_data_dependent,
-    is_random,
     is_symbolic_function,
     mutated_arguments,
 )
@@ -67,7 +67,9 @@ class Expander:
         target = node.target
         if node.op != "call_function" or not isinstance(target, OpOverload) or self.rules.keeps(target):
             return None
-        if mutated_arguments(target) or has_hidden_state(node) or target in self._active:
+        if mutated_arguments(target) or draws_random_numbers(node) or has_hidden_state(node):
+            return None
+        if target in self._active:
             return None
         found = find_decomposition(target)
         if found is None:
@@ -137,7 +139,10 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
             constant.meta["val"] = mode.from_tensor(tensor)
     functionalize = Functionalize(write_back=False)
     functionalize.rewrite(module.graph)
-    return None if functionalize.entangled is not None else module
+    if functionalize.entangled is not None:
+        return None
+    module.graph.eliminate_dead_code()
+    return module
 
 
 def call_signature(node: fx.Node) -> Any:
@@ -210,7 +215,7 @@ def _is_usable(module: fx.GraphModule) -> bool:
         elif node.op == "call_function":
             target = node.target
             if isinstance(target, OpOverload):
-                if mutated_arguments(target) or is_random(target) or is_data_dependent(target):
+                if mutated_arguments(target) or draws_random_numbers(node) or is_data_dependent(target):
                     return False
             elif not is_symbolic_function(target):
                 return False

@@ -57,7 +57,7 @@ def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> 
         )
     if isinstance(error, TypeError) and ("argument" in text or "forward()" in text):
         return "check the example inputs against the signature of the module's forward method"
-    if "size mismatch" in text or "shape" in text or "dtype" in text:
+    if kind in ("RuntimeError", "IndexError", "KeyError", "AttributeError", "ValueError"):
         return "run the module on the same example inputs: it most likely fails there as well"
     if strict:
         return "try strict=False, which runs the Python code instead of analysing it"

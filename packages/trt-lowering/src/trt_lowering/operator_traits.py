@@ -75,8 +75,18 @@ def may_alias(target: OpOverload) -> bool:
 
 @functools.cache
 def is_random(target: OpOverload) -> bool:
-    """Whether the result depends on PyTorch's random generator."""
+    """Whether the result can depend on PyTorch's random generator."""
     return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether this call depends on the random generator: dropout at inference, or with probability 0, does not."""
+    target = node.target
+    if not isinstance(target, OpOverload) or not is_random(target):
+        return False
+    given = {declared.name: argument(node, declared.name) for declared in target._schema.arguments}
+    is_off = given.get("train", True) is False or given.get("training", True) is False
+    return not (is_off or any(given.get(name) == 0 for name in ("p", "dropout", "dropout_p")))
 
 
 @functools.cache
@@ -98,7 +108,7 @@ def is_symbolic_function(target: Any) -> bool:
         return True
     module = getattr(target, "__module__", None) or ""
     name = getattr(target, "__name__", "")
-    return (module in ("torch", "math") and not name.startswith("_")) or name.startswith(("sym_", "_sym_"))
+    return module == "math" or name.startswith(("sym_", "_sym_"))
 
 
 def has_hidden_state(node: fx.Node) -> bool:
@@ -120,7 +130,7 @@ def is_pure(node: fx.Node) -> bool:
         return False
     target = node.target
     if isinstance(target, OpOverload):
-        if mutated_arguments(target) or is_random(target) or has_hidden_state(node):
+        if mutated_arguments(target) or draws_random_numbers(node) or has_hidden_state(node):
             return False
         return not _is_effectful(target)
     return is_symbolic_function(target)

@@ -25,6 +25,7 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
             hint="check that `program.module()` works; export the model again if it does not",
         ) from error
     _move_inputs_first(stateful.graph)
+    _describe_write_backs(stateful.graph)
     # a plain module: export's own refuses train() and eval(), and checks its inputs in a hook at every call
     return fx.GraphModule(stateful, stateful.graph)
 
@@ -36,3 +37,10 @@ def _move_inputs_first(graph: fx.Graph) -> None:
             first.prepend(node)
         else:
             first = node.next
+
+
+def _describe_write_backs(graph: fx.Graph) -> None:
+    """Unlifting adds write backs without saying what they return."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        if "val" not in node.meta and isinstance(node.args[0], fx.Node):
+            node.meta["val"] = node.args[0].meta["val"]

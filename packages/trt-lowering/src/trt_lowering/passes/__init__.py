@@ -1,0 +1,3 @@
+"""The lowering passes, one module each."""
+
+from __future__ import annotations

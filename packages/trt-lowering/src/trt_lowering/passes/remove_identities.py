@@ -42,9 +42,10 @@ class RemoveIdentities(GraphPass):
         """Checks that values are immutable."""
         self.require_values(gm)
         for node in gm.graph.nodes:
-            if isinstance(node.target, OpOverload) and mutated_arguments(node.target):
-                if node.target is not torch.ops.aten.copy_.default:
-                    self.fail(node, "the graph still has in-place operators")
+            if node.target is torch.ops.aten.copy_.default or not isinstance(node.target, OpOverload):
+                continue
+            if mutated_arguments(node.target):
+                self.fail(node, "the graph still has in-place operators")
 
     def call(self, gm: fx.GraphModule) -> int:
         """Redirects uses of identities to their argument."""

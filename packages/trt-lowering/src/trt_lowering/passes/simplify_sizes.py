@@ -11,6 +11,7 @@ from torch import fx
 
 from trt_core.extents import Extent, extent_of
 from trt_lowering.contract import GraphPass
+from trt_lowering.inlining import replace_result
 from trt_lowering.node_metadata import insert_call
 from trt_lowering.operator_traits import is_size_query, is_symbolic_function
 
@@ -55,12 +56,7 @@ class SimplifySizes(GraphPass):
             if replacement is None or replacement is node:
                 continue
             changes += 1
-            if isinstance(replacement, fx.Node):
-                node.replace_all_uses_with(replacement)
-            else:
-                for user in list(node.users):
-                    user.args = fx.map_arg(user.args, lambda item: replacement if item is node else item)
-                    user.kwargs = fx.map_arg(user.kwargs, lambda item: replacement if item is node else item)
+            replace_result(node, replacement)
             gm.graph.erase_node(node)
         return changes
 

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+
+from trt_core import LoweringError
+from trt_lowering import export_module
+from trt_lowering.passes.remove_assertions import RemoveAssertions, is_assertion
+
+
+def test_guard_module_goes():
+    program = export_module(torch.nn.ReLU(), (torch.randn(2, 3),))
+    gm = program.module()
+    assert any(node.op == "call_module" for node in gm.graph.nodes)
+    assert RemoveAssertions()(gm).changed
+    gm.recompile()
+    assert not hasattr(gm, "_guards_fn")
+    assert torch.equal(gm(torch.ones(2, 3)), torch.ones(2, 3))
+
+
+def test_value_checks_go_and_the_result_stays(captured, compare):
+    def bounded(x):
+        size = x.max().item()
+        torch._check(size >= 0)
+        torch._check(size < 10)
+        return x + size
+
+    x = torch.tensor([1, 2, 3])
+    gm = captured(bounded, x)
+    assert any(is_assertion(node) for node in gm.graph.nodes)
+    RemoveAssertions()(gm)
+    gm.recompile()
+    assert not any(is_assertion(node) for node in gm.graph.nodes)
+    compare(bounded(x), gm(x))
+
+
+def test_nothing_to_remove(captured):
+    assert not RemoveAssertions()(captured(torch.relu, torch.randn(3))).changed
+
+
+def test_used_assertion_is_an_error():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    check = graph.call_function(torch.ops.aten._functional_assert_async.msg, (x, "message", x))
+    graph.output((check,))
+    with pytest.raises(LoweringError, match="is used"):
+        RemoveAssertions()(fx.GraphModule(torch.nn.Module(), graph))

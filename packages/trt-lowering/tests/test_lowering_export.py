@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim
+
+from trt_core import ExportError
+from trt_lowering import export_module
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+
+class Fixed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(4, 3)
+
+
+def test_exports_positional_and_keyword_inputs():
+    class Scaled(torch.nn.Module):
+        def forward(self, x, *, scale):
+            return x * scale
+
+    x, scale = torch.randn(2, 3), torch.randn(3)
+    program = export_module(Scaled(), [x], {"scale": scale})
+    assert torch.equal(program.module()(x, scale=scale), x * scale)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_strict_is_passed_on(strict):
+    program = export_module(torch.nn.Linear(3, 3), (torch.randn(2, 3),), strict=strict)
+    assert any(node.target is torch.ops.aten.linear.default for node in program.graph.nodes)
+
+
+def test_dynamic_dimensions_stay_symbolic():
+    program = export_module(torch.nn.ReLU(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim("batch", min=1, max=8)},))
+    (value,) = (node.meta["val"] for node in program.graph.nodes if node.op == "placeholder")
+    assert isinstance(value.shape[0], torch.SymInt)
+
+
+def test_data_dependent_branch_names_the_line_and_the_way_out():
+    with pytest.raises(ExportError) as error:
+        export_module(Branching(), (torch.randn(3),))
+    assert "Branching cannot be exported" in error.value.what
+    assert "torch.where" in error.value.hint
+    assert __file__ in error.value.where
+
+
+def test_violated_dynamic_dimension_advises_on_ranges():
+    with pytest.raises(ExportError) as error:
+        export_module(Fixed(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim("batch", min=1, max=8)},))
+    assert "dimension" in error.value.hint
+
+
+def test_wrong_number_of_inputs_points_at_the_signature():
+    with pytest.raises(ExportError) as error:
+        export_module(torch.nn.ReLU(), (torch.randn(3), torch.randn(3)))
+    assert "signature" in error.value.hint
+
+
+def test_wrong_shape_is_reported_with_its_cause():
+    with pytest.raises(ExportError) as error:
+        export_module(torch.nn.Linear(3, 3), (torch.randn(2, 4),))
+    assert error.value.__cause__ is not None
+    assert error.value.why
+    assert "same example inputs" in error.value.hint

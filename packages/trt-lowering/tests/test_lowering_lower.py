@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.export import Dim
+
+from trt_lowering import check_graph_form, decompose_program, export_module, lower
+from trt_lowering.operator_traits import mutated_arguments
+
+BATCH = ({0: Dim("b", min=1, max=16)},)
+
+
+class Tower(torch.nn.Module):
+    """In-place activations, dropout, a buffer, keyword inputs and nested results."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)
+        self.activation, self.dropout = torch.nn.ReLU(inplace=True), torch.nn.Dropout(0.5)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x, *, shift=None):
+        y = self.dropout(self.activation(self.norm(self.conv(x))))
+        y += 1
+        if shift is not None:
+            y = y + shift
+        return {"out": y * self.scale, "parts": (torch.nn.functional.mish(y), [y.mean()])}
+
+
+@pytest.fixture
+def tower():
+    return Tower().eval()
+
+
+def test_lowered_module_is_called_like_the_model(tower, settings, preserve, compare):
+    x, shift = torch.randn(4, 3, 8, 8), torch.randn(6, 6)
+    program = export_module(tower, (x,), {"shift": shift}, dynamic_shapes={"x": BATCH[0], "shift": None})
+    gm = lower(program, settings, preserve=preserve)
+    check_graph_form(gm)
+    for batch in (1, 2, 7):
+        x = torch.randn(batch, 3, 8, 8)
+        compare(tower(x, shift=shift), gm(x, shift=shift), 1e-6)  # mish is decomposed: one rounding
+    assert set(gm(x, shift=shift)) == {"out", "parts"}
+
+
+def test_parameters_are_shared_and_the_program_is_left_alone(tower, settings, preserve):
+    program = export_module(tower, (torch.randn(2, 3, 8, 8),))
+    before, code = copy.deepcopy(program.graph_signature), program.graph_module.code
+    state = dict(program.state_dict)
+    gm = lower(program, settings, preserve=preserve)
+    assert program.graph_module.code == code
+    assert str(program.graph_signature) == str(before)
+    assert dict(program.state_dict).keys() == state.keys()
+    own = {tensor.data_ptr() for tensor in (*gm.parameters(), *gm.buffers())}
+    assert {parameter.data_ptr() for parameter in tower.parameters()} <= own
+
+
+def test_module_can_be_switched_between_modes(tower, settings, preserve):
+    gm = lower(export_module(tower, (torch.randn(2, 3, 8, 8),)), settings, preserve=preserve)
+    assert gm.eval() is gm
+
+
+def test_inputs_come_first(tower, settings, preserve):
+    gm = lower(export_module(tower, (torch.randn(2, 3, 8, 8),)), settings, preserve=preserve)
+    assert next(iter(gm.graph.nodes)).op == "placeholder"
+
+
+def test_named_operators_survive_every_pass(tower, settings, preserve, operators):
+    named = settings.replace(torch_executed_ops={"aten.mish", "aten.dropout"})
+    gm = lower(export_module(tower, (torch.randn(2, 3, 8, 8),)), named, preserve=preserve)
+    assert operators(gm)["mish"] == 1
+    assert operators(gm)["dropout"] == 1
+
+
+class Windows(torch.nn.Module):
+    """Writes to a window of a tensor that is read afterwards."""
+
+    def forward(self, x):
+        mask = torch.zeros_like(x)
+        mask[:, 1:] = 1
+        mask[:, 0].add_(2)
+        return torch.nn.functional.linear(x * mask, torch.ones(2, 3))
+
+
+def test_entangled_writes_are_traced_anew_and_operators_kept(settings, preserve, operators, compare):
+    x = torch.randn(4, 3)
+    program = export_module(Windows(), (x,), dynamic_shapes=BATCH)
+    gm = lower(program, settings, preserve=preserve)
+    check_graph_form(gm)
+    assert operators(gm)["linear"] == 1
+    for batch in (2, 5):
+        x = torch.randn(batch, 3)
+        compare(Windows()(x), gm(x))
+
+
+class Cache(torch.nn.Module):
+    """A key-value cache: writes to a slice of a buffer and to an input."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4, 3))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x, log):
+        self.cache[1:2].copy_(x)
+        self.step.add_(1)
+        log.add_(x.sum())
+        return self.cache.sum(0) + self.step
+
+
+def test_written_state_stays_state(settings, preserve, compare):
+    x = torch.randn(1, 3)
+    model = Cache()
+    gm = lower(export_module(copy.deepcopy(model), (x, torch.zeros(1))), settings, preserve=preserve)
+    check_graph_form(gm)
+    logs = torch.zeros(1), torch.zeros(1)
+    for _ in range(3):
+        x = torch.randn(1, 3)
+        compare(model(x, logs[0]), gm(x, logs[1]))
+    compare(logs[0], logs[1])
+    state = dict(gm.named_buffers())
+    compare(model.cache, state["cache"])
+
+
+def test_autocast_regions_are_traced_with_their_casts(settings, preserve, compare):
+    class Mixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = self.linear(x)
+            return y.float() + x
+
+    model, x = Mixed(), torch.randn(2, 3)
+    gm = lower(export_module(model, (x,)), settings, preserve=preserve)
+    check_graph_form(gm)
+    kinds = {node.meta["val"].dtype for node in gm.graph.nodes if node.op == "call_function"}
+    assert torch.bfloat16 in kinds
+    compare(model(x), gm(x), 1e-2)  # bfloat16 inside
+
+
+def test_settings_reach_the_type_passes(tower, settings, preserve):
+    x = torch.randn(2, 3, 8, 8)
+    program = export_module(tower, (x,))
+    for changes in ({"precision": torch.float16}, {"enable_autocast": True, "autocast_dtype": torch.float16}):
+        gm = lower(program, settings.replace(**changes), preserve=preserve)
+        (conv,) = (node for node in gm.graph.nodes if node.target is torch.ops.aten.conv2d.default)
+        assert conv.meta["val"].dtype == torch.float16
+        result = gm(x)["out"]
+        assert result.dtype == torch.float32
+        # three operators in float16 (spacing 1e-3) on values of up to about 8
+        torch.testing.assert_close(result, tower(x)["out"], rtol=5e-3, atol=1e-2)
+
+
+def test_weights_are_cast_at_compile_time(settings, preserve, operators):
+    model = torch.nn.Linear(4, 4)
+    program = export_module(model, (torch.randn(2, 4),))
+    gm = lower(program, settings.replace(precision=torch.float16), preserve=preserve)
+    assert operators(gm) == {"_to_copy": 2, "linear": 1}
+    assert {node.meta["val"].dtype for node in gm.graph.find_nodes(op="get_attr")} == {torch.float16}
+
+
+def test_decomposed_program_has_the_same_signature_and_saves(tower, settings, preserve, tmp_path, compare):
+    x = torch.randn(4, 3, 8, 8)
+    program = export_module(tower, (x,), dynamic_shapes={"x": BATCH[0]})
+    decomposed = decompose_program(program, settings, preserve=preserve)
+    targets = {node.target for node in decomposed.graph.nodes if node.op == "call_function"}
+    assert torch.ops.aten.mish.default not in targets
+    assert not any(mutated_arguments(target) for target in targets if isinstance(target, torch._ops.OpOverload))
+    assert len(decomposed.graph_signature.user_outputs) == len(program.graph_signature.user_outputs)
+    torch.export.save(decomposed, tmp_path / "tower.pt2")
+    loaded = torch.export.load(tmp_path / "tower.pt2")
+    for batch in (2, 5):
+        x = torch.randn(batch, 3, 8, 8)
+        compare(tower(x), decomposed.module()(x), 1e-6)
+        compare(tower(x), loaded.module()(x), 1e-6)
+
+
+def test_decomposed_program_lowers_like_the_original(tower, settings, preserve, operators):
+    program = export_module(tower, (torch.randn(4, 3, 8, 8),))
+    direct = lower(program, settings, preserve=preserve)
+    staged = lower(decompose_program(program, settings, preserve=preserve), settings, preserve=preserve)
+    assert operators(direct) == operators(staged)
+
+
+def test_loaded_programs_lower(tower, settings, preserve, tmp_path, compare):
+    x = torch.randn(4, 3, 8, 8)
+    program = export_module(tower, (x,), dynamic_shapes={"x": BATCH[0]})
+    torch.export.save(program, tmp_path / "tower.pt2")
+    gm = lower(torch.export.load(tmp_path / "tower.pt2"), settings, preserve=preserve)
+    check_graph_form(gm)
+    x = torch.randn(5, 3, 8, 8)
+    compare(tower(x), gm(x), 1e-6)
+
+
+def test_decomposed_programs_with_entangled_writes(settings, preserve, compare):
+    x = torch.randn(4, 3)
+    program = decompose_program(export_module(Windows(), (x,)), settings, preserve=preserve)
+    compare(Windows()(x), program.module()(x))
+
+
+def test_control_flow_is_left_whole(settings, preserve, compare):
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda v: v.sin(), lambda v: v.cos(), (x,)) + 1
+
+    gm = lower(export_module(Branch(), (torch.ones(3),)), settings, preserve=preserve)
+    check_graph_form(gm)
+    for x in (torch.ones(3), -torch.ones(3)):
+        compare(Branch()(x), gm(x))
