@@ -12,9 +12,9 @@ from torch import fx
 
 from trt_converters.builder_options import configure
 from trt_converters.interpreter import BlockInterpreter
-from trt_converters.logger import RecordingLogger
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
+from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.ranges import Bounds, ShapeRanges
 
 
@@ -67,8 +67,8 @@ def build_block(
     """
     start = time.perf_counter()
     with device_scope(settings.device.torch_device):
-        logger = RecordingLogger()
-        builder = trt.Builder(logger)
+        forget_errors()
+        builder = trt.Builder(provider_logger())
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         network.name = name
         interpreter = BlockInterpreter(block, network, settings, ranges, registry)
@@ -81,7 +81,7 @@ def build_block(
         raise BuildError(
             f"the engine {name} could not be built",
             where=f"{len(interpreter.input_names)} inputs, {network.num_layers} layers",
-            why=logger.text() or "the provider gave no reason",
+            why=take_errors() or "the provider gave no reason",
             hint="run with debug=True for the provider's log, or keep the operators it names in torch_executed_ops",
         )
     return BuiltEngine(

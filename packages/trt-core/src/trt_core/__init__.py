@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.metadata import PackageNotFoundError, version
 
 from trt_core import trt
@@ -23,6 +22,7 @@ from trt_core.errors import (
     TrtError,
 )
 from trt_core.input import Input
+from trt_core.log import logger
 from trt_core.operators import canonical_operator, operator_name
 from trt_core.provider import (
     Provider,
@@ -41,9 +41,6 @@ try:
     __version__ = version("trt-core")
 except PackageNotFoundError:  # a source tree that is on the path without being installed
     __version__ = "0+source"
-
-logger = logging.getLogger("torch_tensorrt")
-"""The logger of the whole stack; its name is the one that users' scripts already configure."""
 
 __all__ = [
     "SUPPORTED",

@@ -13,7 +13,7 @@ from torch import fx, nn
 from trt_converters import preserve_predicate
 from trt_core import CompilationSettings, logger, read_settings
 from trt_core.ranges import ShapeRanges
-from trt_frontends.capture import capture, device_of, with_device
+from trt_frontends.capture import capture, device_of, keyword_inputs, with_device
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_lowering import lower
@@ -119,15 +119,6 @@ def prepare(
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(graph, flat)
     return Compilation(graph, settings, ranges, progress=progress), graph
-
-
-def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:
-    """Returns the names of a program's keyword inputs, in the order of its flattened inputs."""
-    spec = program.call_spec.in_spec
-    if spec is None:
-        return []
-    kwargs_spec = spec.child(1) if hasattr(spec, "child") else spec.children_specs[1]
-    return list(kwargs_spec.context)
 
 
 @contextlib.contextmanager

@@ -55,13 +55,21 @@ def specialize(gm: fx.GraphModule, inputs: Sequence[Any]) -> SpecializedGraph:
             kept.append(position)
             values[node] = graph.node_copy(node)
         position += 1
-    module = fx.GraphModule(gm, graph)  # shares what the graph names
-    for name, tensor in fixed.items():
-        if isinstance(tensor, torch.nn.Parameter):
-            module.register_parameter(name, tensor)
-        else:
-            module.register_buffer(name, tensor)
-    return SpecializedGraph(module, tuple(kept))
+    # a dictionary as root: what the graph names, shared with the model, and nothing else
+    root: dict[str, Any] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            root[str(node.target)] = gm.get_submodule(str(node.target))
+        elif node.op == "get_attr":
+            root[str(node.target)] = fixed.get(str(node.target), _attribute(gm, str(node.target)))
+    return SpecializedGraph(fx.GraphModule(root, graph), tuple(kept))
+
+
+def _attribute(gm: fx.GraphModule, path: str) -> Any:
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def _is_fixed(node: fx.Node, value: torch.Tensor) -> bool:

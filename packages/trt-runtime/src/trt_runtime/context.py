@@ -11,10 +11,10 @@ import torch
 
 from trt_core.errors import ExecutionError, InputError
 from trt_core.extents import evaluate_extent
+from trt_core.provider_log import forget_errors, take_errors
 from trt_runtime.bindings import symbol_values
 from trt_runtime.input_check import check_inputs
 from trt_runtime.output_allocator import output_allocator
-from trt_runtime.provider_log import forget_errors, take_errors
 
 if TYPE_CHECKING:
     from trt_runtime.engine import LoadedEngine

@@ -14,13 +14,13 @@ import torch
 from trt_core.dtypes import dtype_name, from_trt
 from trt_core.errors import PlanError
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
+from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.context import EngineContext
 from trt_runtime.digest import content_version, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import device_of
-from trt_runtime.provider_log import forget_errors, provider_logger, take_errors
 
 
 class LoadedEngine:

@@ -26,7 +26,17 @@ def get_graph_converter_support(
         SettingsError: An operator is unknown.
     """
     settings = read_settings(torch_executed_ops=torch_executed_ops or set())
-    return count_supported(gm, ConverterSupport(settings), settings)
+    return count_supported(_without_guards(gm), ConverterSupport(settings), settings)
+
+
+def _without_guards(gm: fx.GraphModule) -> fx.GraphModule:
+    """`ExportedProgram.module()` adds a call that checks its inputs, which is no operator of the model."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node.op != "call_module" or node.users:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(gm, graph)
 
 
 __all__ = ["get_graph_converter_support", "make_plan", "make_report", "split_into_blocks"]

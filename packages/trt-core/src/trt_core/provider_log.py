@@ -8,7 +8,7 @@ import threading
 from types import ModuleType
 from typing import Any, Final
 
-from trt_core import logger
+from trt_core.log import logger
 from trt_core.provider import provider_module
 
 _KEPT: Final = 8
