@@ -33,12 +33,16 @@ def _refuse(*operators: str, nodes: Any = ()) -> RefuseSupport:
     return RefuseSupport(frozenset(operators), frozenset(nodes))
 
 
-def _capture(model: nn.Module, *args: Any, dynamic: Any = None, **kwargs: Any) -> fx.GraphModule:
+def _capture(
+    model: nn.Module, *args: Any, dynamic: Any = None, functional: bool = True, **kwargs: Any
+) -> fx.GraphModule:
     program = torch.export.export(model.eval(), args, kwargs, dynamic_shapes=dynamic)
+    if functional:  # and otherwise as exported: nothing is decomposed
+        program = program.run_decompositions({})
     module = program.module()
     assert isinstance(module, fx.GraphModule)
     for node in list(module.graph.nodes):
-        if node.op == "call_module" and node.target == "_guards_fn":
+        if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
             module.graph.erase_node(node)
     module.recompile()
     return module
@@ -56,7 +60,7 @@ def refuse() -> Callable[..., RefuseSupport]:
 
 @pytest.fixture(scope="session")
 def capture() -> Callable[..., fx.GraphModule]:
-    """Exports a model and returns its flat graph."""
+    """Exports a model and returns its flat graph; with `functional=False` in-place operators stay."""
     return _capture
 
 

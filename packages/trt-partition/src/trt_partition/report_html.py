@@ -52,9 +52,14 @@ def human_flops(count: int) -> str:
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     for unit in units[:-1]:
         if value < base:
-            return f"{value:.3g} {unit}"
+            return f"{_short(value)} {unit}"
         value /= base
-    return f"{value:.3g} {units[-1]}"
+    return f"{_short(value)} {units[-1]}"
+
+
+def _short(value: float) -> str:
+    """Three significant digits, and no exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _embedded(report: PartitionReport) -> str:

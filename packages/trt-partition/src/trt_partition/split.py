@@ -50,7 +50,7 @@ def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.G
     root.write_output(graph_module.graph.output_node())
     codegen = getattr(graph_module.graph, "_codegen", None)
     if codegen is not None:
-        root.graph.set_codegen(copy.deepcopy(codegen))
+        root.graph.set_codegen(copy.copy(codegen))
     _share_attributes(graph_module, owner, root.graph)
     result = fx.GraphModule(owner, root.graph, class_name=type(graph_module).__name__)
     result.meta.update(graph_module.meta)
