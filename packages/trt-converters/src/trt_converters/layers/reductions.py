@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trt_converters.context import ConversionContext, Operand, axes_mask, rank_of
+import torch
+
+from trt_converters.context import ConversionContext, Operand, Size, axes_mask, rank_of
+from trt_converters.layers.casts import cast
 from trt_converters.layers.movement import squeeze, unsqueeze
 from trt_converters.layers.pointwise import binary
 from trt_core import trt
@@ -36,8 +39,8 @@ def softmax(ctx: ConversionContext, value: Operand, axis: int) -> Any:
     return squeeze(ctx, result, (0,)) if scalar else result
 
 
-def topk(ctx: ConversionContext, value: Operand, k: int, axis: int, largest: bool) -> tuple[Any, Any]:
-    """Returns the k largest (or smallest) values along an axis, sorted, and their int64 indices.
+def topk(ctx: ConversionContext, value: Operand, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
+    """Returns the k largest (or smallest) values along an axis, sorted, and their int64 indices; k may be symbolic.
 
     TensorRT looks at the last four axes only, and at tensors of rank 2 and more: the axis is moved as needed.
     """
@@ -52,7 +55,11 @@ def topk(ctx: ConversionContext, value: Operand, k: int, axis: int, largest: boo
         order[axis], order[-1] = order[-1], order[axis]
         value, axis = permute(ctx, value, order), rank - 1
     operation = trt.TopKOperation.MAX if largest else trt.TopKOperation.MIN
-    layer = ctx.own(ctx.network.add_topk(ctx.tensor(value), operation, k, 1 << axis, trt.DataType.INT64), "topk")
+    count = ctx.size(k)
+    static = count if isinstance(count, int) else 1
+    layer = ctx.own(ctx.network.add_topk(ctx.tensor(value), operation, static, 1 << axis, trt.DataType.INT64), "topk")
+    if not isinstance(count, int):
+        layer.set_input(1, ctx.tensor(cast(ctx, squeeze(ctx, count, (0,)), torch.int32)))
     results = [permute(ctx, layer.get_output(index), order) for index in range(2)]
     values, indices = (squeeze(ctx, result, range(lifted)) for result in results)
     return values, indices

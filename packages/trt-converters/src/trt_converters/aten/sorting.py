@@ -1,0 +1,241 @@
+"""Sorting, top-k, medians, modes and order statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trt_converters.call import Call
+from trt_converters.checks import argument, computable
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, normalize_axis, rank_of
+from trt_converters.layers import binary, cast, reduce, reshape, select, squeeze, topk, unsqueeze
+from trt_converters.layers.elementary import is_nan
+from trt_converters.layers.extremum import extremum, positions
+from trt_converters.layers.gathering import gather, gather_elements
+from trt_converters.layers.sizes import combine
+from trt_converters.layers.sorting import TOPK_LIMIT, stable_sort
+from trt_converters.registry import Check, converter
+from trt_core import Reason, Verdict
+
+aten = torch.ops.aten
+
+_COUNTED_LIMIT = 2048  # the mode compares every element with every other
+
+
+def _largest_extent(extent: int | torch.SymInt) -> int:
+    """Returns an upper bound of an extent from what the program was exported for."""
+    if isinstance(extent, int):
+        return extent
+    known = extent.node.shape_env.bound_sympy(extent.node.expr).upper
+    return int(known) if known.is_Integer else 1 << 62
+
+
+def _at_most(limit: int, axis: str | int | None, why: str) -> Check:
+    """Refuses an axis (its parameter's name, a number, or None for all axes together) that may exceed a limit."""
+
+    def check(call: Call) -> Verdict | None:
+        shape = call.tensor("self").shape
+        index = call[axis] if isinstance(axis, str) else axis
+        if index is None:
+            longest = 1
+            for extent in shape:
+                longest *= _largest_extent(extent)
+        else:
+            longest = _largest_extent(shape[index]) if len(shape) else 1
+        if longest <= limit:
+            return None
+        found = "an unbounded number of" if longest >= 1 << 62 else f"up to {longest}"
+        return Verdict.refuse(Reason.TENSORRT_LIMIT, f"it works on {found} elements; {why} {limit}")
+
+    return check
+
+
+_SORTABLE = _at_most(TOPK_LIMIT, "dim", "TensorRT sorts at most")
+
+
+def _axis(ctx: ConversionContext, value: Operand, dim: int) -> tuple[Any, int, Any]:
+    """Returns a value of rank >= 1, the axis, and its extent; a 0-d value is raised to rank 1."""
+    if rank_of(value) == 0:
+        return unsqueeze(ctx, value, (0,)), 0, 1
+    axis = normalize_axis(dim, rank_of(value))
+    return value, axis, ctx.symbolic_shape("self")[axis]
+
+
+def _sorted(ctx: ConversionContext, value: Operand, dim: int, descending: bool) -> tuple[Any, Any]:
+    raised, axis, size = _axis(ctx, value, dim)
+    values, indices = stable_sort(ctx, raised, axis, size, descending)
+    if rank_of(value) == 0:
+        return squeeze(ctx, values, (0,)), squeeze(ctx, indices, (0,))
+    return values, indices
+
+
+@converter(aten.sort.default, checks=(computable, _SORTABLE))
+def aten_sort(ctx: ConversionContext, self: Operand, dim: int, descending: bool) -> Any:
+    """sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)"""
+    return _sorted(ctx, self, dim, descending)
+
+
+@converter(aten.sort.stable, checks=(computable, _SORTABLE))
+def aten_sort_stable(ctx: ConversionContext, self: Operand, stable: bool | None, dim: int, descending: bool) -> Any:
+    """sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)"""  # noqa: E501 - the schema
+    return _sorted(ctx, self, dim, descending)
+
+
+@converter(aten.argsort.default, checks=(computable, _SORTABLE))
+def aten_argsort(ctx: ConversionContext, self: Operand, dim: int, descending: bool) -> Any:
+    """argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor"""
+    return _sorted(ctx, self, dim, descending)[1]
+
+
+@converter(aten.argsort.stable, checks=(computable, _SORTABLE))
+def aten_argsort_stable(ctx: ConversionContext, self: Operand, stable: bool, dim: int, descending: bool) -> Any:
+    """argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor"""
+    return _sorted(ctx, self, dim, descending)[1]
+
+
+@converter(aten.msort.default, checks=(computable, _at_most(TOPK_LIMIT, 0, "TensorRT sorts at most")))
+def aten_msort(ctx: ConversionContext, self: Operand) -> Any:
+    """msort(Tensor self) -> Tensor"""
+    return _sorted(ctx, self, 0, False)[0]
+
+
+_K_IN_LIMIT = argument(
+    "k",
+    lambda k: _largest_extent(k) <= TOPK_LIMIT,
+    f"a top-k layer returns at most {TOPK_LIMIT} elements",
+)
+
+
+@converter(aten.topk.default, checks=(computable, _K_IN_LIMIT))
+def aten_topk(ctx: ConversionContext, self: Operand, k: Size, dim: int, largest: bool, sorted: bool) -> Any:
+    """topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)"""  # noqa: E501 - the schema
+    dtype = dtype_of(self)
+    raised, axis, _ = _axis(ctx, self, dim)
+    if dtype is torch.bool:
+        raised = cast(ctx, raised, torch.int32)
+    values, indices = topk(ctx, raised, k, axis, largest)
+    values = cast(ctx, values, dtype)
+    if rank_of(self) == 0:
+        return squeeze(ctx, values, (0,)), squeeze(ctx, indices, (0,))
+    return values, indices
+
+
+def _at_place(
+    ctx: ConversionContext, value: Operand, place: Operand, axis: int, keep: bool, scalar: bool
+) -> tuple[Any, Any]:
+    """Sorts, and takes the element at a place (an int64 value of shape (1,), or of the value's shape with axis 1)."""
+    size = ctx.symbolic_shape("self")[axis] if not scalar else 1
+    values, indices = stable_sort(ctx, value, axis, size, False)
+    take = gather if rank_of(place) == 1 and rank_of(value) > 1 else gather_elements
+    results = [take(ctx, part, place, axis) for part in (values, indices)]
+    if scalar or not keep:
+        results = [squeeze(ctx, part, (axis,)) for part in results]
+    return results[0], results[1]
+
+
+@converter(aten.kthvalue.default, checks=(computable, _SORTABLE))
+def aten_kthvalue(ctx: ConversionContext, self: Operand, k: Size, dim: int, keepdim: bool) -> Any:
+    """kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)"""
+    raised, axis, _ = _axis(ctx, self, dim)
+    place = combine(ctx, "add", [k, -1])
+    index = torch.tensor([place]) if isinstance(place, int) else place
+    return _at_place(ctx, raised, index, axis, keepdim, rank_of(self) == 0)
+
+
+def _middle(ctx: ConversionContext, value: Operand, axis: int, size: Size, skip_nan: bool) -> Any:
+    """Returns the place of the lower median in the sorted order along an axis, int64.
+
+    A NaN, unless skipped, is the median itself: the first one, which stands behind all numbers.
+
+    Returns:
+        Shape (1,) for types without NaN, else the value's shape with an extent of 1 along the axis.
+    """
+    middle = combine(ctx, "floordiv", [combine(ctx, "add", [size, -1]), 2])
+    index = torch.tensor([middle]) if isinstance(middle, int) else middle
+    if not dtype_of(value).is_floating_point:
+        return index
+    missing = reduce(ctx, "SUM", cast(ctx, is_nan(ctx, value), torch.int64), (axis,), True)
+    total = ctx.size(size)
+    present = binary(ctx, "SUB", torch.tensor([total]) if isinstance(total, int) else total, missing)
+    if skip_nan:
+        lower = binary(ctx, "FLOOR_DIV", binary(ctx, "SUB", present, 1), 2)
+        return binary(ctx, "MAX", lower, 0)  # where all are NaN, the first of them
+    return select(ctx, binary(ctx, "GREATER", missing, 0), present, index)
+
+
+def _median(ctx: ConversionContext, value: Operand, dim: int, keep: bool, skip_nan: bool) -> Any:
+    raised, axis, size = _axis(ctx, value, dim)
+    place = _middle(ctx, raised, axis, size, skip_nan)
+    return _at_place(ctx, raised, place, axis, keep, rank_of(value) == 0)
+
+
+def _median_of_all(ctx: ConversionContext, value: Operand, skip_nan: bool) -> Any:
+    flat = reshape(ctx, value, [-1])
+    size: Any = 1
+    for extent in ctx.symbolic_shape("self"):
+        size = size * extent
+    values, _ = stable_sort(ctx, flat, 0, size, False)
+    return squeeze(ctx, gather(ctx, values, _middle(ctx, flat, 0, size, skip_nan), 0), (0,))
+
+
+_ALL_SORTABLE = _at_most(TOPK_LIMIT, None, "TensorRT sorts at most")
+
+
+@converter(aten.median.default, checks=(computable, _ALL_SORTABLE))
+def aten_median(ctx: ConversionContext, self: Operand) -> Any:
+    """median(Tensor self) -> Tensor"""
+    return _median_of_all(ctx, self, False)
+
+
+@converter(aten.nanmedian.default, checks=(computable, _ALL_SORTABLE))
+def aten_nanmedian(ctx: ConversionContext, self: Operand) -> Any:
+    """nanmedian(Tensor self) -> Tensor"""
+    return _median_of_all(ctx, self, True)
+
+
+@converter(aten.median.dim, checks=(computable, _SORTABLE))
+def aten_median_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
+    """median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
+    return _median(ctx, self, dim, keepdim, False)
+
+
+@converter(aten.nanmedian.dim, checks=(computable, _SORTABLE))
+def aten_nanmedian_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
+    """nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
+    return _median(ctx, self, dim, keepdim, True)
+
+
+def _room_for_pairs(call: Call) -> Verdict | None:
+    rank = call.tensor("self").dim()
+    if rank < 8:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"self has rank {rank}, and comparing pairs needs an axis more")
+
+
+@converter(
+    aten.mode.default,
+    checks=(computable, _room_for_pairs, _at_most(_COUNTED_LIMIT, "dim", "comparing all pairs is sensible up to")),
+)
+def aten_mode(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
+    """mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)"""
+    dtype = dtype_of(self)
+    raised, axis, size = _axis(ctx, self, dim)
+    value = cast(ctx, raised, torch.int32) if dtype is torch.bool else raised
+    rank = rank_of(value)
+    equal = binary(ctx, "EQUAL", unsqueeze(ctx, value, (axis,)), unsqueeze(ctx, value, (axis + 1,)))
+    counts = reduce(ctx, "SUM", cast(ctx, equal, torch.int32), (axis + 1,), False)
+    frequent = binary(ctx, "EQUAL", counts, reduce(ctx, "MAX", counts, (axis,), True))
+    # among equally frequent elements the smallest, and of that the last place
+    high = torch.tensor(_highest(dtype_of(value)), dtype=dtype_of(value))
+    found = extremum(ctx, select(ctx, frequent, value, high), (axis,), True, False)
+    places = positions(ctx, size, axis, rank)
+    where = reduce(ctx, "MAX", select(ctx, binary(ctx, "EQUAL", value, found), places, torch.tensor(0)), (axis,), True)
+    found = cast(ctx, found, dtype)
+    if keepdim and rank_of(self):
+        return found, where
+    return squeeze(ctx, found, (axis,)), squeeze(ctx, where, (axis,))
+
+
+def _highest(dtype: torch.dtype) -> float | int:
+    return float("inf") if dtype.is_floating_point else torch.iinfo(dtype).max
