@@ -64,6 +64,8 @@ def decompose_program(
     rules = DecompositionRules(preserve, settings)
     gm = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     gm.meta.update(program.graph_module.meta)
+    for original, copied in zip(program.graph.nodes, gm.graph.nodes, strict=True):
+        copied.name = original.name  # a copy renames what is called like a Python builtin, and the signature does not
     results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]
     functionalize = Functionalize(write_back=False)
     if find_autocast_region(gm) is not None or _is_entangled(gm, functionalize):
