@@ -53,4 +53,5 @@ os.chdir(_folder.name)
 
 from trt_core import *
 from trt_frontends import *
+from trt_frontends.backend import torch_tensorrt_backend
 """
