@@ -82,7 +82,7 @@ class IConstantLayer(ILayer):
             flat = weights._tensor()
             return HostValues.of(flat.tolist(), shape, flat.dtype, META)
         if self._known is None or self._known[0] is not bound:
-            values = HostValues.of(bound.tolist(), shape, bound.dtype, self._device)
+            values = HostValues.of(bound.reshape(-1).tolist(), shape, bound.dtype, self._device)
             if self._device == bound.device:
                 values._materialized = bound.reshape(shape)
             self._known = (bound, values)
@@ -223,9 +223,7 @@ class IFillLayer(ILayer):
     _MAX_INPUTS = 3
     _HOST_INPUTS = frozenset({0})
 
-    shape = _FillShape(
-        _plain_dims.convert, None, _plain_dims.encode, _plain_dims.decode, "The extents."
-    )
+    shape = _FillShape(_plain_dims.convert, None, _plain_dims.encode, _plain_dims.decode, "The extents.")
     operation = member(FillOperation, FillOperation.LINSPACE, "The formula.")
     alpha = _FillNumber(1, "Start of a ramp, minimum, or mean.")
     beta = _FillNumber(2, "Step of a ramp, maximum, or standard deviation.")
@@ -334,9 +332,7 @@ class SourceLayers(LayerFactory):
         """Adds a layer that gives the extents of a tensor, int64."""
         return self._add(IShapeLayer._create(), expect_tensor(input, "input"))
 
-    def add_fill(
-        self, shape: DimsLike, op: FillOperation, output_type: DataType = DataType.FLOAT
-    ) -> IFillLayer | None:
+    def add_fill(self, shape: DimsLike, op: FillOperation, output_type: DataType = DataType.FLOAT) -> IFillLayer | None:
         """Adds a tensor made from a formula; set ``alpha`` and ``beta`` on the layer.
 
         Args:
@@ -344,6 +340,4 @@ class SourceLayers(LayerFactory):
             op: The formula.
             output_type: The element type.
         """
-        return self._add(
-            IFillLayer._create(shape=as_dims(shape), operation=op, to_type=output_type)
-        )
+        return self._add(IFillLayer._create(shape=as_dims(shape), operation=op, to_type=output_type))
