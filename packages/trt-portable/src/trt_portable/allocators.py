@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_portable.logger import report_callback_failure
+from trt_portable.plugin import IVersionedInterface
 
 if TYPE_CHECKING:
     from trt_portable.dims import Dims
 
 
-class IGpuAllocator:
+class IGpuAllocator(IVersionedInterface):
     """Interface of a synchronous memory source; kept where set, PyTorch's allocator does the work."""
 
     def __init__(self) -> None:

@@ -54,6 +54,17 @@ def _member(kind: type[_E], value: Any, what: str) -> _E:
 class IBuilderConfig:
     """Settings of a build; made by `Builder.create_builder_config`."""
 
+    DLA_core: int = -1
+    """Kept; there is no DLA."""
+    l2_limit_for_tiling: int = -1
+    """Bytes of cache for tiling; kept."""
+    profile_stream: int = 0
+    """CUDA stream for timing; kept."""
+    remote_auto_tuning_config: str = ""
+    """Kept."""
+    build_route: str = ""
+    """Kept."""
+
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self.reset()
@@ -80,7 +91,7 @@ class IBuilderConfig:
         self._max_aux_streams = 0
         self.DLA_core = -1
         self.l2_limit_for_tiling = -1
-        self.plugins_to_serialize: list[str] = []
+        self._plugins_to_serialize: list[str] = []
         self.profile_stream = 0
         self.remote_auto_tuning_config = ""
         self.build_route = ""
@@ -202,6 +213,15 @@ class IBuilderConfig:
     @tiling_optimization_level.setter
     def tiling_optimization_level(self, level: TilingOptimizationLevel) -> None:
         self._tiling_optimization_level = _member(TilingOptimizationLevel, level, "tiling_optimization_level")
+
+    @property
+    def plugins_to_serialize(self) -> list[str]:
+        """Paths of plugin libraries; kept."""
+        return self._plugins_to_serialize
+
+    @plugins_to_serialize.setter
+    def plugins_to_serialize(self, paths: list[str]) -> None:
+        self._plugins_to_serialize = [str(path) for path in paths]
 
     @property
     def all_build_routes(self) -> str:

@@ -27,6 +27,15 @@ class ContextSettings:
     memory and allocators are kept and reported, and not used.
     """
 
+    name: str = ""
+    """Free text that tells contexts apart."""
+    debug_sync: bool = False
+    """Whether each run waits until the device is done."""
+    enqueue_emits_profile: bool = True
+    """Whether a run reports to the profiler itself, or `report_to_profiler` does later."""
+    persistent_cache_limit: int = 0
+    """Bytes of persistent cache; kept."""
+
     def __init__(self, engine: ICudaEngine, strategy: ExecutionContextAllocationStrategy, reporter: Reporter) -> None:
         self._engine = engine
         self._strategy = strategy
@@ -40,10 +49,6 @@ class ContextSettings:
         self._temporary_allocator: IGpuAllocator | None = None
         self._aux_streams: tuple[int, ...] = ()
         self._communicator: object = None
-        self.name = ""
-        self.debug_sync = False
-        self.enqueue_emits_profile = True
-        self.persistent_cache_limit = 0
 
     @property
     def engine(self) -> ICudaEngine:

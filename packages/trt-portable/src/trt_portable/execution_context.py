@@ -315,9 +315,7 @@ class IExecutionContext(ContextSettings):
             if self._engine._host_inputs:
                 values = self._with_host_values(values)
             if self._is_cuda:
-                with torch.cuda.stream(external_stream(int(stream_handle), self._device)):
-                    self._run(values, int(stream_handle))
-                    self._after_enqueue(int(stream_handle))
+                self._run_on(int(stream_handle), values)
             else:
                 self._run(values, stream_handle)
         except Refusal as refusal:
@@ -407,6 +405,18 @@ class IExecutionContext(ContextSettings):
             values[index] = self._read_host(self._inputs[index])
         return values
 
+    def _run_on(self, handle: int, values: list[Value]) -> None:
+        """Runs on a CUDA stream; entering it costs more than asking whether it is current anyway."""
+        if torch.cuda.current_stream(self._device).cuda_stream == handle:
+            self._run(values, handle)
+        else:
+            with torch.cuda.stream(external_stream(handle, self._device)):
+                self._run(values, handle)
+        if self._input_consumed_event:
+            record_event(self._input_consumed_event, handle)
+        if self.debug_sync:
+            external_stream(handle, self._device).synchronize()
+
     def _run(self, values: list[Value], stream: int) -> None:
         with torch.inference_mode():
             if self._profiler is None and not self._debug.is_active:
@@ -453,9 +463,3 @@ class IExecutionContext(ContextSettings):
             )
         binding.address = address
         notify_shape(allocator, name, Dims(shape))
-
-    def _after_enqueue(self, stream: int) -> None:
-        if self._input_consumed_event:
-            record_event(self._input_consumed_event, stream)
-        if self.debug_sync:
-            external_stream(stream, self._device).synchronize()

@@ -54,6 +54,9 @@ class ILogger:
 class Logger(ILogger):
     """Prints messages that are at least as grave as `min_severity`: errors to stderr, others to stdout."""
 
+    min_severity: Severity = Severity.WARNING
+    """The least grave messages that are printed."""
+
     def __init__(self, min_severity: Severity = Severity.WARNING) -> None:
         super().__init__()
         if not isinstance(min_severity, Severity):

@@ -56,11 +56,13 @@ def _range(name: str, low: Any, opt: Any, high: Any, what: str) -> Range:
 class IOptimizationProfile:
     """Shape ranges of inputs; made by `Builder.create_optimization_profile`."""
 
+    profile_stream: int = 0
+    """CUDA stream for timing; kept."""
+
     def __init__(self) -> None:
         self._shapes: dict[str, Range] = {}
         self._values: dict[str, Range] = {}
         self._extra_memory_target = 1.0
-        self.profile_stream = 0
 
     def set_shape(self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]) -> None:
         """Sets the shape range of an input.

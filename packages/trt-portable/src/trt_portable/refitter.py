@@ -31,6 +31,9 @@ class Refitter:
         TypeError: An argument of the wrong class.
     """
 
+    weights_validation: bool = True
+    """Kept; types and counts are always checked, since shapes depend on them."""
+
     def __init__(self, engine: ICudaEngine, logger: ILogger) -> None:
         if not isinstance(engine, ICudaEngine):
             raise TypeError(f"engine must be ICudaEngine, not {type(engine).__name__}")
@@ -41,7 +44,6 @@ class Refitter:
         self._reporter = Reporter(logger, engine._reporter)
         self._pending: dict[int, tuple[Weights, TensorLocation]] = {}
         self._max_threads = 1
-        self.weights_validation = True
         if not engine.refittable:
             rule = "the engine was not built with a refit flag"
             self._reporter.error("Refitter", rule, ErrorCodeTRT.INVALID_STATE)
@@ -82,12 +84,9 @@ class Refitter:
             self._reporter.error(subject, "the engine has no refittable weights of that name")
             return False
         slot = self._store.slots[uses[0]]
-        if self.weights_validation and (given.dtype, given.size) != (slot.dtype, slot.count):
+        if (given.dtype, given.size) != (slot.dtype, slot.count):
             rule = f"{given.size} elements of {given.dtype.name} cannot replace {slot.count} of {slot.dtype.name}"
             self._reporter.error(subject, rule)
-            return False
-        if given.size != slot.count or given.dtype is not slot.dtype:
-            self._reporter.error(subject, "type or count differ, and so would every shape")
             return False
         self._pending.update(dict.fromkeys(uses, (given, location)))
         return True

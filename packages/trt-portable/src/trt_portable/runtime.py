@@ -29,6 +29,15 @@ class Runtime:
         TypeError: `logger` is no `ILogger`.
     """
 
+    DLA_core: int = -1
+    """Kept; there is no DLA."""
+    engine_host_code_allowed: bool = False
+    """Kept; plans of this provider hold no code."""
+    temporary_directory: str = tempfile.gettempdir()
+    """Kept; nothing is written there."""
+    tempfile_control_flags: int = sum(1 << int(flag) for flag in TempfileControlFlag)
+    """Kept."""
+
     def __init__(self, logger: ILogger) -> None:
         if not isinstance(logger, ILogger):
             raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
@@ -36,10 +45,6 @@ class Runtime:
         self._gpu_allocator: IGpuAllocator | None = None
         self._max_threads = 1
         self._dla_strategy = DLAWorkspaceAllocationStrategy.DEFAULT
-        self.DLA_core = -1
-        self.engine_host_code_allowed = False
-        self.temporary_directory = tempfile.gettempdir()
-        self.tempfile_control_flags = sum(1 << int(flag) for flag in TempfileControlFlag)
 
     @overload
     def deserialize_cuda_engine(self, serialized_engine: Any) -> ICudaEngine | None: ...
