@@ -257,6 +257,7 @@ def test_cost_grows_with_the_graph(refuse: Any, settings: Any, fast: bool) -> No
     assert costs[1] < 12 * costs[0]
 
 
+@pytest.mark.slow
 def test_hundred_thousand_nodes_with_two_thousand_refused(refuse: Any, settings: Any) -> None:
     gm = _long_chain(100_000)
     plan = make_plan(gm, refuse("sigmoid.default"), settings(min_block_size=3))

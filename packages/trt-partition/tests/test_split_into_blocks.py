@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from trt_core import PartitionError
-from trt_partition import find_boundaries, make_plan, split_into_blocks
+from trt_core import PartitionError, Reason
+from trt_partition import find_boundaries, make_plan, make_report, split_into_blocks
 
 aten = torch.ops.aten
 
@@ -185,12 +185,59 @@ class Counting(nn.Module):
 
 def test_number_from_data_passes_between_pytorch_blocks(capture: Any, refuse: Any, settings: Any) -> None:
     gm = capture(Counting(), torch.randn(1, 4), torch.tensor(2))
-    split = split_into_blocks(gm, make_plan(gm, refuse(), settings()))
+    plan = make_plan(gm, refuse(), settings())
+    assert "Dry-Run" in make_report(gm, plan, settings()).to_text()
+    split = split_into_blocks(gm, plan)
     inputs = torch.randn(1, 4), torch.tensor(3)
     _assert_same(Counting()(*inputs), split(*inputs))
     for name, child in _children(split).items():
         if name.startswith("_run_on_acc_"):
             assert all(isinstance(n.meta["val"], torch.Tensor) for n in child.graph.nodes if n.op == "placeholder")
+
+
+class Choosing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x)
+        return torch.relu(torch.cond(y.sum() > 0, lambda z: z * 2, lambda z: z - 1, (y,)))
+
+
+def test_control_flow_runs_in_pytorch_with_its_branches(capture: Any, refuse: Any, settings: Any) -> None:
+    gm = capture(Choosing(), torch.ones(3))
+    plan = make_plan(gm, refuse(), settings())
+    split = split_into_blocks(gm, plan)
+    for x in (torch.ones(3), -torch.ones(3)):
+        _assert_same(Choosing()(x), split(x))
+    assert {verdict.reason for verdict in plan.verdicts.values() if not verdict.supported} == {Reason.HIGHER_ORDER}
+    assert make_report(gm, plan, settings()).to_text()
+
+
+def test_graph_that_torch_compile_captured_takes_sizes_as_inputs(refuse: Any, settings: Any) -> None:
+    """Its placeholders are numbers, too; engines read them from the shapes of tensors."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    captured: list[tuple[fx.GraphModule, fx.GraphModule]] = []
+
+    def compiler(gm: fx.GraphModule, example: Any) -> Any:
+        plan = make_plan(gm, refuse("relu.default"), settings())
+        make_report(gm, plan, settings()).to_text()
+        split = split_into_blocks(gm, plan)
+        captured.append((gm, split))
+        return lambda *args: split(*args)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(torch.tanh(x).reshape(x.shape[0] * 4) * 2)
+        return torch.tanh(y.reshape(x.shape[0], 4)) + x.shape[0]
+
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=compiler), dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), model(x), rtol=0, atol=0)
+    gm, split = captured[0]
+    numbers = [n for n in gm.graph.nodes if n.op == "placeholder" and not isinstance(n.meta["val"], torch.Tensor)]
+    assert numbers
+    for child in _children(split).values():
+        assert all(isinstance(n.meta["val"], torch.Tensor) for n in child.graph.nodes if n.op == "placeholder")
+    assert [name for name in _children(split) if name.startswith("_run_on_acc_")] == ["_run_on_acc_0", "_run_on_acc_2"]
 
 
 def test_plan_of_another_graph_is_refused(branchy_graph: Any, reshaping: Any, refuse: Any, settings: Any) -> None:
