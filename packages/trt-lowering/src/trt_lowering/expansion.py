@@ -202,8 +202,20 @@ def _no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
     if shape_env is None:
         yield
         return
-    with shape_env.error_on_new_guards():
+    if hasattr(shape_env, "error_on_new_guards"):
+        with shape_env.error_on_new_guards():
+            yield
+        return
+    # PyTorch 2.11 has no such switch, and asks this method before it records anything
+    shape_env._check_frozen = _refuse_guard  # type: ignore[method-assign, assignment]
+    try:
         yield
+    finally:
+        del shape_env._check_frozen
+
+
+def _refuse_guard(expression: Any, value: Any) -> None:
+    raise RuntimeError(f"the decomposition assumes that {expression} is {value}")
 
 
 def _is_usable(module: fx.GraphModule) -> bool:
