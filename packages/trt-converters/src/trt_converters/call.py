@@ -56,6 +56,22 @@ class Call:
         """Whether an argument is known while the network is built: a number, None, or a parameter of the model."""
         return all(node.op == "get_attr" for node in _nodes_in(self.bound[parameter]))
 
+    def constant(self, parameter: str) -> Any:
+        """Returns the value of an argument that is known while the network is built; see `is_constant`.
+
+        Returns:
+            The number or tensor itself; None when the graph computes it.
+        """
+        value = self.bound[parameter]
+        if not isinstance(value, fx.Node):
+            return value
+        if value.op != "get_attr":
+            return None
+        found: Any = value.graph.owning_module
+        for part in str(value.target).split("."):
+            found = getattr(found, part)
+        return found
+
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yields every tensor among the arguments and the results that anything uses."""
         for value in self.arguments.values():

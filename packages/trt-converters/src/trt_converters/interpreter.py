@@ -101,7 +101,7 @@ class BlockInterpreter:
         if converter is None:
             raise self.context.fail("no converter takes this node")
         arguments = map_nodes(bind_arguments(node), self._values.__getitem__)
-        if not converter.random and _is_known(list(arguments.values())):
+        if converter.fold and not converter.random and _is_known(list(arguments.values())):
             return self._compute(node, arguments)
         return converter.function(self.context, **arguments)
 

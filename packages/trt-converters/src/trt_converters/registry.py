@@ -34,6 +34,7 @@ class Converter:
         dynamic: Whether it can convert symbolic extents.
         data_dependent: Whether it can convert calls whose result's extents depend on data.
         random: Whether it may convert an operator that draws random numbers.
+        fold: Whether a call whose tensors are all known may be computed while building, instead of being converted.
         versions: First TensorRT version that has what it needs, and first that no longer has it (or None).
         origin: Distribution that registered it.
     """
@@ -47,6 +48,7 @@ class Converter:
     random: bool = False
     versions: tuple[Version, Version | None] = ((10, 0), None)
     origin: str = BUILTIN
+    fold: bool = True
 
     @property
     def name(self) -> str:
@@ -145,6 +147,7 @@ def converter(
     random: bool = False,
     versions: tuple[Version, Version | None] = ((10, 0), None),
     origin: str = BUILTIN,
+    fold: bool = True,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
 ) -> Callable[[_Function], _Function]:
     """Registers a function as converter of one or more operators.
@@ -152,7 +155,7 @@ def converter(
     Args:
         targets: Operator overloads, such as `torch.ops.aten.relu.default`.
         checks: One support check or several.
-        priority, dynamic, data_dependent, random, versions, origin: See `Converter`.
+        priority, dynamic, data_dependent, random, versions, origin, fold: See `Converter`.
         registry: Where to register it.
 
     Raises:
@@ -164,10 +167,9 @@ def converter(
             raise TypeError(f"{target!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")
 
     def register(function: _Function) -> _Function:
+        options = (all_checks, priority, dynamic, data_dependent, random, versions, origin, fold)
         for target in targets:
-            registry.register(
-                Converter(target, function, all_checks, priority, dynamic, data_dependent, random, versions, origin)
-            )
+            registry.register(Converter(target, function, *options))
         return function
 
     return register

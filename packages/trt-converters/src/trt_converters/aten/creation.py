@@ -1,0 +1,218 @@
+"""Tensors made from numbers: fills, ranges, diagonals and triangles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trt_converters.call import Call
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
+from trt_converters.layers import binary, cast, expand, greater_equal, less_equal, select, squeeze
+from trt_converters.layers.extremum import positions
+from trt_converters.layers.gathering import index_range
+from trt_converters.registry import converter
+from trt_core import Reason, Verdict
+from trt_core.dtypes import TRT_NAMES
+
+aten = torch.ops.aten
+
+Number = float | int
+
+_SMALL = 1 << 12
+
+
+def filled(ctx: ConversionContext, shape: Sequence[Size], value: Operand, dtype: torch.dtype) -> Any:
+    """Returns a tensor of one number: a constant while it is small, else one element that is repeated."""
+    sizes = list(shape)
+    number = value if isinstance(value, (bool, int, float)) else cast(ctx, _scalar(ctx, value), dtype)
+    if isinstance(number, (bool, int, float)):
+        number = torch.tensor(number, dtype=dtype)
+    known = all(isinstance(size, int) for size in sizes)
+    if isinstance(number, torch.Tensor) and known and torch.Size(sizes).numel() <= _SMALL:
+        return number.expand(sizes).contiguous()
+    if not sizes:
+        return number
+    if isinstance(number, torch.Tensor):
+        number = number.reshape([1] * len(sizes))
+    return expand(ctx, ctx.tensor(number), sizes)
+
+
+def _scalar(ctx: ConversionContext, value: Operand) -> Any:
+    """Returns a number of the graph (a size) as a 0-d value."""
+    if not isinstance(value, torch.SymInt):
+        return value
+    size = ctx.size(value)
+    return torch.tensor(size) if isinstance(size, int) else squeeze(ctx, size, (0,))
+
+
+def _plain_options(call: Call) -> Verdict | None:
+    """Strided tensors on the engine's device, of a type that constants or casts can make."""
+    layout = call.arguments.get("layout")
+    if layout not in (None, torch.strided):
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"layout={layout}")
+    if call.result.dtype is torch.float8_e4m3fn or call.result.dtype not in TRT_NAMES:
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no constant has type {call.result.dtype}")
+    return None
+
+
+@converter(aten.full.default, checks=_plain_options)
+def aten_full(ctx: ConversionContext, size: Sequence[Size], fill_value: Number, **options: Any) -> Any:
+    """full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, ctx.result_shape, fill_value, ctx.result_dtype)
+
+
+@converter(aten.full_like.default, checks=_plain_options)
+def aten_full_like(ctx: ConversionContext, self: Operand, fill_value: Number, **options: Any) -> Any:
+    """full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, ctx.result_shape, fill_value, ctx.result_dtype)
+
+
+@converter(aten.new_full.default, checks=_plain_options)
+def aten_new_full(
+    ctx: ConversionContext, self: Operand, size: Sequence[Size], fill_value: Number, **options: Any
+) -> Any:
+    """new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, ctx.result_shape, fill_value, ctx.result_dtype)
+
+
+@converter(aten.fill.Scalar, aten.fill.Tensor, checks=_plain_options)
+def aten_fill(ctx: ConversionContext, self: Operand, value: Operand) -> Any:
+    """fill.Scalar(Tensor self, Scalar value) -> Tensor"""
+    return filled(ctx, ctx.result_shape, value, ctx.result_dtype)
+
+
+@converter(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    checks=_plain_options,
+)
+def aten_zeros(ctx: ConversionContext, **options: Any) -> Any:
+    """zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, ctx.result_shape, 0, ctx.result_dtype)
+
+
+@converter(aten.ones.default, aten.ones_like.default, aten.new_ones.default, checks=_plain_options)
+def aten_ones(ctx: ConversionContext, **options: Any) -> Any:
+    """ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, ctx.result_shape, 1, ctx.result_dtype)
+
+
+@converter(
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.new_empty.default,
+    aten.empty_permuted.default,
+    checks=_plain_options,
+)
+def aten_empty(ctx: ConversionContext, **options: Any) -> Any:
+    """empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, ctx.result_shape, 0, ctx.result_dtype)  # any content will do
+
+
+@converter(aten.scalar_tensor.default, checks=_plain_options)
+def aten_scalar_tensor(ctx: ConversionContext, s: Number, **options: Any) -> Any:
+    """scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return filled(ctx, (), s, ctx.result_dtype)
+
+
+@converter(aten.arange.default, checks=_plain_options)
+def aten_arange(ctx: ConversionContext, end: Number, **options: Any) -> Any:
+    """arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return _arange(ctx, 0, end, 1)
+
+
+@converter(aten.arange.start, checks=_plain_options)
+def aten_arange_start(ctx: ConversionContext, start: Number, end: Number, **options: Any) -> Any:
+    """arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return _arange(ctx, start, end, 1)
+
+
+@converter(aten.arange.start_step, checks=_plain_options)
+def aten_arange_start_step(ctx: ConversionContext, start: Number, end: Number, step: Number, **options: Any) -> Any:
+    """arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return _arange(ctx, start, end, step)
+
+
+def _arange(ctx: ConversionContext, start: Operand, end: Operand, step: Operand) -> Any:
+    if all(isinstance(number, (int, float)) for number in (start, end, step)):
+        return torch.arange(start, end, step, dtype=ctx.result_dtype)
+    places = index_range(ctx, ctx.result_shape[0])
+    integral = not isinstance(start, float) and not isinstance(step, float)
+    value = cast(ctx, places, torch.int64 if integral else torch.float32)
+    for operation, number in (("PROD", step), ("SUM", start)):
+        neutral = isinstance(number, (int, float)) and number == (1 if operation == "PROD" else 0)
+        if not neutral:
+            value = binary(ctx, operation, value, _vector(ctx, number, dtype_of(value)))
+    return cast(ctx, value, ctx.result_dtype)
+
+
+def _vector(ctx: ConversionContext, number: Operand, dtype: torch.dtype) -> Any:
+    size = ctx.size(number)
+    return torch.tensor([size], dtype=dtype) if isinstance(size, (int, float)) else cast(ctx, size, dtype)
+
+
+@converter(aten.linspace.default, checks=_plain_options)
+def aten_linspace(ctx: ConversionContext, start: Number, end: Number, steps: int, **options: Any) -> Any:
+    """linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return torch.linspace(start, end, steps, dtype=ctx.result_dtype)
+
+
+@converter(aten.logspace.default, checks=_plain_options)
+def aten_logspace(ctx: ConversionContext, start: Number, end: Number, steps: int, base: float, **options: Any) -> Any:
+    """logspace(Scalar start, Scalar end, int steps, float base=10., *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    return torch.logspace(start, end, steps, base, dtype=ctx.result_dtype)
+
+
+@converter(aten.eye.default, aten.eye.m, checks=_plain_options)
+def aten_eye(ctx: ConversionContext, **options: Any) -> Any:
+    """eye.m(SymInt n, SymInt m, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    rows, columns = _rows_and_columns(ctx, ctx.result_shape, 2)
+    return cast(ctx, _compare(ctx, rows, columns, "EQUAL"), ctx.result_dtype)
+
+
+def _rows_and_columns(ctx: ConversionContext, shape: Sequence[Size], rank: int) -> tuple[Any, Any]:
+    return tuple(positions(ctx, shape[axis - 2], rank + axis - 2, rank) for axis in range(2))  # type: ignore[return-value]
+
+
+def _compare(ctx: ConversionContext, left: Operand, right: Operand, relation: str) -> Any:
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return {"EQUAL": torch.eq, "LESS_EQUAL": torch.le, "GREATER_EQUAL": torch.ge}[relation](left, right)
+    if relation == "EQUAL":
+        return binary(ctx, "EQUAL", left, right)
+    return (less_equal if relation == "LESS_EQUAL" else greater_equal)(ctx, left, right)
+
+
+def _triangle(ctx: ConversionContext, value: Operand, diagonal: Size, relation: str) -> Any:
+    rows, columns = _rows_and_columns(ctx, ctx.result_shape, rank_of(value))
+    edge = ctx.size(diagonal)
+    if not (isinstance(edge, int) and edge == 0):
+        edge = torch.tensor([edge]) if isinstance(edge, int) else edge
+        rows = (
+            rows + edge
+            if isinstance(rows, torch.Tensor) and isinstance(edge, torch.Tensor)
+            else binary(ctx, "SUM", rows, edge)
+        )
+    inside = _compare(ctx, columns, rows, relation)
+    return select(ctx, inside, value, torch.zeros((), dtype=dtype_of(value)))
+
+
+def _selectable(call: Call) -> Verdict | None:
+    dtype = call.result.dtype
+    if dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no layer selects between elements of type {dtype}")
+    return None
+
+
+@converter(aten.tril.default, checks=_selectable)
+def aten_tril(ctx: ConversionContext, self: Operand, diagonal: Size) -> Any:
+    """tril(Tensor self, SymInt diagonal=0) -> Tensor"""
+    return _triangle(ctx, self, diagonal, "LESS_EQUAL")
+
+
+@converter(aten.triu.default, checks=_selectable)
+def aten_triu(ctx: ConversionContext, self: Operand, diagonal: Size) -> Any:
+    """triu(Tensor self, SymInt diagonal=0) -> Tensor"""
+    return _triangle(ctx, self, diagonal, "GREATER_EQUAL")
