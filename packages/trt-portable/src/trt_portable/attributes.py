@@ -81,9 +81,7 @@ def _instance(kind: type[E]) -> Callable[[Any], E]:
 
 def member(kind: type[E], default: E, doc: str = "") -> Attribute[E]:
     """An attribute that holds a member of an enumeration."""
-    return Attribute(
-        _instance(kind), default, lambda value: value.name, lambda name: kind[name], doc
-    )
+    return Attribute(_instance(kind), default, lambda value: value.name, lambda name: kind[name], doc)
 
 
 def element_type(default: DataType, doc: str = "") -> Attribute[DataType]:

@@ -68,6 +68,4 @@ class ConditionalRegion(Region):
         for chosen, other in zip(*found, strict=True):
             if tuple(chosen.shape) != tuple(other.shape):
                 raise Refusal("the extents depend on the condition")
-        return tuple(
-            as_tensor(value) if isinstance(value, HostValues) else value for value in found[0]
-        )
+        return tuple(as_tensor(value) if isinstance(value, HostValues) else value for value in found[0])

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trt_portable.attributes import to_integer
-from trt_portable.error_recorder import Reporter
 from trt_portable.enums import DataType
+from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.inference import Inference
 from trt_portable.layer import ILayer, L
@@ -82,9 +82,7 @@ class LayerFactory:
             if tensor._extents is None:
                 raise Refusal(f"the shape of input {tensor.name!r} is invalid")
 
-    def _insert(
-        self, layer: ILayer, inputs: Sequence[ITensor | None], facts: Sequence[Facts]
-    ) -> None:
+    def _insert(self, layer: ILayer, inputs: Sequence[ITensor | None], facts: Sequence[Facts]) -> None:
         layer._network = self  # type: ignore[assignment]
         for tensor in inputs:
             if tensor is not None and not any(user is layer for user in tensor._consumers[-1:]):

@@ -36,15 +36,13 @@ class Dims:
 
     _extents: tuple[int, ...] | None
 
-    def __init__(self, shape: Sequence[SupportsIndex] = ()) -> None:
-        if type(shape) is Dims:
+    def __init__(self, shape: Sequence[SupportsIndex] | Dims = ()) -> None:
+        if isinstance(shape, Dims):
             self._extents = shape._extents
             return
         extents = _integers(shape, type(self).__name__)
         if len(extents) > MAX_RANK:
-            raise ValueError(
-                f"The dimensions must have at most {MAX_RANK} elements, not {len(extents)}"
-            )
+            raise ValueError(f"The dimensions must have at most {MAX_RANK} elements, not {len(extents)}")
         self._extents = extents
 
     @classmethod
@@ -113,9 +111,7 @@ class _FixedDims(Dims):
         elif len(shape) == 1:
             shape = _integers(shape[0], type(self).__name__)
             if len(shape) != self._RANK:
-                raise ValueError(
-                    f"The dimensions must have exactly {self._RANK} elements, not {len(shape)}"
-                )
+                raise ValueError(f"The dimensions must have exactly {self._RANK} elements, not {len(shape)}")
         elif len(shape) != self._RANK:
             raise TypeError(f"{type(self).__name__} takes {self._RANK} extents, not {len(shape)}")
         super().__init__(shape)

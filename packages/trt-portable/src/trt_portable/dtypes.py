@@ -30,9 +30,7 @@ CARRIERS: Final[dict[DataType, torch.dtype]] = {
 }
 
 FROM_TORCH: Final[dict[torch.dtype, DataType]] = {
-    carrier: dtype
-    for dtype, carrier in CARRIERS.items()
-    if dtype not in (DataType.INT4, DataType.FP4)
+    carrier: dtype for dtype, carrier in CARRIERS.items() if dtype not in (DataType.INT4, DataType.FP4)
 }
 
 PACKED: Final = frozenset({DataType.INT4, DataType.FP4})
@@ -49,9 +47,7 @@ _NUMPY: Final[dict[DataType, Any]] = {
     DataType.BOOL: np.bool_,
     DataType.UINT8: np.uint8,
 }
-FROM_NUMPY: Final[dict[np.dtype[Any], DataType]] = {
-    np.dtype(kind): dtype for dtype, kind in _NUMPY.items()
-}
+FROM_NUMPY: Final[dict[np.dtype[Any], DataType]] = {np.dtype(kind): dtype for dtype, kind in _NUMPY.items()}
 
 # The sixteen values of E2M1, by bit pattern.
 _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

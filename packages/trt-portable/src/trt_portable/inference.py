@@ -69,6 +69,11 @@ class Symbols:
             found = self._integers[extent] = made
         return found
 
+    @staticmethod
+    def expression(number: Any) -> Any:
+        """An integer, or the expression of a symbolic one."""
+        return _expression(number)
+
     def settle(self) -> None:
         """Drops what one layer assumed of the symbols, and counts those that it made."""
         environment = self._environment
@@ -78,8 +83,7 @@ class Symbols:
         if created > 0:
             self._count += created
         if environment.replacements or any(
-            environment.var_to_range.get(symbol) != bounds
-            for symbol, bounds in self._ranges.items()
+            environment.var_to_range.get(symbol) != bounds for symbol, bounds in self._ranges.items()
         ):
             self._environment = self._mode = None
             self._integers.clear()
@@ -129,10 +133,7 @@ class Inference:
         if layer._CACHEABLE and not layer._DATA_DEPENDENT:
             key = (
                 layer._signature(),
-                tuple(
-                    None if tensor is None else (tensor._extents, tensor._dtype, tensor._host)
-                    for tensor in sources
-                ),
+                tuple(None if tensor is None else (tensor._extents, tensor._dtype, tensor._host) for tensor in sources),
             )
             found = self._known.get(key)
             if found is not None:
@@ -156,13 +157,10 @@ class Inference:
                 raise Refusal(f"the extents of shape tensor {tensor.name!r} must be constant")
             count *= extent
         if count > HOST_LIMIT:
-            raise Refusal(
-                f"shape tensor {tensor.name!r} has {count} elements; at most {HOST_LIMIT} are allowed"
-            )
+            raise Refusal(f"shape tensor {tensor.name!r} has {count} elements; at most {HOST_LIMIT} are allowed")
         if tensor._dtype not in _HOST_TYPES:
             raise Refusal(
-                f"{tensor.name!r} has type {tensor._dtype.name}; a shape tensor is INT32, INT64, "
-                "BOOL or FLOAT"
+                f"{tensor.name!r} has type {tensor._dtype.name}; a shape tensor is INT32, INT64, BOOL or FLOAT"
             )
         producer = tensor._producer
         if producer is not None and producer._SHAPE_ALGEBRA:
@@ -172,21 +170,17 @@ class Inference:
                         self.require_host(source)
                     except Refusal:
                         break
-            for output, facts in zip(
-                producer._outputs, self._run(producer, producer._facts_source()), strict=True
-            ):
+            for output, facts in zip(producer._outputs, self._run(producer, producer._facts_source()), strict=True):
                 output._host = facts.host
         if tensor._host is None:
             tensor._host = tuple(self.symbols.create() for _ in range(count))
 
     def _run(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
-        known = layer._known_facts(self.symbols)
-        if known is not None:
-            return known
-        symbolic = layer._DATA_DEPENDENT or any(
-            tensor is not None and not _is_static(tensor) for tensor in sources
-        )
+        symbolic = layer._DATA_DEPENDENT or any(tensor is not None and not _is_static(tensor) for tensor in sources)
         try:
+            known = layer._known_facts(self.symbols)
+            if known is not None:
+                return known
             if not symbolic:
                 return self._facts(layer, layer._compute([self._value(t) for t in sources]))
             with self.symbols.mode():
@@ -211,10 +205,7 @@ class Inference:
         integer = self.symbols.integer
         carrier = CARRIERS[tensor._dtype]
         if tensor._host is not None:
-            numbers = [
-                number if isinstance(number, (int, float)) else integer(number)
-                for number in tensor._host
-            ]
+            numbers = [number if isinstance(number, (int, float)) else integer(number) for number in tensor._host]
             return HostValues.of(numbers, tensor._extents, carrier, META)
         shape = tuple(integer(extent) for extent in tensor._extents)
         return torch.empty(shape, dtype=carrier, device=META)

@@ -51,6 +51,8 @@ class ILayer:
     _DEFERRED: ClassVar[bool] = False
     """Whether attributes set after the layer was added may cure what `_check` and `_compute` refuse."""
     _NUM_OUTPUTS: ClassVar[int] = 1
+    _ALIASES: ClassVar[Mapping[int, int]] = {}
+    """Outputs that share the memory of an input in an engine, by index."""
     _ATTRIBUTES: ClassVar[tuple[Attribute[Any], ...]] = ()
 
     def __init__(self) -> None:
@@ -289,9 +291,8 @@ class ILayer:
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         """The element type of an output, given the PyTorch type that `_compute` gave."""
         for tensor in self._facts_source():
-            if tensor is not None and tensor._dtype in PACKED:
-                if CARRIERS[tensor._dtype] is carrier:
-                    return tensor._dtype
+            if tensor is not None and tensor._dtype in PACKED and CARRIERS[tensor._dtype] is carrier:
+                return tensor._dtype
         return FROM_TORCH[carrier]
 
     def _signature(self) -> tuple[Any, ...]:
@@ -307,14 +308,9 @@ class ILayer:
 
     def _attributes(self) -> dict[str, Any]:
         """The attributes in JSON form."""
-        return {
-            attribute.name: attribute.encode(attribute.__get__(self, type(self)))
-            for attribute in self._ATTRIBUTES
-        }
+        return {attribute.name: attribute.encode(attribute.__get__(self, type(self))) for attribute in self._ATTRIBUTES}
 
-    def _restore(
-        self, attributes: Mapping[str, Any], weights: Mapping[str, tuple[DataType, int]]
-    ) -> None:
+    def _restore(self, attributes: Mapping[str, Any], weights: Mapping[str, tuple[DataType, int]]) -> None:
         """Takes attributes and the types and counts of weights from a plan."""
         for attribute in self._ATTRIBUTES:
             if attribute.name in attributes:
@@ -326,9 +322,7 @@ class ILayer:
         """The name of the layer's type in a plan."""
         return cls._KIND.name
 
-    def _nested(
-        self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]
-    ) -> dict[str, Any]:
+    def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
         """More entries for a plan: those of layers inside this one."""
         return {}
 

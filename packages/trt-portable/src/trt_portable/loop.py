@@ -185,14 +185,10 @@ class ILoop(Scope):
             rule = f"the loop already has a trip limit of kind {kind.name}"
             self._network._reporter.refuse(f"loop {self.name!r}", Refusal(rule))
             return None
-        added: ITripLimitLayer | None = self._join(
-            self._network._add(layer, expect_tensor(tensor, "tensor"))
-        )
+        added: ITripLimitLayer | None = self._join(self._network._add(layer, expect_tensor(tensor, "tensor")))
         return added
 
-    def add_iterator(
-        self, tensor: ITensor, axis: int = 0, reverse: bool = False
-    ) -> IIteratorLayer | None:
+    def add_iterator(self, tensor: ITensor, axis: int = 0, reverse: bool = False) -> IIteratorLayer | None:
         """Adds slices of a tensor, one per iteration.
 
         Args:
@@ -201,14 +197,10 @@ class ILoop(Scope):
             reverse: Whether they walk from the end.
         """
         layer = IIteratorLayer._create(axis=axis, reverse=reverse)
-        added: IIteratorLayer | None = self._join(
-            self._network._add(layer, expect_tensor(tensor, "tensor"))
-        )
+        added: IIteratorLayer | None = self._join(self._network._add(layer, expect_tensor(tensor, "tensor")))
         return added
 
-    def add_loop_output(
-        self, tensor: ITensor, kind: LoopOutput, axis: int = 0
-    ) -> ILoopOutputLayer | None:
+    def add_loop_output(self, tensor: ITensor, kind: LoopOutput, axis: int = 0) -> ILoopOutputLayer | None:
         """Adds a value that leaves the loop; CONCATENATE and REVERSE need ``set_input(1, extent)``.
 
         Args:
@@ -217,9 +209,7 @@ class ILoop(Scope):
             axis: Where the new axis is.
         """
         layer = ILoopOutputLayer._create(_output_kind=kind, axis=axis)
-        added: ILoopOutputLayer | None = self._join(
-            self._network._add(layer, expect_tensor(tensor, "tensor"))
-        )
+        added: ILoopOutputLayer | None = self._join(self._network._add(layer, expect_tensor(tensor, "tensor")))
         return added
 
     def _of(self, kind: type[Any]) -> list[Any]:

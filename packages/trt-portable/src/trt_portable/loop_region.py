@@ -70,14 +70,9 @@ class LoopRegion(Region):
                     kept.append(as_tensor(values[id(layer._inputs[0])]))
             state = [values[id(layer._inputs[1])] for layer in self._recurrences]
             trip += 1
-        final = {
-            id(layer._outputs[0]): value
-            for layer, value in zip(self._recurrences, state, strict=True)
-        }
+        final = {id(layer._outputs[0]): value for layer, value in zip(self._recurrences, state, strict=True)}
         return tuple(
-            final[id(layer._inputs[0])]
-            if layer.kind is LoopOutput.LAST_VALUE
-            else self._stack(layer, kept, outside)
+            final[id(layer._inputs[0])] if layer.kind is LoopOutput.LAST_VALUE else self._stack(layer, kept, outside)
             for layer, kept in zip(self._results, collected, strict=True)
         )
 
@@ -100,9 +95,7 @@ class LoopRegion(Region):
             values[id(iterator._outputs[0])] = whole.select(iterator.axis, at)
         return values
 
-    def _stack(
-        self, layer: ILoopOutputLayer, kept: list[torch.Tensor], outside: Values
-    ) -> torch.Tensor:
+    def _stack(self, layer: ILoopOutputLayer, kept: list[torch.Tensor], outside: Values) -> torch.Tensor:
         """The values of all iterations along a new axis, padded with zeros to its extent."""
         assert layer._inputs[1] is not None and layer._inputs[0] is not None
         length = host_numbers(outside[id(layer._inputs[1])])[0]
@@ -142,13 +135,13 @@ class LoopRegion(Region):
             values[id(iterator._outputs[0])] = torch.empty(shape, dtype=whole.dtype, device="meta")
         self._run(self._body, values)
         results = []
-        for layer in self._results:
-            value = as_tensor(values[id(layer._inputs[0])])
-            if layer.kind is not LoopOutput.LAST_VALUE:
-                assert layer._inputs[1] is not None
-                length = host_numbers(outside[id(layer._inputs[1])])[0]
+        for result in self._results:
+            value = as_tensor(values[id(result._inputs[0])])
+            if result.kind is not LoopOutput.LAST_VALUE:
+                assert result._inputs[1] is not None
+                length = host_numbers(outside[id(result._inputs[1])])[0]
                 shape = [*value.shape]
-                shape.insert(layer.axis, length)
+                shape.insert(result.axis, length)
                 value = torch.empty(shape, dtype=value.dtype, device="meta")
             results.append(value)
         return tuple(results)

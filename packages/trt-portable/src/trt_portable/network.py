@@ -6,24 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 from trt_portable.attributes import to_integer, to_text
 from trt_portable.conditional import ConditionalLayers
+from trt_portable.definition import expect_tensor
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
 from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.errors import Refusal
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.layers.assertion import AssertionLayers
 from trt_portable.layers.attention import AttentionLayers
 from trt_portable.layers.convolution import ConvolutionLayers
 from trt_portable.layers.detection import DetectionLayers
+from trt_portable.layers.gather import GatherLayers
 from trt_portable.layers.indexing import IndexingLayers
 from trt_portable.layers.movement import MovementLayers
 from trt_portable.layers.normalization import NormalizationLayers
+from trt_portable.layers.plugins import PluginLayers
 from trt_portable.layers.pointwise import PointwiseLayers
 from trt_portable.layers.pooling import PoolingLayers
 from trt_portable.layers.products import ProductLayers
 from trt_portable.layers.quantization import QuantizationLayers
 from trt_portable.layers.reduction import ReductionLayers
 from trt_portable.layers.resampling import ResamplingLayers
+from trt_portable.layers.slicing import SlicingLayers
 from trt_portable.layers.sources import SourceLayers
 from trt_portable.layers.transformer import TransformerLayers
 from trt_portable.loop import LoopLayers
@@ -40,8 +43,10 @@ class INetworkDefinition(
     SourceLayers,
     PointwiseLayers,
     MovementLayers,
+    SlicingLayers,
     ProductLayers,
     ReductionLayers,
+    GatherLayers,
     IndexingLayers,
     ConvolutionLayers,
     PoolingLayers,
@@ -52,6 +57,7 @@ class INetworkDefinition(
     TransformerLayers,
     DetectionLayers,
     AssertionLayers,
+    PluginLayers,
     LoopLayers,
     ConditionalLayers,
 ):
@@ -66,9 +72,7 @@ class INetworkDefinition(
         builder: The builder that made it.
     """
 
-    def __init__(
-        self, reporter: Reporter, flags: int = 0, builder: Builder | None = None
-    ) -> None:
+    def __init__(self, reporter: Reporter, flags: int = 0, builder: Builder | None = None) -> None:
         self._start(reporter.child())
         self._flags = flags
         self._builder = builder
@@ -151,9 +155,7 @@ class INetworkDefinition(
 
     def _declare(self, tensor: ITensor, dims: Dims) -> None:
         tensor._declared = tuple(dims)
-        tensor._extents = tuple(
-            self._inference.symbols.create() if extent == -1 else extent for extent in dims
-        )
+        tensor._extents = tuple(self._inference.symbols.create() if extent == -1 else extent for extent in dims)
         tensor._host = None
 
     def _set_input_shape(self, tensor: ITensor, dims: Dims) -> None:

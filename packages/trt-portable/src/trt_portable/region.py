@@ -73,9 +73,7 @@ class Region(ILayer):
             for index, layer in enumerate(self._children()):
                 prefix = f"{index}."
                 mine: dict[str, torch.Tensor] = {
-                    role[len(prefix) :]: tensor
-                    for role, tensor in value.items()
-                    if role.startswith(prefix)
+                    role[len(prefix) :]: tensor for role, tensor in value.items() if role.startswith(prefix)
                 }
                 if mine:
                     layer._bound = mine
@@ -85,9 +83,7 @@ class Region(ILayer):
 
     # --- plans -----------------------------------------------------------------------------------
 
-    def _nested(
-        self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]
-    ) -> dict[str, Any]:
+    def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
         return {
             "boundary": [write(layer) for layer in self._boundary],
             "body": [write(layer) for layer in self._body],

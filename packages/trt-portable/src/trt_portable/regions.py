@@ -50,9 +50,7 @@ def _inside(scope: Scope, nodes: Sequence[ILayer]) -> list[ILayer]:
     return list(found.values())
 
 
-def _contract(
-    scope: Scope, inside: Sequence[ILayer], nodes: Sequence[ILayer]
-) -> list[ILayer]:
+def _contract(scope: Scope, inside: Sequence[ILayer], nodes: Sequence[ILayer]) -> list[ILayer]:
     """Replaces the layers of a scope by one layer."""
     gone = {id(layer) for layer in (*inside, *scope._boundary)}
     kept = [layer for layer in nodes if id(layer) not in gone]
@@ -70,10 +68,7 @@ def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
         Refusal: Layers depend on each other in a circle.
     """
     maker = {id(tensor): index for index, layer in enumerate(layers) for tensor in layer._outputs}
-    needs = [
-        sorted({maker[id(t)] for t in layer._inputs if t is not None and id(t) in maker})
-        for layer in layers
-    ]
+    needs = [sorted({maker[id(t)] for t in layer._inputs if t is not None and id(t) in maker}) for layer in layers]
     ordered: list[ILayer] = []
     done, open_ = [False] * len(layers), [False] * len(layers)
     for start in range(len(layers)):

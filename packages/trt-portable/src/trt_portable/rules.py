@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from trt_portable.tensor import ITensor
 
 
-def require(
-    condition: bool, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT
-) -> None:
+def require(condition: bool, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT) -> None:
     """Refuses unless the condition holds.
 
     Raises:
@@ -99,9 +97,7 @@ def require_broadcast_to(tensor: ITensor, target: ITensor, what: str) -> None:
         Refusal: Ranks differ, or a static extent is neither 1 nor the target's.
     """
     require_equal_ranks((tensor, target), what)
-    for axis, (extent, wanted) in enumerate(
-        zip(tensor._extents or (), target._extents or (), strict=True)
-    ):
+    for axis, (extent, wanted) in enumerate(zip(tensor._extents or (), target._extents or (), strict=True)):
         if type(extent) is int and extent != 1 and type(wanted) is int and extent != wanted:
             raise Refusal(f"{what} cannot be broadcast on axis {axis}: {extent} to {wanted}")
 

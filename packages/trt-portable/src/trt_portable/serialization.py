@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trt_portable import conditional_region as _conditional_region  # registers its layer
-from trt_portable import loop_region as _loop_region  # registers its layer
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
 from trt_portable.layer import LAYER_CLASSES, ILayer
@@ -62,9 +60,7 @@ class NetworkImage:
         """
         for layer, entry in zip(self.layers, entries, strict=True):
             layer._device = torch.device(device)
-            layer._bound = {
-                role: weights[key] for role, key in entry["weights"].items() if key in weights
-            }
+            layer._bound = {role: weights[key] for role, key in entry["weights"].items() if key in weights}
 
 
 class _Writer:
@@ -101,9 +97,7 @@ class _Writer:
             "outputs": [self.id_of(tensor) for tensor in layer._outputs],
             "attributes": layer._attributes(),
             "weights": {role: self.key_of(used) for role, used in weights.items()},
-            "weight_specs": {
-                role: [used.dtype.name, len(used)] for role, used in weights.items()
-            },
+            "weight_specs": {role: [used.dtype.name, len(used)] for role, used in weights.items()},
         }
         entry.update(layer._nested(self.layer, self.id_of))
         return entry
@@ -139,9 +133,7 @@ def network_to_json(
         "outputs": outputs,
         "shape_outputs": shape_outputs,
         "tensors": [_tensor_entry(tensor, index) for index, tensor in enumerate(writer.tensors)],
-        "weight_names": {
-            key: names[identity] for identity, key in writer.keys.items() if identity in names
-        },
+        "weight_names": {key: names[identity] for identity, key in writer.keys.items() if identity in names},
         "refittable": sorted(network._refittable),
         "layers": layers,
     }
@@ -175,9 +167,7 @@ def layers_from_json(structure: Mapping[str, Any]) -> NetworkImage:
         tensor = ITensor(None, None, 0, entry["name"], DataType[entry["dtype"]])
         tensor._extents = tuple(entry["shape"])
         tensor._formats = entry.get("formats", tensor._formats)
-        tensor._dimension_names = {
-            int(axis): name for axis, name in entry.get("dimension_names", {}).items()
-        }
+        tensor._dimension_names = {int(axis): name for axis, name in entry.get("dimension_names", {}).items()}
         tensors[entry["id"]] = tensor
     layers = tuple(restore_layer(entry, tensors) for entry in structure["layers"])
     return NetworkImage(
@@ -209,10 +199,7 @@ def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> I
         raise Refusal(f"layer {layer._name!r} names the unknown tensor {error}") from None
     for index, output in enumerate(layer._outputs):
         output._producer, output._index = layer, index
-    specs = {
-        role: (DataType[dtype], count)
-        for role, (dtype, count) in entry.get("weight_specs", {}).items()
-    }
+    specs = {role: (DataType[dtype], count) for role, (dtype, count) in entry.get("weight_specs", {}).items()}
     layer._weight_keys = dict(entry.get("weights", {}))
     layer._restore(entry["attributes"], specs)
     layer._restore_nested(entry, lambda inner: restore_layer(inner, tensors), tensors)

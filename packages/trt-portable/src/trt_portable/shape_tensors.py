@@ -22,9 +22,7 @@ class TensorKinds(NamedTuple):
     execution: frozenset[int]
 
 
-def classify(
-    layers: Sequence[ILayer], outputs: Iterable[ITensor], shape_outputs: Iterable[ITensor]
-) -> TensorKinds:
+def classify(layers: Sequence[ILayer], outputs: Iterable[ITensor], shape_outputs: Iterable[ITensor]) -> TensorKinds:
     """Finds shape tensors and execution tensors of a network.
 
     Args:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Extent: TypeAlias = Any
 """An int, or a symbolic expression for an extent that is known only at run time."""
 
+
 class Facts(NamedTuple):
     """What inference found out about one tensor.
 

@@ -35,9 +35,7 @@ class HostValues:
 
     __slots__ = ("_materialized", "array", "device", "dtype")
 
-    def __init__(
-        self, array: np.ndarray[Any, Any], dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, array: np.ndarray[Any, Any], dtype: torch.dtype, device: torch.device) -> None:
         self.array = array
         self.dtype = dtype
         self.device = device
@@ -66,7 +64,7 @@ class HostValues:
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents of the array."""
-        return self.array.shape
+        return tuple(self.array.shape)
 
     @property
     def ndim(self) -> int:
@@ -93,10 +91,7 @@ class HostValues:
         if self.device.type == "meta":
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         if any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers):
-            scalars = [
-                torch.scalar_tensor(number, dtype=self.dtype, device=self.device)
-                for number in numbers
-            ]
+            scalars = [torch.scalar_tensor(number, dtype=self.dtype, device=self.device) for number in numbers]
             return torch.stack(scalars).reshape(self.shape)
         made = torch.tensor(numbers, dtype=self.dtype).reshape(self.shape).to(self.device)
         self._materialized = made
@@ -209,9 +204,7 @@ def _unchanged(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _converters(
-    source: torch.dtype, target: torch.dtype
-) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+def _converters(source: torch.dtype, target: torch.dtype) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """How an object array of one type becomes one of another."""
     if target is torch.bool:
         return _elementwise(_truth, 1)
@@ -275,9 +268,7 @@ def _binary(function: Callable[[Any, Any], Any], result: torch.dtype | None = No
         except ZeroDivisionError:
             raise NotOnHost from None
         dtype = result or left.dtype
-        return HostValues(
-            round_off(array) if dtype.is_floating_point else array, dtype, left.device
-        )
+        return HostValues(round_off(array) if dtype.is_floating_point else array, dtype, left.device)
 
     return compute
 
@@ -306,7 +297,9 @@ def _where(condition: HostValues, chosen: HostValues, other: HostValues) -> Host
     return HostValues(array, chosen.dtype, chosen.device)
 
 
-def _concatenate(values: Sequence[HostValues], dim: int = 0) -> HostValues:
+def _concatenate(values: Sequence[Value], dim: int = 0) -> HostValues:
+    if not all(isinstance(value, HostValues) for value in values):
+        raise NotOnHost
     return values[0]._with(np.concatenate([value.array for value in values], axis=dim))
 
 
@@ -338,9 +331,7 @@ def _reduction(function: Callable[[Any, Any], Any], identity: Any) -> Any:
 
 _TRUE_QUOTIENT: Final = _binary(lambda left, right: left / right)
 _TRUNCATED_QUOTIENT: Final = _binary(truncated_quotient)
-_SELECT: Final = _elementwise(
-    lambda condition, chosen, other: chosen if bool(condition) else other, 3
-)
+_SELECT: Final = _elementwise(lambda condition, chosen, other: chosen if bool(condition) else other, 3)
 
 HOST_FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     torch.add: _binary(lambda left, right: left + right),

@@ -46,9 +46,7 @@ class Weights:
             self._adopt(source)
             return
         if not isinstance(source, DataType):
-            raise TypeError(
-                f"Weights takes a numpy array or a DataType, not {source.__class__.__name__}"
-            )
+            raise TypeError(f"Weights takes a numpy array or a DataType, not {source.__class__.__name__}")
         if (ptr is None) != (count is None):
             raise TypeError("Weights takes a pointer together with a count")
         self._dtype = source
@@ -101,7 +99,7 @@ class Weights:
     def _buffer(self) -> Any:
         """The memory as a ctypes array that keeps these weights alive."""
         memory = (ctypes.c_uint8 * self.nbytes).from_address(self._ptr)
-        memory._owner = self
+        memory._owner = self  # type: ignore[attr-defined]  # ctypes arrays take attributes
         return memory
 
     def _tensor(self) -> torch.Tensor:

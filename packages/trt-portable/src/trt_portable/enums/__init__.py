@@ -1,5 +1,7 @@
 """The enumerations of the API, with the member names and values of TensorRT 11.4."""
 
+from __future__ import annotations
+
 from trt_portable.enums.base import PybindEnum
 from trt_portable.enums.data import (
     DataType,
@@ -8,6 +10,27 @@ from trt_portable.enums.data import (
     TensorIOMode,
     TensorLocation,
     WeightsRole,
+)
+from trt_portable.enums.engine import (
+    AllocatorFlag,
+    BuilderFlag,
+    DLAWorkspaceAllocationStrategy,
+    EngineCapability,
+    EngineStat,
+    ErrorCodeTRT,
+    ExecutionContextAllocationStrategy,
+    HardwareCompatibilityLevel,
+    LayerInformationFormat,
+    MemoryPoolType,
+    NetworkDefinitionCreationFlag,
+    PreviewFeature,
+    ProfilingVerbosity,
+    RuntimePlatform,
+    SeekPosition,
+    SerializationFlag,
+    TacticSource,
+    TempfileControlFlag,
+    TilingOptimizationLevel,
 )
 from trt_portable.enums.layers import (
     ActivationType,
@@ -38,27 +61,6 @@ from trt_portable.enums.layers import (
     TopKOperation,
     TripLimit,
     UnaryOperation,
-)
-from trt_portable.enums.engine import (
-    AllocatorFlag,
-    BuilderFlag,
-    DLAWorkspaceAllocationStrategy,
-    EngineCapability,
-    EngineStat,
-    ErrorCodeTRT,
-    ExecutionContextAllocationStrategy,
-    HardwareCompatibilityLevel,
-    LayerInformationFormat,
-    MemoryPoolType,
-    NetworkDefinitionCreationFlag,
-    PreviewFeature,
-    ProfilingVerbosity,
-    RuntimePlatform,
-    SeekPosition,
-    SerializationFlag,
-    TacticSource,
-    TempfileControlFlag,
-    TilingOptimizationLevel,
 )
 from trt_portable.enums.plugins import (
     APILanguage,

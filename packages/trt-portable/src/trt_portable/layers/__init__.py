@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from trt_portable.layers.assertion import (
+    IAssertionLayer,
+    IDistCollectiveLayer,
+)
 from trt_portable.layers.attention import (
     IAttention,
     IAttentionBoundaryLayer,
@@ -12,8 +16,11 @@ from trt_portable.layers.convolution import (
     IConvolutionLayer,
     IDeconvolutionLayer,
 )
+from trt_portable.layers.detection import (
+    INMSLayer,
+)
+from trt_portable.layers.gather import IGatherLayer
 from trt_portable.layers.indexing import (
-    IGatherLayer,
     INonZeroLayer,
     IOneHotLayer,
     IReverseSequenceLayer,
@@ -22,7 +29,6 @@ from trt_portable.layers.indexing import (
 from trt_portable.layers.movement import (
     IConcatenationLayer,
     IShuffleLayer,
-    ISliceLayer,
     ISqueezeLayer,
     IUnsqueezeLayer,
 )
@@ -30,6 +36,9 @@ from trt_portable.layers.normalization import (
     ILRNLayer,
     INormalizationLayer,
     IScaleLayer,
+)
+from trt_portable.layers.plugins import (
+    IPluginV3Layer,
 )
 from trt_portable.layers.pointwise import (
     IActivationLayer,
@@ -46,6 +55,11 @@ from trt_portable.layers.products import (
     IEinsumLayer,
     IMatrixMultiplyLayer,
 )
+from trt_portable.layers.quantization import (
+    IDequantizeLayer,
+    IDynamicQuantizeLayer,
+    IQuantizeLayer,
+)
 from trt_portable.layers.reduction import (
     ICumulativeLayer,
     IRaggedSoftMaxLayer,
@@ -57,24 +71,13 @@ from trt_portable.layers.resampling import (
     IGridSampleLayer,
     IResizeLayer,
 )
+from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.layers.sources import (
     ICastLayer,
     IConstantLayer,
     IFillLayer,
     IIdentityLayer,
     IShapeLayer,
-)
-from trt_portable.layers.assertion import (
-    IAssertionLayer,
-    IDistCollectiveLayer,
-)
-from trt_portable.layers.detection import (
-    INMSLayer,
-)
-from trt_portable.layers.quantization import (
-    IDequantizeLayer,
-    IDynamicQuantizeLayer,
-    IQuantizeLayer,
 )
 from trt_portable.layers.transformer import (
     IKVCacheUpdateLayer,
@@ -114,6 +117,7 @@ __all__ = [
     "IOneHotLayer",
     "IPaddingLayer",
     "IParametricReLULayer",
+    "IPluginV3Layer",
     "IPoolingLayer",
     "IQuantizeLayer",
     "IRaggedSoftMaxLayer",

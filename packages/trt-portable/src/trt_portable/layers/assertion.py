@@ -86,7 +86,7 @@ class IDistCollectiveLayer(ILayer):
     _operation = member(CollectiveOperation, CollectiveOperation.ALL_REDUCE)
     _reduction = member(ReduceOperation, ReduceOperation.NONE)
     _root = integer(-1)
-    _groups = Attribute(_to_groups, (), list)
+    _groups: Attribute[tuple[int, ...]] = Attribute(_to_groups, (), list)
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         (x,) = inputs
@@ -99,9 +99,7 @@ class IDistCollectiveLayer(ILayer):
             reduces == (operation in _REDUCING),
             f"{operation.name} with reduction {self._reduction.name}",
         )
-        require(
-            (self._root >= 0) == (operation in _ROOTED), f"{operation.name} with root {self._root}"
-        )
+        require((self._root >= 0) == (operation in _ROOTED), f"{operation.name} with root {self._root}")
 
     def _check_complete(self) -> None:
         raise Refusal(

@@ -107,16 +107,14 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
                 require_rank(lengths, {1}, what)
         require(packed_query == packed_key or not packed_query, "a packed query needs packed keys")
 
-    def _check_mask(
-        self, inputs: Sequence[ITensor | None], query: ITensor, key: ITensor
-    ) -> None:
+    def _check_mask(self, inputs: Sequence[ITensor | None], query: ITensor, key: ITensor) -> None:
         mask = inputs[_MASK] if len(inputs) > _MASK else None
         if mask is None:
             return
         require(self.causal_kind is CausalMaskKind.NONE, "a mask excludes a causal mask")
         require_type(mask, {DataType.BOOL, query._dtype}, "the mask")
         require_rank(mask, {4}, "the mask")
-        wanted = ((query._extents or ())[0], (query._extents or ())[1])
+        wanted: tuple[Any, ...] = (query._extents or ())[:2]
         if self.query_form is AttentionIOForm.PADDED_BHND:
             wanted = (*wanted, (query._extents or ())[2], (key._extents or ())[-2])
             for axis, (have, want) in enumerate(zip(mask._extents or (), wanted, strict=False)):
@@ -155,12 +153,10 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         kind = self.causal_kind
         upper = kind is CausalMaskKind.UPPER_LEFT
         softmax = self.norm_op is AttentionNormalizationOp.SOFTMAX
-        if softmax and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT:
-            if not (upper and mask is not None):
-                grouped = query.shape[-3] != key.shape[-3]
-                return F.scaled_dot_product_attention(
-                    query, key, value, mask, 0.0, upper, scale=1.0, enable_gqa=grouped
-                )
+        fused = softmax and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
+        if fused and not (upper and mask is not None):
+            grouped = query.shape[-3] != key.shape[-3]
+            return F.scaled_dot_product_attention(query, key, value, mask, 0.0, upper, scale=1.0, enable_gqa=grouped)
         repeats = query.shape[-3] // key.shape[-3]
         if repeats != 1:
             key = key.repeat_interleave(repeats, -3)
@@ -225,10 +221,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         ends = key_ends.tolist()
         parts = []
         for batch in range(query.shape[0]):
-            k, v = (
-                tensor[ends[batch] : ends[batch + 1]].transpose(0, 1).unsqueeze(0)
-                for tensor in (key, value)
-            )
+            k, v = (tensor[ends[batch] : ends[batch + 1]].transpose(0, 1).unsqueeze(0) for tensor in (key, value))
             part = None
             if mask is not None:
                 part = mask[min(batch, mask.shape[0] - 1), :, :, : k.shape[2]].unsqueeze(0)

@@ -90,9 +90,7 @@ class _FilterLayer(ILayer):
         if bias is not None or self._has_weights("BIAS"):
             self._check_weights("BIAS", bias, (maps,), x)
 
-    def _check_weights(
-        self, role: str, tensor: ITensor | None, shape: tuple[int, ...], x: ITensor
-    ) -> None:
+    def _check_weights(self, role: str, tensor: ITensor | None, shape: tuple[int, ...], x: ITensor) -> None:
         what = role.lower()
         if tensor is not None:
             require(not self._has_weights(role), f"{what} is given as weights and as an input")
@@ -116,12 +114,8 @@ class _FilterLayer(ILayer):
     def _kernel_shape(self, channels: int) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def _operands(
-        self, inputs: Sequence[Value | None]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        x, kernel, bias = (
-            None if value is None else as_tensor(value) for value in (*inputs, None, None)[:3]
-        )
+    def _operands(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        x, kernel, bias = (None if value is None else as_tensor(value) for value in (*inputs, None, None)[:3])
         assert x is not None
         if kernel is None:
             channels: Any = x.shape[1]
@@ -131,9 +125,7 @@ class _FilterLayer(ILayer):
         return x, kernel, bias
 
     def _spans(self) -> list[int]:
-        return [
-            1 + d * (k - 1) for k, d in zip(self.kernel_size_nd, self.dilation_nd, strict=True)
-        ]
+        return [1 + d * (k - 1) for k, d in zip(self.kernel_size_nd, self.dilation_nd, strict=True)]
 
 
 class IConvolutionLayer(_FilterLayer):

@@ -30,9 +30,7 @@ class INMSLayer(ILayer):
     _DATA_DEPENDENT = True
     _DEFERRED = True
 
-    bounding_box_format = member(
-        BoundingBoxFormat, BoundingBoxFormat.CORNER_PAIRS, "How four numbers describe a box."
-    )
+    bounding_box_format = member(BoundingBoxFormat, BoundingBoxFormat.CORNER_PAIRS, "How four numbers describe a box.")
     topk_box_limit = integer(5000, "Boxes that are looked at per batch element, at most 5000.")
     indices_type = indices_type()
 
@@ -70,7 +68,7 @@ class INMSLayer(ILayer):
             (batch, label, box)
             for batch in range(boxes.shape[0])
             for label, box in self._select(
-                boxes[batch].float().cpu(), scores[batch].float().cpu(), most, overlap, floor
+                boxes[batch].float().cpu(), scores[batch].float().cpu(), int(most), overlap, floor
             )
         ]
         indices = torch.tensor(rows, dtype=carrier).reshape(-1, 3).to(boxes.device)

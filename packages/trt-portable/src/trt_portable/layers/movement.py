@@ -8,13 +8,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from trt_portable.attributes import Attribute, boolean, integer, member, optional_dims, permutation
+from trt_portable.attributes import boolean, integer, permutation
 from trt_portable.definition import LayerFactory, expect_tensor
-from trt_portable.dims import MAX_RANK, Dims, DimsLike, as_dims
+from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
-from trt_portable.enums import DataType, LayerType, SampleMode
+from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.layer import ILayer
+from trt_portable.layers.overridden import OverriddenDims
 from trt_portable.rules import (
     require,
     require_axis,
@@ -25,31 +26,9 @@ from trt_portable.rules import (
     require_type,
 )
 from trt_portable.tensor import ITensor
-from trt_portable.values import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown
+from trt_portable.values import HostValues, Value, host_numbers, is_unknown
 
 MOVABLE: Final = frozenset(DataType) - {DataType.UINT8, DataType.E8M0}
-_RESAMPLED: Final = frozenset(
-    {DataType.BOOL, DataType.INT8, DataType.INT32, DataType.HALF, DataType.FLOAT}
-)
-
-
-class OverriddenDims(Attribute["Dims | None"]):
-    """Static extents that an input tensor overrides; assigning them takes the tensor away again."""
-
-    def __init__(self, index: int, doc: str) -> None:
-        plain = optional_dims()
-        super().__init__(plain.convert, None, plain.encode, plain.decode, doc)
-        self.index = index
-
-    def __get__(self, layer: Any, owner: type) -> Any:
-        if layer is not None and layer._input(self.index) is not None:
-            return None
-        return super().__get__(layer, owner)
-
-    def __set__(self, layer: ILayer, value: Any) -> None:
-        if layer._input(self.index) is not None:
-            layer._connect(self.index, None)
-        super().__set__(layer, value)
 
 
 class IShuffleLayer(ILayer):
@@ -111,9 +90,7 @@ def _order(permutation: Any, rank: int, what: str) -> tuple[int, ...] | None:
     order = tuple(permutation)[:rank]
     if order == tuple(range(rank)):
         return None
-    require(
-        sorted(order) == list(range(rank)), f"{what} {order} is no permutation of {rank} axes"
-    )
+    require(sorted(order) == list(range(rank)), f"{what} {order} is no permutation of {rank} axes")
     return order
 
 
@@ -131,211 +108,10 @@ def _reshape(x: Value, wanted: list[Any], zero_copies: bool) -> Value:
         size = 1
         for extent in extents:
             size *= extent if extent != -1 else 1
-        if free:
-            fits = size != 0 and count % size == 0
-        else:
-            fits = size == count
+        fits = size != 0 and count % size == 0 if free else size == count
         if not fits:
             raise Refusal(f"{count} elements of shape {tuple(x.shape)} do not fill {wanted}")
     return x.reshape(extents)
-
-
-class ISliceLayer(ILayer):
-    """Elements at ``start + i * stride`` on every axis; ``shape`` is the size of the output.
-
-    Inputs: 0 data; optional 1 start, 2 size, 3 stride (1-D shape tensors), 4 fill value (scalar, mode
-    FILL only), 5 axes (1-D, constant).
-    """
-
-    _KIND = LayerType.SLICE
-    _DEFERRED = True
-    _SHAPE_ALGEBRA = True
-    _MAX_INPUTS = 6
-    _HOST_INPUTS = frozenset({1, 2, 3, 5})
-
-    start = OverriddenDims(1, "First index on each axis.")
-    shape = OverriddenDims(2, "Extent of the output on each axis.")
-    stride = OverriddenDims(3, "Distance between indices on each axis; may be zero or negative.")
-    axes = OverriddenDims(5, "The axes sliced; all of them if not set.")
-    mode = member(SampleMode, SampleMode.STRICT_BOUNDS, "What is read out of bounds.")
-
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
-        require_type(inputs[0], MOVABLE, "the input")
-        require_minimum_rank(inputs[0], 1, "the input")
-
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x = inputs[0]
-        assert x is not None
-        strict = self.mode in {SampleMode.STRICT_BOUNDS, SampleMode.WRAP}
-        require_type(x, MOVABLE if strict else _RESAMPLED, f"the input in mode {self.mode.name}")
-        lengths = {}
-        for index, (name, static) in enumerate(
-            (("start", self.start), ("shape", self.shape), ("stride", self.stride)), start=1
-        ):
-            tensor = inputs[index] if index < len(inputs) else None
-            if tensor is not None:
-                require_type(tensor, INDICES, name)
-                require_rank(tensor, {1}, name)
-                lengths[name] = (tensor._extents or (0,))[0]
-            else:
-                lengths[name] = len(static or ())
-        axes = inputs[5] if len(inputs) > 5 else None
-        if axes is not None:
-            require_type(axes, INDICES, "axes")
-            require_rank(axes, {1}, "axes")
-            expected = (axes._extents or (0,))[0]
-        else:
-            expected = x._rank if self.axes is None else len(self.axes)
-        for name, length in lengths.items():
-            require(length == expected, f"{name} has {length} elements, not {expected}")
-        if self.shape is not None:
-            require(all(e >= 0 for e in self.shape), f"size {self.shape} has a negative extent")
-        fill = inputs[4] if len(inputs) > 4 else None
-        if fill is not None:
-            require(self.mode is SampleMode.FILL, f"a fill value in mode {self.mode.name}")
-            require_rank(fill, {0}, "the fill value")
-            require_equal_types((x, fill), "input and fill value")
-
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, *given = (*inputs, *([None] * 6))[:6]
-        assert x is not None
-        starts, sizes, strides, axes = (
-            list(static or ()) if value is None else host_numbers(value)
-            for static, value in (
-                (self.start, given[0]),
-                (self.shape, given[1]),
-                (self.stride, given[2]),
-                (self.axes, given[4]),
-            )
-        )
-        rank = x.ndim
-        chosen = [a + rank if a < 0 else a for a in axes] if axes else list(range(rank))
-        if len(set(chosen)) != len(chosen) or not all(0 <= axis < rank for axis in chosen):
-            raise Refusal(f"axes {axes} are not distinct axes of rank {rank}")
-        inside: torch.Tensor | None = None
-        for axis, start, size, stride in zip(chosen, starts, sizes, strides, strict=True):
-            if _covers(x.shape[axis], start, size, stride):
-                continue
-            if isinstance(x, HostValues):
-                try:
-                    x = _slice_host(x, axis, start, size, stride, self.mode)
-                    continue
-                except NotOnHost:
-                    x = x.tensor()
-            if self.mode is SampleMode.STRICT_BOUNDS and not any(
-                is_unknown(number) for number in (start, size, stride)
-            ):
-                x = _slice_strictly(x, axis, start, size, stride)
-                continue
-            x, valid = _sample(x, axis, start, size, stride, self.mode)
-            if valid is not None:
-                valid = valid.reshape([-1] + [1] * (rank - 1 - axis))
-                inside = valid if inside is None else inside & valid
-        if inside is not None:
-            value = torch.zeros((), dtype=x.dtype, device=x.device)
-            if given[3] is not None:
-                value = as_tensor(given[3])
-            x = torch.where(inside, as_tensor(x), value)
-        return (x,)
-
-
-def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:
-    """Whether a slice takes an axis as it is, as far as can be told without assuming anything."""
-    if is_unknown(start) or is_unknown(stride) or start != 0 or stride != 1:
-        return False
-    if isinstance(extent, int) and isinstance(size, int):
-        return extent == size
-    if is_unknown(extent) or is_unknown(size):
-        return (
-            isinstance(extent, torch.SymInt)
-            and isinstance(size, torch.SymInt)
-            and bool(extent.node.expr == size.node.expr)
-        )
-    return bool(extent == size)
-
-
-def _bounds(extent: Any, start: Any, size: Any, stride: Any, axis: int) -> tuple[Any, Any]:
-    """First and last index of a slice in ascending order, refused when outside the axis."""
-    last = start + (size - 1) * stride
-    low, high = (start, last) if stride >= 0 else (last, start)
-    if low < 0 or (not is_unknown(extent) and high >= extent):
-        raise Refusal(
-            f"indices {low} to {high} on axis {axis} are outside its extent {extent}; "
-            "mode STRICT_BOUNDS does not allow it"
-        )
-    return low, high
-
-
-def _slice_strictly(x: torch.Tensor, axis: int, start: Any, size: Any, stride: Any) -> torch.Tensor:
-    extent = x.shape[axis]
-    if size < 0:
-        raise Refusal(f"size {size} on axis {axis} is negative")
-    if size == 0:
-        return x.narrow(axis, 0, 0)
-    low, high = _bounds(extent, start, size, stride, axis)
-    if is_unknown(extent):
-        indices = start + torch.arange(size, device=x.device) * stride
-        return x.index_select(axis, indices)
-    if stride == 0:
-        shape = list(x.shape)
-        shape[axis] = size
-        return x.narrow(axis, start, 1).expand(shape)
-    window = x.narrow(axis, low, high - low + 1)
-    if stride in (1, -1):
-        return window if stride == 1 else window.flip(axis)
-    step = abs(stride)
-    picked = window[(slice(None),) * axis + (slice(None, None, step),)]
-    return picked if stride > 0 else picked.flip(axis)
-
-
-def _sample(
-    x: torch.Tensor, axis: int, start: Any, size: Any, stride: Any, mode: SampleMode
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A slice whose indices may lie outside; with mode FILL also the mask of those inside."""
-    extent = x.shape[axis]
-    indices = start + torch.arange(size, device=x.device) * stride
-    valid = None
-    if mode is SampleMode.WRAP:
-        indices = indices % extent
-    elif mode is SampleMode.CLAMP:
-        indices = indices.clamp(min=0).minimum(torch.full_like(indices, extent - 1))
-    elif mode is SampleMode.REFLECT:
-        indices = _reflected(indices, extent)
-    elif mode is SampleMode.FILL:
-        valid = (indices >= 0) & (indices < extent)
-        if not is_unknown(extent) and extent == 0:
-            shape = list(x.shape)
-            shape[axis] = size
-            return x.new_zeros(shape), valid
-        indices = torch.where(valid, indices, torch.zeros_like(indices))
-    return x.index_select(axis, indices), valid
-
-
-def _reflected(indices: torch.Tensor, extent: Any) -> torch.Tensor:
-    if not is_unknown(extent) and extent == 1:
-        return torch.zeros_like(indices)
-    period = 2 * extent - 2
-    folded = indices.abs() % period
-    return torch.where(folded >= extent, period - folded, folded)
-
-
-def _slice_host(
-    x: HostValues, axis: int, start: Any, size: Any, stride: Any, mode: SampleMode
-) -> HostValues:
-    if mode not in (SampleMode.STRICT_BOUNDS, SampleMode.CLAMP, SampleMode.WRAP):
-        raise NotOnHost
-    if any(isinstance(number, torch.SymInt) for number in (start, size, stride)):
-        raise NotOnHost
-    extent = x.shape[axis]
-    indices = [start + i * stride for i in range(size)]
-    if mode is SampleMode.CLAMP:
-        indices = [min(max(i, 0), extent - 1) for i in indices]
-    elif mode is SampleMode.WRAP:
-        indices = [i % extent for i in indices]
-    elif size:
-        _bounds(extent, start, size, stride, axis)
-    return x._with(np.take(x.array, np.array(indices, dtype=np.int64), axis=axis))
 
 
 class IConcatenationLayer(ILayer):
@@ -453,22 +229,6 @@ class MovementLayers(LayerFactory):
         """Adds a transpose, reshape, transpose; set them on the layer."""
         return self._add(IShuffleLayer._create(), expect_tensor(input, "input"))
 
-    def add_slice(
-        self, input: ITensor, start: DimsLike, shape: DimsLike, stride: DimsLike
-    ) -> ISliceLayer | None:
-        """Adds a slice.
-
-        Args:
-            input: Rank 1 or more.
-            start: First index on each axis, not counted from the end.
-            shape: Extents of the output.
-            stride: Distance between indices on each axis.
-        """
-        layer = ISliceLayer._create(
-            start=as_dims(start), shape=as_dims(shape), stride=as_dims(stride)
-        )
-        return self._add(layer, expect_tensor(input, "input"))
-
     def add_concatenation(self, inputs: Sequence[ITensor]) -> IConcatenationLayer | None:
         """Adds a concatenation; set ``axis`` on the layer.
 
@@ -499,6 +259,4 @@ class MovementLayers(LayerFactory):
             input: Any shape.
             axes: 1-D int32 or int64 constant, positions in the output.
         """
-        return self._add(
-            IUnsqueezeLayer._create(), expect_tensor(input, "input"), expect_tensor(axes, "axes")
-        )
+        return self._add(IUnsqueezeLayer._create(), expect_tensor(input, "input"), expect_tensor(axes, "axes"))

@@ -156,8 +156,11 @@ class ILRNLayer(ILayer):
 
 
 class IScaleLayer(ILayer):
-    """``(x * scale + shift) ** power`` with host weights, one coefficient for all, per channel, or per
-    element of the channel axis and those after it."""
+    """``(x * scale + shift) ** power`` with host weights.
+
+    There is one coefficient for all elements, one per channel, or one per element of the channel axis
+    and those after it.
+    """
 
     _KIND = LayerType.SCALE
     _ROLES = ("SHIFT", "SCALE", "POWER")
@@ -253,9 +256,7 @@ class NormalizationLayers(LayerFactory):
             expect_tensor(bias, "bias"),
         )
 
-    def add_lrn(
-        self, input: ITensor, window: int, alpha: float, beta: float, k: float
-    ) -> ILRNLayer | None:
+    def add_lrn(self, input: ITensor, window: int, alpha: float, beta: float, k: float) -> ILRNLayer | None:
         """Adds a local response normalization.
 
         Args:

@@ -28,7 +28,7 @@ from trt_portable.rules import (
     require_type,
 )
 from trt_portable.tensor import ITensor
-from trt_portable.values import Value
+from trt_portable.values import Value, as_tensor
 
 _SIGNED: Final = FLOATS | INDICES | {DataType.INT8}
 _SELECTABLE: Final = _SIGNED | {DataType.BOOL}
@@ -183,7 +183,7 @@ _LOGIC: Final[dict[ElementWiseOperation, Callable[[Any, Any], Any]]] = {
     ElementWiseOperation.OR: torch.logical_or,
     ElementWiseOperation.XOR: torch.logical_xor,
 }
-_ELEMENTWISE: Final = {
+_ELEMENTWISE: Final[dict[ElementWiseOperation, Callable[[Any, Any], Any]]] = {
     **_ARITHMETIC,
     **_COMPARISONS,
     **_LOGIC,
@@ -233,8 +233,8 @@ class ISelectLayer(ILayer):
         require_broadcast((condition, chosen, other), "condition, then and else")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        condition, chosen, other = inputs
-        return (torch.where(condition, chosen, other),)  # type: ignore[arg-type]
+        operands: Any = inputs
+        return (torch.where(*operands),)
 
 
 class IParametricReLULayer(ILayer):
@@ -250,8 +250,8 @@ class IParametricReLULayer(ILayer):
         require_broadcast_to(slopes, x, "slopes")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, slopes = inputs
-        return (torch.where(x < 0, slopes * x, x),)  # type: ignore
+        x, slopes = (as_tensor(value) for value in inputs if value is not None)
+        return (torch.where(x < 0, slopes * x, x),)
 
 
 class PointwiseLayers(LayerFactory):
@@ -275,9 +275,7 @@ class PointwiseLayers(LayerFactory):
         """
         return self._add(IUnaryLayer._create(op=op), expect_tensor(input, "input"))
 
-    def add_elementwise(
-        self, input1: ITensor, input2: ITensor, op: ElementWiseOperation
-    ) -> IElementWiseLayer | None:
+    def add_elementwise(self, input1: ITensor, input2: ITensor, op: ElementWiseOperation) -> IElementWiseLayer | None:
         """Adds a function of two operands of equal type and rank.
 
         Args:
@@ -286,13 +284,9 @@ class PointwiseLayers(LayerFactory):
             op: The function; it decides the types allowed.
         """
         layer = IElementWiseLayer._create(op=op)
-        return self._add(
-            layer, expect_tensor(input1, "input1"), expect_tensor(input2, "input2")
-        )
+        return self._add(layer, expect_tensor(input1, "input1"), expect_tensor(input2, "input2"))
 
-    def add_select(
-        self, condition: ITensor, then_input: ITensor, else_input: ITensor
-    ) -> ISelectLayer | None:
+    def add_select(self, condition: ITensor, then_input: ITensor, else_input: ITensor) -> ISelectLayer | None:
         """Adds a choice between two tensors, element by element.
 
         Args:
@@ -307,9 +301,7 @@ class PointwiseLayers(LayerFactory):
             expect_tensor(else_input, "else_input"),
         )
 
-    def add_parametric_relu(
-        self, input: ITensor, slopes: ITensor
-    ) -> IParametricReLULayer | None:
+    def add_parametric_relu(self, input: ITensor, slopes: ITensor) -> IParametricReLULayer | None:
         """Adds a ReLU whose slope below zero is a tensor.
 
         Args:

@@ -147,9 +147,7 @@ class IPaddingLayer(ILayer):
 class PoolingLayers(LayerFactory):
     """The methods that add layers of this family."""
 
-    def add_pooling_nd(
-        self, input: ITensor, type: PoolingType, window_size: DimsLike
-    ) -> IPoolingLayer | None:
+    def add_pooling_nd(self, input: ITensor, type: PoolingType, window_size: DimsLike) -> IPoolingLayer | None:
         """Adds a pooling; set stride and padding on the layer.
 
         Args:
@@ -160,9 +158,7 @@ class PoolingLayers(LayerFactory):
         layer = IPoolingLayer._create(type=type, window_size_nd=as_dims(window_size))
         return self._add(layer, expect_tensor(input, "input"))
 
-    def add_padding_nd(
-        self, input: ITensor, pre_padding: DimsLike, post_padding: DimsLike
-    ) -> IPaddingLayer | None:
+    def add_padding_nd(self, input: ITensor, pre_padding: DimsLike, post_padding: DimsLike) -> IPaddingLayer | None:
         """Adds zeros around the last two axes.
 
         Args:
@@ -170,7 +166,5 @@ class PoolingLayers(LayerFactory):
             pre_padding: Two amounts; negative ones crop.
             post_padding: Two amounts; negative ones crop.
         """
-        layer = IPaddingLayer._create(
-            pre_padding_nd=as_dims(pre_padding), post_padding_nd=as_dims(post_padding)
-        )
+        layer = IPaddingLayer._create(pre_padding_nd=as_dims(pre_padding), post_padding_nd=as_dims(post_padding))
         return self._add(layer, expect_tensor(input, "input"))

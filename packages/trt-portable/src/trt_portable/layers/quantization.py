@@ -48,9 +48,7 @@ def round_to(x: torch.Tensor, dtype: DataType) -> torch.Tensor:
     return torch.round(clipped / step) * step
 
 
-def spread(
-    scale: torch.Tensor, x: torch.Tensor, axis: int, block: Sequence[int]
-) -> torch.Tensor:
+def spread(scale: torch.Tensor, x: torch.Tensor, axis: int, block: Sequence[int]) -> torch.Tensor:
     """A scale in a shape that broadcasts to the data it belongs to.
 
     Args:
@@ -262,9 +260,7 @@ class IDynamicQuantizeLayer(ILayer):
         require_type(x, FLOATS, "the input")
         require_minimum_rank(x, 1, "the input")
         pair = (self.to_type, self.scale_type)
-        require(
-            pair in _DYNAMIC_PAIRS, f"no {pair[1].name} scales for {pair[0].name} elements"
-        )
+        require(pair in _DYNAMIC_PAIRS, f"no {pair[1].name} scales for {pair[0].name} elements")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, outer = (*inputs, None)[:2]
@@ -302,9 +298,7 @@ class IDynamicQuantizeLayer(ILayer):
 class QuantizationLayers(LayerFactory):
     """The methods that add layers of this family."""
 
-    def add_quantize(
-        self, input: ITensor, scale: ITensor, output_type: DataType
-    ) -> IQuantizeLayer | None:
+    def add_quantize(self, input: ITensor, scale: ITensor, output_type: DataType) -> IQuantizeLayer | None:
         """Adds a quantization; set ``axis`` for per-channel scales.
 
         Args:
@@ -315,9 +309,7 @@ class QuantizationLayers(LayerFactory):
         layer = IQuantizeLayer._create(to_type=output_type)
         return self._add(layer, expect_tensor(input, "input"), expect_tensor(scale, "scale"))
 
-    def add_dequantize(
-        self, input: ITensor, scale: ITensor, output_type: DataType
-    ) -> IDequantizeLayer | None:
+    def add_dequantize(self, input: ITensor, scale: ITensor, output_type: DataType) -> IDequantizeLayer | None:
         """Adds a dequantization; set ``axis`` for per-channel scales.
 
         Args:

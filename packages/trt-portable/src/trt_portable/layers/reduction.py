@@ -172,9 +172,7 @@ class _IndicesType(Attribute[DataType]):
 def indices_type() -> Attribute[DataType]:
     """The attribute that holds the element type of computed indices."""
     plain = element_type(DataType.INT32)
-    return _IndicesType(
-        plain.convert, plain.default, plain.encode, plain.decode, "INT32 or INT64."
-    )
+    return _IndicesType(plain.convert, plain.default, plain.encode, plain.decode, "INT32 or INT64.")
 
 
 class ITopKLayer(ILayer):
@@ -264,9 +262,7 @@ class ICumulativeLayer(ILayer):
 class ReductionLayers(LayerFactory):
     """The methods that add layers of this family."""
 
-    def add_reduce(
-        self, input: ITensor, op: ReduceOperation, axes: int, keep_dims: bool
-    ) -> IReduceLayer | None:
+    def add_reduce(self, input: ITensor, op: ReduceOperation, axes: int, keep_dims: bool) -> IReduceLayer | None:
         """Adds a reduction.
 
         Args:

@@ -77,9 +77,7 @@ class IResizeLayer(ILayer):
     _DEFERRED = True
 
     shape = _Overridden(_dims.convert, None, _dims.encode, _dims.decode, "Output extents.")
-    scales = _Overridden(
-        _to_scales, None, lambda v: None if v is None else list(v), doc="Factor of each extent."
-    )
+    scales = _Overridden(_to_scales, None, lambda v: None if v is None else list(v), doc="Factor of each extent.")
     resize_mode = member(InterpolationMode, InterpolationMode.NEAREST, "The interpolation.")
     coordinate_transformation = member(
         ResizeCoordinateTransformation,
@@ -89,9 +87,7 @@ class IResizeLayer(ILayer):
     selector_for_single_pixel = member(
         ResizeSelector, ResizeSelector.FORMULA, "The coordinate of a single output element."
     )
-    nearest_rounding = member(
-        ResizeRoundMode, ResizeRoundMode.FLOOR, "How a nearest coordinate is rounded."
-    )
+    nearest_rounding = member(ResizeRoundMode, ResizeRoundMode.FLOOR, "How a nearest coordinate is rounded.")
     cubic_coeff = number(-0.75, "Coefficient of cubic interpolation.")
     exclude_outside = boolean(False, "Whether cubic weights outside the input are left out.")
 
@@ -131,11 +127,7 @@ class IResizeLayer(ILayer):
         assert value is not None
         x = as_tensor(value)
         wanted = self._output_extents(x, target)
-        axes = [
-            axis
-            for axis, (have, want) in enumerate(zip(x.shape, wanted, strict=True))
-            if not _same(have, want)
-        ]
+        axes = [axis for axis, (have, want) in enumerate(zip(x.shape, wanted, strict=True)) if not _same(have, want)]
         self._check_axes(axes, x.ndim)
         if not axes:
             return (x,)
@@ -148,8 +140,7 @@ class IResizeLayer(ILayer):
         limit = 2 if self.resize_mode is InterpolationMode.CUBIC else 3
         if axes and axes[0] < rank - limit:
             raise Refusal(
-                f"{self.resize_mode.name} resizes the last {limit} axes of rank {rank}, "
-                f"but axis {axes[0]} changes"
+                f"{self.resize_mode.name} resizes the last {limit} axes of rank {rank}, but axis {axes[0]} changes"
             )
 
     def _resize(self, x: torch.Tensor, axes: list[int], wanted: list[Any]) -> torch.Tensor:
@@ -160,9 +151,7 @@ class IResizeLayer(ILayer):
             x = self._resize_axis(x, axis, wanted[axis])
         return x
 
-    def _interpolate(
-        self, x: torch.Tensor, axes: list[int], wanted: list[Any]
-    ) -> torch.Tensor | None:
+    def _interpolate(self, x: torch.Tensor, axes: list[int], wanted: list[Any]) -> torch.Tensor | None:
         """PyTorch's interpolation, where it means the same; else None."""
         spatial = x.ndim - 2
         if not 1 <= spatial <= 3 or axes[0] < 2:
@@ -188,9 +177,9 @@ class IResizeLayer(ILayer):
         name = ("linear", "bilinear", "trilinear")[spatial - 1]
         return F.interpolate(x, size=size, mode=name, align_corners=corners)
 
-    def _coordinates(self, have: Any, want: Any, device: torch.device) -> torch.Tensor:
+    def _coordinates(self, have: int, want: int, device: torch.device) -> torch.Tensor:
         steps = torch.arange(want, dtype=torch.float32, device=device)
-        single = not is_unknown(want) and want == 1
+        single = want == 1
         if single and self.selector_for_single_pixel is ResizeSelector.UPPER:
             return torch.zeros_like(steps)
         mapping = self.coordinate_transformation
@@ -298,9 +287,7 @@ class IGridSampleLayer(ILayer):
     _KIND = LayerType.GRID_SAMPLE
     _DEFERRED = True
 
-    interpolation_mode = member(
-        InterpolationMode, InterpolationMode.LINEAR, "How values between samples are made."
-    )
+    interpolation_mode = member(InterpolationMode, InterpolationMode.LINEAR, "How values between samples are made.")
     align_corners = boolean(False, "Whether -1 and 1 are the centres of the outermost elements.")
     sample_mode = _GridSampleMode(
         _sample_mode.convert,
@@ -348,6 +335,4 @@ class ResamplingLayers(LayerFactory):
             input: (N, C, H, W) or (N, C, D, H, W).
             grid: (N, H', W', 2) or (N, D', H', W', 3), same type.
         """
-        return self._add(
-            IGridSampleLayer._create(), expect_tensor(input, "input"), expect_tensor(grid, "grid")
-        )
+        return self._add(IGridSampleLayer._create(), expect_tensor(input, "input"), expect_tensor(grid, "grid"))

@@ -175,7 +175,7 @@ def _to_fill_number(value: Any) -> int | float:
     return value
 
 
-class _FillNumber(Attribute["int | float | None"]):
+class _FillNumber(Attribute[int | float | None]):
     """A number of a fill: an int stays an int64, a float a double; anything else is ignored."""
 
     def __init__(self, index: int, doc: str) -> None:
@@ -195,7 +195,7 @@ class _FillNumber(Attribute["int | float | None"]):
         self.store(layer, converted)
 
 
-class _FillShape(Attribute["Dims | None"]):
+class _FillShape(Attribute[Dims | None]):
     """The static extents of a fill; None while a tensor gives them."""
 
     def __get__(self, layer: Any, owner: type) -> Any:
@@ -291,9 +291,10 @@ class IFillLayer(ILayer):
             steps = [as_tensor(beta)[axis] for axis in range(len(extents))]
         total = torch.zeros((), dtype=carrier, device=device)
         for axis, (extent, step) in enumerate(zip(extents, steps, strict=True)):
-            ramp = torch.arange(extent, dtype=carrier, device=device) * step
-            total = total + ramp.reshape([-1] + [1] * (len(extents) - 1 - axis))
-        return (total + start).to(carrier)
+            steps_along = torch.arange(extent, dtype=carrier, device=device) * step
+            total = total + steps_along.reshape([-1] + [1] * (len(extents) - 1 - axis))
+        ramp: torch.Tensor = (total + start).to(carrier)
+        return ramp
 
     @staticmethod
     def _number(tensor: Value | None, static: Any, default: float) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -60,15 +60,12 @@ class IRotaryEmbeddingLayer(ILayer):
             require(part <= depth, f"{part} elements of {depth} cannot be rotated")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, cosines, sines, ids = (
-            None if value is None else as_tensor(value) for value in (*inputs, None)[:4]
-        )
+        x, cosines, sines, ids = (None if value is None else as_tensor(value) for value in (*inputs, None)[:4])
         assert x is not None and cosines is not None and sines is not None
         if ids is not None:
             at = ids.reshape(-1)
             cosines, sines = (
-                cache.index_select(0, at).reshape([*ids.shape, cache.shape[-1]])
-                for cache in (cosines, sines)
+                cache.index_select(0, at).reshape([*ids.shape, cache.shape[-1]]) for cache in (cosines, sines)
             )
         cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
         part: Any = self.rotary_embedding_dim or x.shape[-1]
@@ -102,13 +99,10 @@ class IKVCacheUpdateLayer(ILayer):
     _KIND = LayerType.KV_CACHE_UPDATE
     _MAX_INPUTS = 4
     _DEFERRED = True
-    _ALIASES = {0: 0}
-    """Outputs that share the memory of an input, by index."""
+    _ALIASES: ClassVar[dict[int, int]] = {0: 0}
 
     cache_mode = member(KVCacheMode, KVCacheMode.LINEAR, "How the cache is addressed.")
-    update_form = member(
-        AttentionIOForm, AttentionIOForm.PADDED_BHND, "How the update is laid out."
-    )
+    update_form = member(AttentionIOForm, AttentionIOForm.PADDED_BHND, "How the update is laid out.")
 
     @property
     def update_lengths(self) -> ITensor | None:
@@ -147,9 +141,7 @@ class IKVCacheUpdateLayer(ILayer):
             )
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        cache, update, places, lengths = (
-            None if value is None else as_tensor(value) for value in (*inputs, None)[:4]
-        )
+        cache, update, places, lengths = (None if value is None else as_tensor(value) for value in (*inputs, None)[:4])
         assert cache is not None and update is not None and places is not None
         steps = torch.arange(cache.shape[2], device=cache.device)
         source = steps - places.to(torch.int64).unsqueeze(-1)
@@ -211,16 +203,12 @@ class IMoELayer(ILayer):
         for index, tensor in enumerate((fc_gate_weights, fc_up_weights, fc_down_weights)):
             self.set_input(_GATE + index, tensor)
 
-    def set_gated_biases(
-        self, fc_gate_biases: ITensor, fc_up_biases: ITensor, fc_down_biases: ITensor
-    ) -> None:
+    def set_gated_biases(self, fc_gate_biases: ITensor, fc_up_biases: ITensor, fc_down_biases: ITensor) -> None:
         """Gives the biases of the experts: (E, I), (E, I), (E, D)."""
         for index, tensor in enumerate((fc_gate_biases, fc_up_biases, fc_down_biases)):
             self.set_input(_BIAS + index, tensor)
 
-    def set_quantization_static(
-        self, fc_down_activation_scale: ITensor, data_type: DataType
-    ) -> None:
+    def set_quantization_static(self, fc_down_activation_scale: ITensor, data_type: DataType) -> None:
         """Quantizes the activations before the last product by a given scale."""
         self.quantization_to_type = data_type
         self.quantization_block_shape = Dims()
@@ -332,9 +320,7 @@ class TransformerLayers(LayerFactory):
             interleaved: Whether pairs are neighbours.
             rotary_embedding_dim: Elements that are rotated, R; 0 for all.
         """
-        layer = IRotaryEmbeddingLayer._create(
-            interleaved=interleaved, rotary_embedding_dim=rotary_embedding_dim
-        )
+        layer = IRotaryEmbeddingLayer._create(interleaved=interleaved, rotary_embedding_dim=rotary_embedding_dim)
         return self._add(
             layer,
             expect_tensor(input, "input"),

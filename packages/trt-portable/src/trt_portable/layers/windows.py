@@ -29,9 +29,7 @@ class Padding(NamedTuple):
     extra: Any
 
 
-def window_padding(
-    extent: Any, mode: PaddingMode, before: int, after: int, stride: int, span: int
-) -> Padding:
+def window_padding(extent: Any, mode: PaddingMode, before: int, after: int, stride: int, span: int) -> Padding:
     """Padding that makes a window without rounding give TensorRT's output extent.
 
     Args:
@@ -59,9 +57,7 @@ def window_padding(
 
 def symmetric(paddings: Sequence[Padding]) -> list[int] | None:
     """Padding that is the same before and after on every axis; None if it is not."""
-    if all(
-        isinstance(p.before, int) and p.before == p.after and not p.extra for p in paddings
-    ):
+    if all(isinstance(p.before, int) and p.before == p.after and not p.extra for p in paddings):
         return [p.before for p in paddings]
     return None
 
@@ -98,7 +94,7 @@ class _Symmetric(Attribute[Dims]):
         layer.post_padding = converted  # type: ignore[attr-defined]
 
 
-class _PerAxis(Attribute["Dims | None"]):
+class _PerAxis(Attribute[Dims | None]):
     """A number per spatial axis; before any assignment the same default for all of them."""
 
     def __init__(self, fill: int, doc: str) -> None:

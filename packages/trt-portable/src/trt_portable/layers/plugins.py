@@ -1,0 +1,252 @@
+"""Layers whose meaning is a plugin written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import torch
+
+from trt_portable.definition import LayerFactory, expect_tensor
+from trt_portable.dtypes import FROM_TORCH
+from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, PluginCapabilityType, TensorRTPhase
+from trt_portable.errors import Refusal
+from trt_portable.layer import ILayer
+from trt_portable.plugin import IPluginResourceContext, IPluginV3
+from trt_portable.plugin_field import PluginField, PluginFieldCollection, PluginFieldCollection_
+from trt_portable.plugin_registry import get_plugin_registry
+from trt_portable.plugin_shape import (
+    DimsExprs,
+    DynamicPluginTensorDesc,
+    IDimensionExpr,
+    IExprBuilder,
+    PluginTensorDesc,
+)
+from trt_portable.rules import require
+from trt_portable.tensor import Facts, ITensor
+from trt_portable.values import Value, as_tensor, host_numbers
+
+if TYPE_CHECKING:
+    from trt_portable.inference import Symbols
+
+
+_TUPLE: Final = tuple
+_Triple: TypeAlias = tuple[Sequence[ITensor], Sequence[ITensor], IPluginV3]
+
+
+class TensorAddress(int):
+    """The address of a tensor's memory, as plugins receive it.
+
+    Attributes:
+        tensor: The memory as a tensor.
+    """
+
+    tensor: torch.Tensor
+
+    def __new__(cls, tensor: torch.Tensor) -> TensorAddress:
+        """Takes the address of a tensor's memory."""
+        made = super().__new__(cls, tensor.data_ptr())
+        made.tensor = tensor
+        return made
+
+
+class IPluginV3Layer(ILayer):
+    """A plugin. Inputs: first those for data, then those for shapes, whose values the host knows."""
+
+    _KIND = LayerType.PLUGIN_V3
+    _CACHEABLE = False
+
+    _plugin: IPluginV3
+    _data_inputs: int = 0
+    _running: Any = None
+
+    @property
+    def plugin(self) -> IPluginV3:
+        """The plugin."""
+        return self._plugin
+
+    @property
+    def _HOST_INPUTS(self) -> frozenset[int]:  # type: ignore[override]
+        return frozenset(range(self._data_inputs, len(self._inputs)))
+
+    def _face(self, kind: PluginCapabilityType) -> Any:
+        face = self._plugin.get_capability_interface(kind)
+        if face is None:
+            raise Refusal(f"the plugin has no capability {kind.name}", ErrorCodeTRT.INVALID_STATE)
+        return face
+
+    def _types(self, inputs: Sequence[DataType]) -> list[DataType]:
+        build = self._face(PluginCapabilityType.BUILD)
+        types = list(build.get_output_data_types(list(inputs)))
+        require(len(types) == build.num_outputs, f"{len(types)} types for {build.num_outputs} outputs")
+        for dtype in types:
+            require(dtype not in {DataType.BOOL, DataType.UINT8}, f"an output of type {dtype.name}")
+        return types
+
+    def _shapes(self, extents: Sequence[Sequence[Any]], numbers: Sequence[Sequence[Any]]) -> list[list[IDimensionExpr]]:
+        """The plugin's output extents from those of its inputs and the values of its shape inputs."""
+        build = self._face(PluginCapabilityType.BUILD)
+        given, shapes = (
+            [DimsExprs([IDimensionExpr(number) for number in group]) for group in groups]
+            for groups in (extents, numbers)
+        )
+        found = build.get_output_shapes(given, shapes, IExprBuilder())
+        require(len(found) == build.num_outputs, f"{len(found)} shapes for {build.num_outputs} outputs")
+        return [[shape[axis] for axis in range(len(shape))] for shape in found]
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        data = [tensor for tensor in self._inputs[: self._data_inputs] if tensor is not None]
+        hosts = [tensor for tensor in self._inputs[self._data_inputs :] if tensor is not None]
+        types = self._types([tensor._dtype for tensor in data])
+        shapes = self._shapes(
+            [[symbols.integer(extent) for extent in tensor._extents or ()] for tensor in data],
+            [[symbols.integer(number) for number in tensor._host or ()] for tensor in hosts],
+        )
+        found = []
+        for dtype, shape in zip(types, shapes, strict=True):
+            extents = tuple(
+                symbols.create() if extent.is_size_tensor() else symbols.expression(extent._value) for extent in shape
+            )
+            found.append(Facts(extents, dtype, None))
+        return tuple(found)
+
+    def _check_complete(self) -> None:
+        build = self._face(PluginCapabilityType.BUILD)
+        tensors = [t for t in (*self._inputs[: self._data_inputs], *self._outputs) if t is not None]
+        described = [DynamicPluginTensorDesc._of(tuple(t.shape), t.dtype) for t in tensors]
+        for position, tensor in enumerate(tensors):
+            require(
+                bool(build.supports_format_combination(position, described, self._data_inputs)),
+                f"the plugin does not support {tensor._describe()} in LINEAR format",
+                ErrorCodeTRT.UNSUPPORTED_STATE,
+            )
+        build.configure_plugin(described[: self._data_inputs], described[self._data_inputs :])
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        values = [as_tensor(value) for value in inputs[: self._data_inputs] if value is not None]
+        numbers = [host_numbers(value) for value in inputs[self._data_inputs :] if value is not None]
+        shapes = self._shapes([tuple(value.shape) for value in values], numbers)
+        types = [FROM_TORCH[value.dtype] for value in values]
+        made = [self._carrier(dtype) for dtype in self._types(types)]
+        device = values[0].device if values else self._device
+        sized = [extent for shape in shapes for extent in shape if extent.is_size_tensor()]
+        if device.type == "meta" and sized:
+            raise Refusal("the extents of the plugin's outputs depend on data")
+        outputs = [
+            torch.empty([extent._value for extent in shape], dtype=dtype, device=device)
+            for shape, dtype in zip(shapes, made, strict=True)
+        ]
+        if device.type == "meta":
+            return tuple(outputs)
+        self._enqueue([value.contiguous() for value in values], outputs, device)
+        return tuple(self._cut(output, shape, outputs) for output, shape in zip(outputs, shapes, strict=True))
+
+    def _enqueue(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], device: torch.device) -> None:
+        if self._running is None:
+            runtime = self._face(PluginCapabilityType.RUNTIME)
+            attached = runtime.attach_to_context(IPluginResourceContext())
+            self._running = attached.get_capability_interface(PluginCapabilityType.RUNTIME)
+        described = [
+            [PluginTensorDesc._of(tuple(t.shape), FROM_TORCH[t.dtype]) for t in tensors]
+            for tensors in (inputs, outputs)
+        ]
+        build = self._face(PluginCapabilityType.BUILD)
+        dynamic = [[DynamicPluginTensorDesc._of(tuple(d.dims), d.type) for d in group] for group in described]
+        size = int(build.get_workspace_size(*dynamic) or 0)
+        workspace = torch.empty(size, dtype=torch.uint8, device=device)
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        self._running.on_shape_change(*described)
+        self._running.enqueue(
+            *described,
+            [TensorAddress(tensor) for tensor in inputs],
+            [TensorAddress(tensor) for tensor in outputs],
+            workspace.data_ptr(),
+            stream,
+        )
+
+    @staticmethod
+    def _cut(output: torch.Tensor, shape: list[IDimensionExpr], outputs: list[torch.Tensor]) -> torch.Tensor:
+        """An output without the elements beyond the extents that the plugin computed."""
+        for axis, extent in enumerate(shape):
+            if extent._size_tensor is not None:
+                output = output.narrow(axis, 0, int(outputs[extent._size_tensor[0]]))
+        return output
+
+    def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
+        core = self._face(PluginCapabilityType.CORE)
+        runtime = self._face(PluginCapabilityType.RUNTIME)
+        fields = runtime.get_fields_to_serialize()
+        return {
+            "plugin": {
+                "name": core.plugin_name,
+                "version": core.plugin_version,
+                "namespace": core.plugin_namespace,
+                "fields": [field._to_json() for field in fields],
+                "data_inputs": self._data_inputs,
+            }
+        }
+
+    def _restore_nested(
+        self,
+        entry: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], ILayer],
+        tensors: Mapping[int, ITensor],
+    ) -> None:
+        saved = entry["plugin"]
+        creator = get_plugin_registry().get_creator(saved["name"], saved["version"], saved["namespace"])
+        if creator is None:
+            raise Refusal(
+                f"no creator is registered for plugin {saved['name']!r} version "
+                f"{saved['version']!r} in namespace {saved['namespace']!r}",
+                ErrorCodeTRT.INVALID_STATE,
+            )
+        fields = PluginFieldCollection(PluginField._from_json(field) for field in saved["fields"])
+        view = PluginFieldCollection_(fields)
+        self._plugin = creator.create_plugin(saved["name"], view, TensorRTPhase.RUNTIME)
+        self._data_inputs = saved["data_inputs"]
+
+
+class PluginLayers(LayerFactory):
+    """The methods that add plugins."""
+
+    def add_plugin_v3(
+        self, inputs: Sequence[ITensor], shape_inputs: Sequence[ITensor], plugin: IPluginV3
+    ) -> IPluginV3Layer | None:
+        """Adds a plugin.
+
+        Args:
+            inputs: Tensors whose data the plugin reads.
+            shape_inputs: Shape tensors whose values decide the extents of the outputs.
+            plugin: The plugin.
+        """
+        if not isinstance(plugin, IPluginV3):
+            raise TypeError(f"plugin must be IPluginV3, not {type(plugin).__name__}")
+        tensors = [expect_tensor(tensor, "an input") for tensor in (*inputs, *shape_inputs)]
+        layer = IPluginV3Layer._create()
+        layer._plugin, layer._data_inputs = plugin, len(inputs)
+        return self._add(layer, *tensors)
+
+    def add_plugin(
+        self,
+        func: Callable[[], Any] | _Triple | None = None,
+        aot: bool = False,
+        *,
+        tuple: _Triple | None = None,
+    ) -> IPluginV3Layer | None:
+        """Adds a plugin given as ``(inputs, shape_inputs, plugin)``, or as a function that gives that.
+
+        Args:
+            func: The triple, or a function without arguments.
+            aot: Accepted for compatibility; nothing is compiled ahead of time.
+            tuple: The triple, by name.
+        """
+        given = func if tuple is None else tuple
+        triple = given() if callable(given) else given
+        if triple is None or not isinstance(triple, _TUPLE) or len(triple) != 3:
+            raise TypeError("add_plugin takes (inputs, shape_inputs, plugin)")
+        return self.add_plugin_v3(*triple)
+
+    def add_plugin_v2(self, inputs: Sequence[ITensor], plugin: Any) -> None:
+        """Refused: plugins of the second version are deprecated; write an `IPluginV3`."""
+        rule = "IPluginV2 is deprecated and not supported; implement IPluginV3"
+        self._reporter.refuse("add_plugin_v2", Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE))

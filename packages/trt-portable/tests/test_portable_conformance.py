@@ -1,0 +1,177 @@
+"""The public names against those of TensorRT's own bindings, generated from their description."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trt_portable as trt
+
+DATA = Path(__file__).resolve().parents[3] / "tests" / "data" / "tensorrt"
+if not DATA.is_dir():
+    pytest.skip("the API description is part of the repository only", allow_module_level=True)
+
+API = json.loads((DATA / "api_11.4.json").read_text())
+OLDER = json.loads((DATA / "api_10.16.json").read_text())
+
+_ONNX = "reading ONNX files is not part of this package"
+_PLUGIN_V2 = "plugins of the second version are deprecated; IPluginV3 replaces them"
+_QUICK = "decorator-based plugins generate CUDA kernels"
+MISSING = {
+    "OnnxParser": _ONNX,
+    "OnnxParserRefitter": _ONNX,
+    "ParserError": _ONNX,
+    "ErrorCode": _ONNX,
+    "OnnxParserFlag": _ONNX,
+    "NodeIndices": _ONNX,
+    "get_nv_onnx_parser_version": _ONNX,
+    "IPluginCreator": _PLUGIN_V2,
+    "IPluginV2": _PLUGIN_V2,
+    "IPluginV2DynamicExt": _PLUGIN_V2,
+    "IPluginV2DynamicExtBase": _PLUGIN_V2,
+    "IPluginV2Ext": _PLUGIN_V2,
+    "IPluginV2Layer": _PLUGIN_V2,
+    "IPluginCreatorV3Quick": _QUICK,
+    "IPluginV3QuickAOTBuild": _QUICK,
+    "IPluginV3QuickBuild": _QUICK,
+    "IPluginV3QuickCore": _QUICK,
+    "IPluginV3QuickRuntime": _QUICK,
+    "ISymExpr": _QUICK,
+    "ISymExprs": _QUICK,
+    "KernelLaunchParams": _QUICK,
+    "FallbackString": "an internal conversion of text in the bindings",
+    "common_enter": "internal to the bindings' context managers",
+    "common_exit": "internal to the bindings' context managers",
+}
+CLASSES = [name for name in API["classes"] if name not in MISSING]
+ENUMS = [name for name in API["enums"] if name not in MISSING]
+_RESERVED = {"in": "in_", "a": "type"}
+
+
+def _attributes_of(cls: type) -> set[str]:
+    """Names of a class: those on it, and those that its constructors assign to ``self``."""
+    names = set(dir(cls))
+    for base in cls.__mro__[:-1]:
+        names |= set(getattr(base, "__annotations__", ()))
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if isinstance(node.value, ast.Name) and node.value.id == "self":
+                    names.add(node.attr)
+    return names
+
+
+def _parameters(signature: str) -> list[tuple[str, bool]]:
+    """Names of the parameters of a signature in text, and whether each has a default."""
+    inside = signature[signature.index("(") + 1 : signature.rindex(") ->")]
+    depth, part, parts = 0, "", []
+    for char in inside + ",":
+        depth += (char in "([{<") - (char in ")]}>")
+        if char == "," and depth == 0:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += char
+    names = [(re.split(r"[:=]", text)[0].strip(), "=" in text) for text in parts if text]
+    return names[1:] if names and names[0][0] == "self" else names
+
+
+def _accepts(function: Any, signature: str) -> bool:
+    """Whether a function takes the parameters of a signature, by position and by name."""
+    ours = [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name != "self"]
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in ours):
+        return True
+    theirs = _parameters(signature)
+    names = [parameter.name for parameter in ours]
+    taken = []
+    for place, (name, optional) in enumerate(theirs):
+        if re.fullmatch(r"arg\d+", name):
+            if place >= len(ours):
+                return False
+            taken.append(names[place])
+            continue
+        mine = name if name in names else _RESERVED.get(name, name)
+        if mine not in names or (optional and ours[names.index(mine)].default is inspect.Parameter.empty):
+            return False
+        taken.append(mine)
+    order = [names.index(name) for name in taken]
+    required = {p.name for p in ours if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+    return order == sorted(order) and required <= set(taken)
+
+
+def test_every_class_is_there_or_on_the_list() -> None:
+    names = [*API["classes"], *API["enums"], *API["functions"]]
+    assert {name for name in names if not hasattr(trt, name)} == set(MISSING)
+
+
+def test_element_types_have_their_short_names() -> None:
+    for alias, member in API["dtypes"].items():
+        assert getattr(trt, alias) is trt.DataType[member.split(".")[1]]
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enumeration_has_the_members_and_values(name: str) -> None:
+    members = {member: int(value) for member, value in getattr(trt, name).__members__.items()}
+    assert members == API["enums"][name]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_class_has_bases_properties_and_constants(name: str) -> None:
+    ours, theirs = getattr(trt, name), API["classes"][name]
+    names = _attributes_of(ours)
+    assert not set(theirs["properties"]) - names
+    assert not set(theirs["constants"]) - names
+    assert not {base for base in theirs["bases"] if base not in MISSING and getattr(trt, base) not in ours.__mro__}
+
+
+METHODS = [
+    (name, method)
+    for name in CLASSES
+    for method in API["classes"][name]["methods"]
+    if not (method == "__init__" and name.startswith("I") and issubclass(getattr(trt, name), trt.ILayer))
+]
+# The description of these bindings names the wrong parameters.
+_MISDESCRIBED = {
+    ("IStreamReaderV2", "read"): "the bindings call it with a size and a stream, and take bytes",
+    ("IStreamWriter", "write"): "the bindings call it with bytes",
+    ("IPluginV3OneBuildV2", "get_aliased_input"): "names no parameter but self",
+    ("ICudaEngine", "get_tensor_profile_values"): "types of its parameters are exchanged",
+    ("PluginFieldCollection", "__init__"): "generated by a container binding",
+    ("PluginFieldCollection", "__getitem__"): "generated by a container binding",
+    ("PluginFieldCollection", "__iter__"): "generated by a container binding",
+    ("PluginFieldCollection", "__len__"): "generated by a container binding",
+    ("PluginFieldCollection", "append"): "generated by a container binding",
+    ("PluginFieldCollection", "clear"): "generated by a container binding",
+    ("PluginFieldCollection", "extend"): "generated by a container binding",
+    ("PluginFieldCollection", "insert"): "generated by a container binding",
+    ("PluginFieldCollection", "pop"): "generated by a container binding",
+}
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_method_takes_the_parameters(name: str, method: str) -> None:
+    function = getattr(getattr(trt, name), method)
+    if (name, method) in _MISDESCRIBED:
+        return
+    for signature in API["classes"][name]["methods"][method]:
+        assert _accepts(function, signature), (signature, str(inspect.signature(function)))
+
+
+@pytest.mark.parametrize("name", [n for n in CLASSES if n in OLDER["classes"]])
+def test_methods_of_the_older_version_that_still_exist_take_its_parameters(name: str) -> None:
+    for method, signatures in OLDER["classes"][name]["methods"].items():
+        if (name, method) in _MISDESCRIBED or (name, method) not in METHODS:
+            continue
+        function = getattr(getattr(trt, name), method)
+        shared = set(signatures) & set(API["classes"][name]["methods"][method])
+        for signature in shared:
+            assert _accepts(function, signature), signature
