@@ -118,7 +118,7 @@ def _dependences(graph_module: fx.GraphModule, plan: Any) -> set[tuple[str, str]
 
 @pytest.mark.parametrize("fast", [True, False])
 @given(case=cases(), size=st.sampled_from([1, 2, 3, 5, float("inf")]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_blocks_are_disjoint_complete_ordered_and_of_the_size_asked(case: Case, size: float, fast: bool) -> None:
     gm = case.build()
     plan = make_plan(gm, case.support(gm), CompilationSettings(min_block_size=size, use_fast_partitioner=fast))
@@ -145,7 +145,7 @@ def test_blocks_are_disjoint_complete_ordered_and_of_the_size_asked(case: Case, 
 
 @pytest.mark.parametrize("fast", [True, False])
 @given(case=cases(tuple(step for step in STEPS if step not in ("mutate", "rand_like", "view", "split"))))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_blocks_are_maximal(case: Case, fast: bool) -> None:
     """There are as many engines as the most broken path has supported stretches, and fewer cannot be."""
     gm = case.build()
@@ -172,7 +172,7 @@ def test_blocks_are_maximal(case: Case, fast: bool) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 @given(case=cases(), size=st.sampled_from([1, 2, 4]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_split_graph_computes_what_the_original_computed(case: Case, size: int, fast: bool) -> None:
     gm = case.build()
     plan = make_plan(gm, case.support(gm), CompilationSettings(min_block_size=size, use_fast_partitioner=fast))
@@ -194,7 +194,7 @@ def test_split_graph_computes_what_the_original_computed(case: Case, size: int, 
 
 @pytest.mark.parametrize("fast", [True, False])
 @given(case=cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_sweep_agrees_with_partitioning_at_each_size(case: Case, fast: bool) -> None:
     gm = case.build()
     support = case.support(gm)
@@ -208,7 +208,7 @@ def test_sweep_agrees_with_partitioning_at_each_size(case: Case, fast: bool) -> 
 
 
 @given(case=cases(nodes=False), size=st.sampled_from([1, 2]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_bridge_is_the_operator_that_leaves_fewest_engines(case: Case, size: int) -> None:
     gm = case.build()
     config = CompilationSettings(min_block_size=size)
