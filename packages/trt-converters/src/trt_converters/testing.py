@@ -28,10 +28,10 @@ from torch import fx
 
 from trt_converters.build import build_block
 from trt_converters.interpreter import BlockInterpreter
-from trt_converters.logger import RecordingLogger
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport
 from trt_core import CompilationSettings, Verdict, device_scope, trt
+from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.ranges import Bounds, ShapeRanges
 
 TOLERANCES: Final[dict[torch.dtype, tuple[float, float]]] = {
@@ -64,6 +64,7 @@ class OperatorCall:
         node: The call.
         input_positions: Which of the call's tensors the placeholders stand for.
         ranges: Ranges of the symbolic dimensions.
+        results: Which items of the result are outputs; None for all of them.
     """
 
     op: Any
@@ -73,6 +74,7 @@ class OperatorCall:
     node: fx.Node = field(repr=False)
     input_positions: tuple[int, ...]
     ranges: ShapeRanges
+    results: tuple[int, ...] | None = None
 
     @cached_property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -83,7 +85,7 @@ class OperatorCall:
         """Runs the operator in PyTorch on other tensors in the places of its own."""
         args, kwargs = _substitute((self.args, self.kwargs), iter(tensors), tensors)
         with torch.no_grad():
-            return _results_of(self.op(*args, **kwargs))
+            return _results_of(self.op(*args, **kwargs), self.results)
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def check_conversion(
     atol: float | None = None,
     settings: CompilationSettings | None = None,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    results: Sequence[int] | None = None,
 ) -> ConversionResult:
     """Converts one call of an operator and compares the engine with eager PyTorch.
 
@@ -136,6 +139,7 @@ def check_conversion(
         rtol, atol: Tolerances instead of those of `TOLERANCES`.
         settings: What to compile with; by default nothing but the lowest optimization level, which builds fastest.
         registry: Where converters are looked up.
+        results: Which items of a list or tuple of results are used; by default all of them.
 
     Returns:
         The verdict and, when supported, the outputs.
@@ -146,7 +150,7 @@ def check_conversion(
         BuildError: The provider refused the network.
     """
     settings = settings or _default_settings()
-    call = record_call(op, args, kwargs, dynamic=dynamic, constants=constants)
+    call = record_call(op, args, kwargs, dynamic=dynamic, constants=constants, results=results)
     verdict = ConverterSupport(settings, registry).verdict(call.node)
     if expect_supported is not None and verdict.supported is not expect_supported:
         found = "is supported" if verdict.supported else f"is refused, {verdict.code}: {verdict.message}"
@@ -184,6 +188,7 @@ def record_call(
     *,
     dynamic: DynamicAxes | None = None,
     constants: Sequence[int] = (),
+    results: Sequence[int] | None = None,
 ) -> OperatorCall:
     """Makes the graph of one operator call, with metadata; see `check_conversion` for the arguments.
 
@@ -220,7 +225,7 @@ def record_call(
     fake_args, fake_kwargs = fx.node.map_arg((tuple(node_args), node_kwargs), lambda item: item.meta["val"])
     with mode, torch.no_grad():
         node.meta["val"] = op(*fake_args, **fake_kwargs)
-    graph.output(tuple(_result_nodes(graph, node)))
+    graph.output(tuple(_result_nodes(graph, node, results)))
     block = fx.GraphModule(root, graph)
     symbols = {}
     for position, axes in (dynamic or {}).items():
@@ -230,7 +235,7 @@ def record_call(
                 raise ValueError(f"{op} does not take any extent but {extent} in dimension {axis} of tensor {position}")
             symbols[str(extent.node.expr)] = bounds
     positions = tuple(position for position in range(len(tensors)) if position not in constants)
-    return OperatorCall(op, call_args, call_kwargs, block, node, positions, ShapeRanges(symbols))
+    return OperatorCall(op, call_args, call_kwargs, block, node, positions, ShapeRanges(symbols), _as_tuple(results))
 
 
 def run_engine(
@@ -251,11 +256,12 @@ def run_engine(
         RuntimeError: The provider refused the plan, an input, or the execution; the message repeats its log.
     """
     device = (settings or _default_settings()).device.torch_device
-    logger = RecordingLogger()
+    forget_errors()
+    logger = provider_logger()
 
     def require(condition: Any, what: str) -> None:
         if not condition:
-            raise RuntimeError(f"{what}: {logger.text() or 'the provider gave no reason'}")
+            raise RuntimeError(f"{what}: {take_errors() or 'the provider gave no reason'}")
 
     with device_scope(device):
         engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
@@ -385,7 +391,7 @@ def _default_settings() -> CompilationSettings:
 
 def _layer_types(call: OperatorCall, settings: CompilationSettings, registry: ConverterRegistry) -> tuple[str, ...]:
     with device_scope(settings.device.torch_device):
-        builder = trt.Builder(RecordingLogger())
+        builder = trt.Builder(provider_logger())
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         BlockInterpreter(call.block, network, settings, call.ranges, registry).run()
         return tuple(network.get_layer(index).type.name for index in range(network.num_layers))
@@ -476,21 +482,26 @@ def _output_allocator(dtype: torch.dtype, device: torch.device) -> Any:
     return Allocator()
 
 
-def _result_nodes(graph: fx.Graph, node: fx.Node) -> Iterator[fx.Node]:
+def _as_tuple(results: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if results is None else tuple(results)
+
+
+def _result_nodes(graph: fx.Graph, node: fx.Node, results: Sequence[int] | None) -> Iterator[fx.Node]:
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
         yield node
         return
     for index, item in enumerate(value):
-        if isinstance(item, torch.Tensor):
+        if isinstance(item, torch.Tensor) and (results is None or index in results):
             part = graph.call_function(operator.getitem, (node, index))
             part.meta["val"] = item
             yield part
 
 
-def _results_of(value: Any) -> tuple[torch.Tensor, ...]:
+def _results_of(value: Any, results: Sequence[int] | None = None) -> tuple[torch.Tensor, ...]:
     items = (value,) if isinstance(value, torch.Tensor) else tuple(value)
-    return tuple(item for item in items if isinstance(item, torch.Tensor))
+    chosen = items if results is None else [items[index] for index in results]
+    return tuple(item for item in chosen if isinstance(item, torch.Tensor))
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -97,7 +97,7 @@ def expand(
             ones that must be repeated.
     """
     if isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in sizes):
-        return value.expand(*sizes)
+        return value.expand(tuple(sizes))
     value = with_rank(ctx, ctx.tensor(value), len(sizes))
     extents = shape_of(value)
     symbolic = [1] * (len(sizes) - len(source)) + list(source) if source is not None else list(extents)

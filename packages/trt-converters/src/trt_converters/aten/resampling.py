@@ -1,0 +1,290 @@
+"""Resizing: nearest, linear and cubic interpolation, with and without antialiasing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trt_converters.aten.linear import matrix_multiply
+from trt_converters.call import Call
+from trt_converters.checks import dtypes
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
+from trt_converters.layers import cast, gather, permute, shape_vector
+from trt_converters.registry import converter
+from trt_core import Reason, Verdict, trt
+from trt_core.dtypes import FLOATS
+
+aten = torch.ops.aten
+
+
+def operator_of(call: Call) -> str:
+    """Returns the operator's name without namespace and overload."""
+    return str(call.node.target).split(".")[1]
+
+
+def _input(call: Call) -> torch.Tensor:
+    return call.tensor("self" if "self" in call.arguments else "input")
+
+
+def ratios(call: Call) -> list[float | None]:
+    """Returns the scale that PyTorch samples with, per spatial axis: input over output, None where extents decide."""
+    arguments = call.arguments
+    given: Sequence[float | None]
+    if "scale_factors" in arguments:
+        given = arguments["scale_factors"] or [None] * (_input(call).dim() - 2)
+    else:
+        given = [arguments[name] for name in ("scales_d", "scales_h", "scales_w", "scales") if name in arguments]
+    return [None if scale is None or scale <= 0 else float(scale) for scale in given]
+
+
+def follows_extents(call: Call) -> bool:
+    """Whether the extents alone say where samples are taken, which is all that a resize layer is told."""
+    if call.arguments.get("align_corners"):
+        return True
+    pairs = zip(ratios(call), _input(call).shape[2:], call.result.shape[2:], strict=True)
+    return all(
+        scale is None
+        or (scale == int(scale) and scale >= 1)
+        or (isinstance(old, int) and isinstance(new, int) and old * scale == new)
+        for scale, old, new in pairs
+    )
+
+
+def fits_layer(call: Call) -> bool:
+    """Whether one resize layer says exactly what PyTorch computes."""
+    name = operator_of(call)
+    if name.endswith("_aa") or not follows_extents(call):
+        return False
+    if "nearest" not in name:
+        return True
+    if _input(call).dtype not in FLOATS:
+        return False
+    # where extents are not multiples, the layer may round its coordinates in another way than PyTorch
+    pairs = zip(_input(call).shape[2:], call.result.shape[2:], strict=True)
+    return all(not isinstance(old, int) or not isinstance(new, int) or new % old == 0 for old, new in pairs)
+
+
+def known_extents(call: Call) -> Verdict | None:
+    """Refuses symbolic extents where samples must be computed while building."""
+    extents = [*_input(call).shape[2:], *call.result.shape[2:]]
+    if fits_layer(call) or all(isinstance(extent, int) for extent in extents):
+        return None
+    return Verdict.refuse(
+        Reason.DYNAMIC_SHAPE, f"sampling {tuple(extents)} needs coordinates that the resize layer does not use"
+    )
+
+
+CHECKS = (dtypes("self", FLOATS), known_extents)
+VECTOR_CHECKS = (dtypes("input", FLOATS), known_extents)
+
+
+def resample(ctx: ConversionContext, value: Operand) -> Any:
+    """Resizes the spatial axes of (N, C, *spatial) as the node being converted says."""
+    assert ctx.call is not None
+    if fits_layer(ctx.call):
+        return _resize_layer(ctx, value)
+    if "nearest" in operator_of(ctx.call):
+        return _pick(ctx, value)
+    return _weigh(ctx, value)
+
+
+def _resize_layer(ctx: ConversionContext, value: Operand) -> Any:
+    assert ctx.call is not None
+    name, dtype = operator_of(ctx.call), dtype_of(value)
+    if dtype is torch.bfloat16:  # not every version of the layer has the type
+        value = cast(ctx, value, torch.float32)
+    layer = ctx.own(ctx.network.add_resize(ctx.tensor(value)))
+    align = bool(ctx.call.arguments.get("align_corners"))
+    transform = trt.ResizeCoordinateTransformation
+    if "nearest" in name:
+        exact = "exact" in name
+        layer.resize_mode = trt.InterpolationMode.NEAREST
+        layer.coordinate_transformation = transform.HALF_PIXEL if exact else transform.ASYMMETRIC
+        layer.nearest_rounding = trt.ResizeRoundMode.HALF_UP if exact else trt.ResizeRoundMode.FLOOR
+    else:
+        cubic = "bicubic" in name
+        layer.resize_mode = trt.InterpolationMode.CUBIC if cubic else trt.InterpolationMode.LINEAR
+        layer.coordinate_transformation = transform.ALIGN_CORNERS if align else transform.HALF_PIXEL
+        if align:
+            layer.selector_for_single_pixel = trt.ResizeSelector.UPPER
+        if cubic:
+            layer.cubic_coeff = -0.75
+    shape = ctx.result_shape
+    if all(isinstance(extent, int) for extent in shape):
+        layer.shape = tuple(shape)
+    else:
+        layer.set_input(1, ctx.tensor(shape_vector(ctx, shape)))
+    return cast(ctx, layer.get_output(0), dtype)
+
+
+def axis_probe(call: Call, axis: int, probe: torch.Tensor) -> torch.Tensor:
+    """Runs the node's own operator along one spatial axis of a probe, and leaves its other spatial axes as they are.
+
+    Those have extent 2: PyTorch's antialiasing kernel is wrong for extent 1.
+
+    Args:
+        call: The call.
+        axis: Number of the spatial axis.
+        probe: (rows, extent of the axis).
+
+    Returns:
+        The samples of each row: (rows, samples).
+    """
+    spatial = _input(call).dim() - 2
+    shape, size = [2] * spatial, [2] * spatial
+    shape[axis], size[axis] = probe.shape[-1], int(call.result.shape[2 + axis])
+    scales: list[float | None] = [None] * spatial
+    scales[axis] = ratios(call)[axis]
+    options = {} if "align_corners" not in call.arguments else {"align_corners": call["align_corners"]}
+    packet = getattr(aten, operator_of(call))
+    narrow = probe.reshape(-1, 1, *(probe.shape[-1] if i == axis else 1 for i in range(spatial)))
+    found: torch.Tensor = packet.default(
+        narrow.expand(-1, -1, *shape).contiguous(), size, *options.values(), *scales
+    )
+    return found.movedim(2 + axis, -1).reshape(probe.shape[0], -1, size[axis])[:, 0]
+
+
+def _pick(ctx: ConversionContext, value: Operand) -> Any:
+    """Nearest neighbors at positions that PyTorch itself computed."""
+    assert ctx.call is not None
+    for axis, (old, new) in enumerate(
+        zip(_input(ctx.call).shape[2:], ctx.result_shape[2:], strict=True)
+    ):
+        positions = axis_probe(ctx.call, axis, torch.arange(int(old), dtype=torch.float32).reshape(1, -1))
+        indices = positions.reshape(-1).to(torch.int64)
+        if old != new or not torch.equal(indices, torch.arange(int(old))):
+            value = gather(ctx, value, indices, 2 + axis)
+    return value
+
+
+def _weigh(ctx: ConversionContext, value: Operand) -> Any:
+    """Interpolation as one matrix product per axis, with weights that PyTorch itself computed."""
+    assert ctx.call is not None
+    dtype, rank = dtype_of(value), rank_of(value)
+    value = cast(ctx, value, torch.float32)
+    for axis, old in enumerate(_input(ctx.call).shape[2:]):
+        weights = axis_probe(ctx.call, axis, torch.eye(int(old)))  # row i: the weight of element i in every sample
+        if weights.shape[0] == weights.shape[1] and torch.equal(weights, torch.eye(int(old))):
+            continue
+        order = list(range(rank))
+        order[2 + axis], order[-1] = order[-1], order[2 + axis]
+        value = permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), weights), order)
+    return cast(ctx, value, dtype)
+
+
+NEAREST_CHECKS = (known_extents,)
+
+
+@converter(aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default, checks=NEAREST_CHECKS)
+def aten_upsample_nearest1d(
+    ctx: ConversionContext, self: Operand, output_size: Sequence[Size], scales: float | None
+) -> Any:
+    """upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor"""
+    return resample(ctx, self)
+
+
+@converter(aten.upsample_nearest2d.default, aten._upsample_nearest_exact2d.default, checks=NEAREST_CHECKS)
+def aten_upsample_nearest2d(
+    ctx: ConversionContext,
+    self: Operand,
+    output_size: Sequence[Size],
+    scales_h: float | None,
+    scales_w: float | None,
+) -> Any:
+    """upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor"""
+    return resample(ctx, self)
+
+
+@converter(aten.upsample_nearest3d.default, aten._upsample_nearest_exact3d.default, checks=NEAREST_CHECKS)
+def aten_upsample_nearest3d(
+    ctx: ConversionContext,
+    self: Operand,
+    output_size: Sequence[Size],
+    scales_d: float | None,
+    scales_h: float | None,
+    scales_w: float | None,
+) -> Any:
+    """upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor"""  # noqa: E501
+    return resample(ctx, self)
+
+
+@converter(
+    aten.upsample_nearest1d.vec,
+    aten.upsample_nearest2d.vec,
+    aten.upsample_nearest3d.vec,
+    aten._upsample_nearest_exact1d.vec,
+    aten._upsample_nearest_exact2d.vec,
+    aten._upsample_nearest_exact3d.vec,
+    checks=NEAREST_CHECKS,
+)
+def aten_upsample_nearest_vec(
+    ctx: ConversionContext,
+    input: Operand,
+    output_size: Sequence[Size] | None,
+    scale_factors: Sequence[float] | None,
+) -> Any:
+    """upsample_nearest2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor"""
+    return resample(ctx, input)
+
+
+@converter(aten.upsample_linear1d.default, checks=CHECKS)
+def aten_upsample_linear1d(
+    ctx: ConversionContext, self: Operand, output_size: Sequence[Size], align_corners: bool, scales: float | None
+) -> Any:
+    """upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor"""
+    return resample(ctx, self)
+
+
+@converter(
+    aten.upsample_bilinear2d.default,
+    aten.upsample_bicubic2d.default,
+    aten._upsample_bilinear2d_aa.default,
+    aten._upsample_bicubic2d_aa.default,
+    checks=CHECKS,
+)
+def aten_upsample_bilinear2d(
+    ctx: ConversionContext,
+    self: Operand,
+    output_size: Sequence[Size],
+    align_corners: bool,
+    scales_h: float | None,
+    scales_w: float | None,
+) -> Any:
+    """upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""  # noqa: E501
+    return resample(ctx, self)
+
+
+@converter(aten.upsample_trilinear3d.default, checks=CHECKS)
+def aten_upsample_trilinear3d(
+    ctx: ConversionContext,
+    self: Operand,
+    output_size: Sequence[Size],
+    align_corners: bool,
+    scales_d: float | None,
+    scales_h: float | None,
+    scales_w: float | None,
+) -> Any:
+    """upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor"""  # noqa: E501
+    return resample(ctx, self)
+
+
+@converter(
+    aten.upsample_linear1d.vec,
+    aten.upsample_bilinear2d.vec,
+    aten.upsample_trilinear3d.vec,
+    aten.upsample_bicubic2d.vec,
+    aten._upsample_bilinear2d_aa.vec,
+    aten._upsample_bicubic2d_aa.vec,
+    checks=VECTOR_CHECKS,
+)
+def aten_upsample_bilinear2d_vec(
+    ctx: ConversionContext,
+    input: Operand,
+    output_size: Sequence[Size] | None,
+    align_corners: bool,
+    scale_factors: Sequence[float] | None,
+) -> Any:
+    """upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""  # noqa: E501
+    return resample(ctx, input)
