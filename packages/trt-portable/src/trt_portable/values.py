@@ -147,6 +147,13 @@ class HostValues:
         return f"HostValues({self.tolist()}, {self.dtype})"
 
 
+def _holds_tensor(arguments: Sequence[Any]) -> bool:
+    return any(
+        isinstance(argument, torch.Tensor) or (isinstance(argument, (list, tuple)) and _holds_tensor(argument))
+        for argument in arguments
+    )
+
+
 Value: TypeAlias = torch.Tensor | HostValues
 
 
@@ -297,9 +304,7 @@ def _where(condition: HostValues, chosen: HostValues, other: HostValues) -> Host
     return HostValues(array, chosen.dtype, chosen.device)
 
 
-def _concatenate(values: Sequence[Value], dim: int = 0) -> HostValues:
-    if not all(isinstance(value, HostValues) for value in values):
-        raise NotOnHost
+def _concatenate(values: Sequence[HostValues], dim: int = 0) -> HostValues:
     return values[0]._with(np.concatenate([value.array for value in values], axis=dim))
 
 
