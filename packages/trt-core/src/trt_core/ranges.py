@@ -80,6 +80,21 @@ class ShapeRanges:
         return max(_finite(found.lower, 0), 0), _finite(found.upper, UNBOUNDED)
 
 
+def allow_extent_one(program: Any) -> None:
+    """Lets a program run with extents of 1 where its dynamic dimensions start at 2.
+
+    Export assumes at least 2 while it traces, whatever range was asked for, and writes that into the program.
+
+    Args:
+        program: A `torch.export.ExportedProgram`; its range constraints are changed.
+    """
+    from torch.utils._sympy.value_ranges import ValueRanges  # sympy is costly to import
+
+    for symbol, known in program.range_constraints.items():
+        if known.lower == 2:
+            program.range_constraints[symbol] = ValueRanges(1, known.upper)
+
+
 def _finite(bound: Any, fallback: int) -> int:
     return int(bound) if bound.is_Integer else fallback
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from trt_converters import preserve_predicate
 from trt_core import CompilationSettings, Device, Input, InputError, read_settings
+from trt_core.ranges import allow_extent_one
 from trt_frontends.example_inputs import ExampleInputs
 from trt_lowering import decompose_program, export_module
 
@@ -73,26 +74,9 @@ def capture(
     args, kwargs = examples.tensors(device_of(mod, examples).torch_device)
     dynamic_shapes = examples.dynamic_shapes(_positional_parameters(mod))
     program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
-    _allow_one(program, examples)
+    if any(isinstance(leaf, Input) and 1 in leaf.min_shape for leaf in examples.leaves()):
+        allow_extent_one(program)
     return program
-
-
-def _allow_one(program: torch.export.ExportedProgram, examples: ExampleInputs) -> None:
-    """Export traces dynamic dimensions as at least 2; where the user's range starts at 1, the program says so."""
-    from torch.utils._sympy.value_ranges import ValueRanges  # sympy is costly to import
-
-    names = program.graph_signature.user_inputs
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    for name, spec in zip(names, examples.in_order_of(keyword_inputs(program)), strict=False):
-        value = values.get(name) if isinstance(name, str) else None
-        if not isinstance(spec, Input) or not isinstance(value, torch.Tensor):
-            continue
-        for axis in spec.dynamic_axes:
-            extent = value.shape[axis]
-            symbol = extent.node.expr if isinstance(extent, torch.SymInt) else None
-            known = program.range_constraints.get(symbol) if symbol is not None else None
-            if known is not None and spec.min_shape[axis] < 2 and known.lower == 2:
-                program.range_constraints[symbol] = ValueRanges(spec.min_shape[axis], known.upper)
 
 
 def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, build_block
 from trt_core import BuildError, CompilationSettings, ConversionError, Reason, Verdict, logger
@@ -77,6 +78,7 @@ class Compilation:
         report = self.report(plan)
         announce(report, self.settings)
         split.meta["partition_report"] = report
+        split.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)
         return split
 
     def _build_engines(self, plan: PartitionPlan, split: fx.GraphModule) -> dict[str, Verdict] | None:
@@ -131,12 +133,30 @@ def announce(report: PartitionReport, settings: CompilationSettings) -> None:
         logger.debug("%s", report.to_text())
 
 
-def parameter_bytes(module: nn.Module) -> int:
-    """Returns the bytes of a module's parameters and buffers."""
-    tensors: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def dynamic_shapes_of(graph: fx.GraphModule, ranges: ShapeRanges) -> dict[str, Any] | None:
+    """Returns the dynamic dimensions of a graph's inputs as `torch.export.export` takes them, None when all are fixed.
+
+    Args:
+        graph: A graph that is called like its model.
+        ranges: Ranges of the symbolic dimensions.
+    """
+    info = getattr(graph.graph._codegen, "pytree_info", None)
+    if info is None:
+        return None
+    dims = [_dynamic_dims(node.meta.get("val"), ranges) for node in graph.graph.nodes if node.op == "placeholder"]
+    if not any(dims):
+        return None
+    args, kwargs = pytree.tree_unflatten(dims, info.in_spec)
+    names = [name for name in info.orig_args if name not in kwargs]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def graph_inputs(graph: fx.GraphModule) -> list[Any]:
-    """Returns the metadata of a graph's inputs, in order."""
-    return [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]
+def _dynamic_dims(value: Any, ranges: ShapeRanges) -> dict[int, Any] | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    found = {}
+    for axis, extent in enumerate(value.shape):
+        if isinstance(extent, torch.SymInt):
+            low, _, high = ranges.bounds(extent)
+            found[axis] = torch.export.Dim.DYNAMIC(min=low, max=high)
+    return found or None

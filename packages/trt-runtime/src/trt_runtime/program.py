@@ -17,11 +17,13 @@ from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError, PlanError
 from trt_core.input import Input
+from trt_core.ranges import allow_extent_one
 from trt_runtime.archive import MANIFEST, read_manifest
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import Path, replacing
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.operator import execute_engine
+from trt_runtime.plain_structure import raise_extents, with_plain_outputs
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -39,6 +41,9 @@ def save(
     dynamic_shapes: Any = None,
 ) -> None:
     """Saves a compiled model with its engines; the file appears complete or not at all.
+
+    A result of a class that only the model's library knows (an output of `transformers`, a dataclass) is saved as a
+    dict, so that whoever loads the program does not need that library.
 
     Args:
         compiled: A module with `TRTModule` children, as compiling returns it; or an exported program, which is
@@ -164,8 +169,14 @@ def _export(
     device = _device(compiled)
     args = tuple(_example(value, device) for value in arg_inputs or ())
     kwargs = {name: _example(value, device) for name, value in (kwarg_inputs or {}).items()}
+    if dynamic_shapes is not None:
+        args, kwargs = raise_extents(compiled, args, kwargs, dynamic_shapes)
     try:
-        return torch.export.export(compiled, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        program = torch.export.export(
+            with_plain_outputs(compiled), args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+        )
+        allow_extent_one(program)
+        return program
     except (InputError, PlanError):
         raise
     except Exception as error:  # whatever tracing raises
