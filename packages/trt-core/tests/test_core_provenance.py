@@ -89,3 +89,25 @@ def test_every_way_of_writing_a_path(written: str, path: str) -> None:
 def test_a_node_without_provenance_is_known_by_its_name() -> None:
     node = fx.Graph().placeholder("x")
     assert (module_path(node), node_location(node), source_line(node)) == ("", "x", "")
+
+
+def test_frames_of_pytorch_are_never_the_source_line() -> None:
+    node = fx.Graph().placeholder("x")
+    node.meta["stack_trace"] = (
+        'File "/home/me/model.py", line 7, in forward\n    return self.linear(x)\n'
+        'File "/env/lib/python3.12/site-packages/torch/nn/modules/linear.py", line 134, in forward\n    return F.linear()'
+    )
+    assert source_line(node) == "/home/me/model.py:7"
+
+
+def test_a_line_of_pytorch_is_better_than_none() -> None:
+    node = fx.Graph().placeholder("x")
+    node.meta["stack_trace"] = 'File "/env/torch/nn/modules/linear.py", line 134, in forward'
+    assert source_line(node) == "/env/torch/nn/modules/linear.py:134"
+
+
+def test_the_module_that_export_invents_is_no_path() -> None:
+    node = fx.Graph().placeholder("x")
+    name = "_empty_nn_module_stack_from_metadata_hook"
+    node.meta["nn_module_stack"] = {name: (name, name)}
+    assert module_path(node) == ""

@@ -8,6 +8,12 @@ from torch import fx
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
+_IN_TORCH = re.compile(r"[/\\]torch[/\\](nn|functional|_[a-z]\w*|utils|overrides|fx|export)[/\\.]")
+"""Files of PyTorch itself: `torch/nn/modules/linear.py` is never the line of code that a reader looks for."""
+
+_PLACEHOLDER_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+"""What export writes for nodes that belong to no module."""
+
 
 def module_path(node: fx.Node) -> str:
     """Returns the dotted path of the innermost module that made the node, `encoder.layer.0`; empty at the root."""
@@ -15,6 +21,8 @@ def module_path(node: fx.Node) -> str:
     if not stack:
         return ""
     path, _ = next(reversed(stack.values()))
+    if path == _PLACEHOLDER_MODULE:
+        return ""
     # export writes paths relative to the root, torch.compile writes them as L['self'].encoder
     path = re.sub(r"^L\['self'\]\.?", "", str(path))
     return re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", path).strip(".")
@@ -27,9 +35,11 @@ def node_location(node: fx.Node) -> str:
 
 
 def source_line(node: fx.Node) -> str:
-    """Returns `file:line` of the innermost frame of model code that made the node, or an empty string."""
+    """Returns `file:line` of the innermost frame outside PyTorch that made the node, or an empty string."""
     trace = node.meta.get("stack_trace") or node.stack_trace
     if not trace:
         return ""
     frames = _FRAME.findall(trace)
-    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+    own = [frame for frame in frames if not _IN_TORCH.search(frame[0])]
+    file, line = (own or frames or [("", "")])[-1]
+    return f"{file}:{line}" if file else ""
