@@ -9,8 +9,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from trt_converters.aten import vision
+
 
 def load() -> None:
-    """Imports every family, once."""
+    """Imports every family, once; operators that other packages define are registered when those are there."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
+    vision.register()

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from trt_converters.call import Call
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
-from trt_converters.layers import binary, cast, squeeze, unsqueeze, with_rank
-from trt_converters.registry import converter
-from trt_core import trt
+from trt_converters.layers import binary, permute, reduce, squeeze, unsqueeze, with_rank
+from trt_converters.registry import Check, converter
+from trt_core import Reason, Verdict, trt
+from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 
 aten = torch.ops.aten
+INTEGER_LIMIT: Final = 1 << 24
+"""Most products that a matrix product of integers may need, all of which exist at once."""
+
+
+def multiplies(left: str, right: str) -> Check:
+    """Refuses operands that cannot be multiplied: other types, and integers beyond `INTEGER_LIMIT`."""
+
+    def check(call: Call) -> Verdict | None:
+        first, second = call.tensor(left), call.tensor(right)
+        if first.dtype in FLOATS:
+            return None
+        if first.dtype not in INTEGERS:
+            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no layer multiplies matrices of {dtype_name(first.dtype)}")
+        if max(first.dim(), second.dim()) > 7:
+            return Verdict.refuse(Reason.UNSUPPORTED_RANK, "products of integers need one more dimension")
+        columns = second.shape[-1] if second.dim() > 1 else 1
+        products = first.numel() * columns
+        if isinstance(products, int) and products > INTEGER_LIMIT:
+            return Verdict.refuse(Reason.TENSORRT_LIMIT, f"{products} products of integers, at most {INTEGER_LIMIT}")
+        return None
+
+    return check
 
 
 def matrix_multiply(
     ctx: ConversionContext, left: Operand, right: Operand, transpose_right: bool = False, suffix: str = "matmul"
 ) -> Any:
-    """Multiplies operands of rank >= 2 and one type; integers, which TensorRT does not multiply, go through float32.
+    """Multiplies operands of rank >= 2 and one type.
+
+    Matrix multiply layers take floats only: integers, which must lose no bits, are multiplied one by one and summed.
 
     Args:
         ctx: The context.
@@ -26,20 +52,22 @@ def matrix_multiply(
         transpose_right: Whether `right` is given transposed.
         suffix: What the layer is for, in its name.
     """
-    dtype = dtype_of(left)
-    if not dtype.is_floating_point:
-        left, right = cast(ctx, left, torch.float32), cast(ctx, right, torch.float32)
     rank = max(rank_of(left), rank_of(right))
-    operands = [ctx.tensor(with_rank(ctx, side, rank)) for side in (left, right)]
+    left, right = with_rank(ctx, left, rank), with_rank(ctx, right, rank)
+    if not dtype_of(left).is_floating_point:
+        if not transpose_right:
+            right = permute(ctx, right, [*range(rank - 2), rank - 1, rank - 2])
+        products = binary(ctx, "PROD", unsqueeze(ctx, left, (rank - 1,)), unsqueeze(ctx, right, (rank - 2,)), suffix)
+        return reduce(ctx, "SUM", products, (rank,), False)
     operations = (
         trt.MatrixOperation.NONE,
         trt.MatrixOperation.TRANSPOSE if transpose_right else trt.MatrixOperation.NONE,
     )
-    layer = ctx.network.add_matrix_multiply(operands[0], operations[0], operands[1], operations[1])
-    return cast(ctx, ctx.output(layer, suffix), dtype)
+    layer = ctx.network.add_matrix_multiply(ctx.tensor(left), operations[0], ctx.tensor(right), operations[1])
+    return ctx.output(layer, suffix)
 
 
-@converter(aten.linear.default)
+@converter(aten.linear.default, checks=multiplies("input", "weight"))
 def aten_linear(ctx: ConversionContext, input: Operand, weight: Operand, bias: Operand | None) -> Any:
     """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""
     rank = rank_of(input)
@@ -50,13 +78,13 @@ def aten_linear(ctx: ConversionContext, input: Operand, weight: Operand, bias: O
     return squeeze(ctx, product, (0,)) if rank == 1 else product
 
 
-@converter(aten.mm.default, aten.bmm.default)
+@converter(aten.mm.default, aten.bmm.default, checks=multiplies("self", "mat2"))
 def aten_mm(ctx: ConversionContext, self: Operand, mat2: Operand) -> Any:
     """mm(Tensor self, Tensor mat2) -> Tensor"""
     return matrix_multiply(ctx, self, mat2)
 
 
-@converter(aten.matmul.default)
+@converter(aten.matmul.default, aten.linalg_matmul.default, checks=multiplies("self", "other"))
 def aten_matmul(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     """matmul(Tensor self, Tensor other) -> Tensor"""
     left_vector, right_vector = rank_of(self) == 1, rank_of(other) == 1
