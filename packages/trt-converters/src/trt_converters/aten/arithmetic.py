@@ -134,7 +134,9 @@ def aten_hypot(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     # scaled by the longer side, squares neither overflow nor vanish
     ratio = binary(ctx, "DIV", shorter, longer)
     root = unary(ctx, "SQRT", binary(ctx, "SUM", binary(ctx, "PROD", ratio, ratio), 1.0))
-    length = select(ctx, binary(ctx, "EQUAL", longer, 0.0), longer, binary(ctx, "PROD", longer, root))
+    # 0 / 0 has no value: the sum of two zeros is the length, and NaN beside a NaN
+    zero = binary(ctx, "EQUAL", longer, 0.0)
+    length = select(ctx, zero, binary(ctx, "SUM", longer, shorter), binary(ctx, "PROD", longer, root))
     infinite = binary(ctx, "OR", unary(ctx, "ISINF", left), unary(ctx, "ISINF", right))
     infinity = torch.tensor(float("inf"), dtype=torch.float32)
     return cast(ctx, select(ctx, infinite, infinity, length), ctx.result_dtype)

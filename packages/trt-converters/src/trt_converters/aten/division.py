@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from trt_converters.aten.arithmetic import compute_type
-from trt_converters.checks import computable
+from trt_converters.checks import computable, never
 from trt_converters.context import ConversionContext, Operand
 from trt_converters.layers import binary, cast, logical_not, promote, select, unary
 from trt_converters.layers.elementary import truncate, widen
 from trt_converters.registry import converter
+from trt_core import Reason
 
 aten = torch.ops.aten
 
@@ -128,3 +129,12 @@ def _with_sign_of_divisor(ctx: ConversionContext, rest: Operand, divisor: Operan
     nonzero = logical_not(ctx, binary(ctx, "EQUAL", rest, 0.0))
     moved = binary(ctx, "SUM", rest, divisor)
     return select(ctx, binary(ctx, "AND", opposite, nonzero), moved, rest)
+
+
+_EUCLID = never(Reason.TENSORRT_LIMIT, "Euclid's algorithm takes as many steps as the numbers want, and no layer does")
+
+
+@converter(aten.gcd.default, aten.lcm.default, checks=_EUCLID)
+def aten_gcd(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """gcd(Tensor self, Tensor other) -> Tensor"""
+    raise ctx.fail("no layer finds common divisors")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import argument, computable
+from trt_converters.checks import computable
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, normalize_axis, rank_of
 from trt_converters.layers import binary, cast, reduce, reshape, select, squeeze, topk, unsqueeze
 from trt_converters.layers.elementary import is_nan
@@ -100,14 +100,13 @@ def aten_msort(ctx: ConversionContext, self: Operand) -> Any:
     return _sorted(ctx, self, 0, False)[0]
 
 
-_K_IN_LIMIT = argument(
-    "k",
-    lambda k: _largest_extent(k) <= TOPK_LIMIT,
-    f"a top-k layer returns at most {TOPK_LIMIT} elements",
-)
+def _k_in_limit(call: Call) -> Verdict | None:
+    if _largest_extent(call["k"]) <= TOPK_LIMIT:
+        return None
+    return Verdict.refuse(Reason.TENSORRT_LIMIT, f"k={call['k']}; a top-k layer returns at most {TOPK_LIMIT} elements")
 
 
-@converter(aten.topk.default, checks=(computable, _K_IN_LIMIT))
+@converter(aten.topk.default, checks=(computable, _k_in_limit))
 def aten_topk(ctx: ConversionContext, self: Operand, k: Size, dim: int, largest: bool, sorted: bool) -> Any:
     """topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)"""  # noqa: E501 - the schema
     dtype = dtype_of(self)
