@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.dtypes import CARRIERS
+from trt_portable.dtypes import CARRIERS, FROM_TORCH
+from trt_portable.serialization import layers_from_json, network_to_json
+from trt_portable.values import as_tensor
 
 
 class RecordingLogger(trt.ILogger):
@@ -97,3 +101,66 @@ def execute(context: trt.IExecutionContext, inputs: Mapping[str, torch.Tensor]) 
 @pytest.fixture(name="execute")
 def _execute() -> Callable[..., dict[str, torch.Tensor]]:
     return execute
+
+
+@pytest.fixture(name="run_network")
+def _run_network(logger: RecordingLogger) -> Callable[..., list[torch.Tensor]]:
+    """Defines a network on the given inputs, runs its layers after a round trip through JSON, and holds
+    every inferred shape and type to what the run gave."""
+
+    def run_network(
+        define: Callable[..., Any],
+        *inputs: torch.Tensor,
+        dynamic: Sequence[tuple[int, int]] | bool = (),
+    ) -> list[torch.Tensor]:
+        network = trt.Builder(logger).create_network()
+        tensors = []
+        for number, value in enumerate(inputs):
+            shape = [
+                -1 if dynamic is True or (dynamic and (number, axis) in dynamic) else extent
+                for axis, extent in enumerate(value.shape)
+            ]
+            tensors.append(network.add_input(f"x{number}", FROM_TORCH[value.dtype], shape))
+        results = define(network, *tensors)
+        assert results is not None, logger.errors
+        outputs = [
+            result if isinstance(result, trt.ITensor) else result.get_output(0)
+            for result in (results if isinstance(results, (list, tuple)) else [results])
+        ]
+        for output in outputs:
+            network.mark_output(output)
+        assert not network._validate(), network._validate()
+        structure, weights = network_to_json(network)
+        structure = json.loads(json.dumps(structure))
+        image = layers_from_json(structure)
+        image.bind(weights, structure["layers"], "cpu")
+        values: dict[int, Any] = {id(image.tensors[at]): value for at, value in zip(image.inputs, inputs, strict=True)}
+        for layer in image.layers:
+            operands = [None if tensor is None else values[id(tensor)] for tensor in layer._inputs]
+            for tensor, value in zip(layer._outputs, layer._compute(operands), strict=True):
+                values[id(tensor)] = value
+        found = [as_tensor(values[id(image.tensors[at])]) for at in image.outputs]
+        for output, value in zip(outputs, found, strict=True):
+            assert len(output.shape) == value.ndim
+            assert all(want in (-1, have) for want, have in zip(output.shape, value.shape, strict=True))
+            assert CARRIERS[output.dtype] is value.dtype
+        return found
+
+    return run_network
+
+
+def constant(network: trt.INetworkDefinition, value: Any, dtype: Any = np.float32) -> trt.ITensor:
+    """The output of a constant layer."""
+    array = np.array(value, dtype=dtype)
+    return network.add_constant(array.shape, trt.Weights(array)).get_output(0)
+
+
+@pytest.fixture(name="constant")
+def _constant() -> Callable[..., trt.ITensor]:
+    return constant
+
+
+@pytest.fixture
+def network(builder: trt.Builder) -> trt.INetworkDefinition:
+    """An empty network."""
+    return builder.create_network()

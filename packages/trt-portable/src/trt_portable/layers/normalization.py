@@ -13,6 +13,7 @@ from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.layer import ILayer, WeightsAttribute
+from trt_portable.layers.windows import Padding, pad
 from trt_portable.rules import (
     axes_of_mask,
     require,
@@ -147,7 +148,7 @@ class ILRNLayer(ILayer):
         assert inputs[0] is not None
         x = as_tensor(inputs[0])
         axis, half = x.ndim - 3, self.window_size // 2
-        energy = F.pad(x * x, [0, 0, 0, 0, half, half])
+        energy = pad(x * x, [Padding(half, half, 0), Padding(0, 0, 0), Padding(0, 0, 0)])
         extent = x.shape[axis]
         total = energy.narrow(axis, 0, extent)
         for offset in range(1, self.window_size):

@@ -141,7 +141,7 @@ class IPaddingLayer(ILayer):
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         assert inputs[0] is not None
         (top, left), (bottom, right) = self.pre_padding_nd, self.post_padding_nd
-        return (F.pad(as_tensor(inputs[0]), [left, right, top, bottom]),)
+        return (pad(as_tensor(inputs[0]), [Padding(top, bottom, 0), Padding(left, right, 0)]),)
 
 
 class PoolingLayers(LayerFactory):

@@ -13,6 +13,7 @@ from trt_portable.dims import Dims
 from trt_portable.enums import PaddingMode
 from trt_portable.errors import Refusal
 from trt_portable.layer import ILayer
+from trt_portable.values import is_unknown
 
 
 class Padding(NamedTuple):
@@ -57,29 +58,27 @@ def window_padding(extent: Any, mode: PaddingMode, before: int, after: int, stri
 
 def symmetric(paddings: Sequence[Padding]) -> list[int] | None:
     """Padding that is the same before and after on every axis; None if it is not."""
-    if all(isinstance(p.before, int) and p.before == p.after and not p.extra for p in paddings):
+    known = all(isinstance(amount, int) for padding in paddings for amount in padding)
+    if known and all(p.before == p.after and not p.extra for p in paddings):
         return [p.before for p in paddings]
     return None
 
 
 def pad(x: torch.Tensor, paddings: Sequence[Padding], value: float = 0.0) -> torch.Tensor:
-    """Pads the trailing axes, the extra elements included."""
+    """Pads the trailing axes, the extra elements included; negative amounts crop."""
     flat: list[Any] = []
     for padding in reversed(paddings):
         flat += [padding.before, padding.after + padding.extra]
-    if all(isinstance(amount, int) and amount == 0 for amount in flat):
+    known = all(isinstance(amount, int) for amount in flat)
+    if known and not any(flat):
         return x
-    if all(isinstance(amount, int) for amount in flat):
+    if known and not any(is_unknown(extent) for extent in x.shape):
         return F.pad(x, flat, value=value)
-    # PyTorch pads by integers only; symbolic amounts are joined on.
+    # Only inference meets extents without numbers, and only the new extents matter to it.
+    shape = [*x.shape]
     for axis, padding in enumerate(paddings, start=x.ndim - len(paddings)):
-        edges = []
-        for amount in (padding.before, padding.after + padding.extra):
-            shape = [*x.shape]
-            shape[axis] = amount
-            edges.append(x.new_full(shape, value))
-        x = torch.cat((edges[0], x, edges[1]), axis)
-    return x
+        shape[axis] = shape[axis] + padding.before + padding.after + padding.extra
+    return x.new_empty(shape)
 
 
 class _Symmetric(Attribute[Dims]):

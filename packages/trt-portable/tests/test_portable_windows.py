@@ -1,0 +1,337 @@
+"""Convolution, deconvolution, pooling, resizing and sampling, against sums over explicit windows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import trt_portable as trt
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+P = trt.PaddingMode
+T = trt.PoolingType
+C = trt.ResizeCoordinateTransformation
+I = trt.InterpolationMode  # noqa: E741 (an interpolation, not a one)
+N = trt.ResizeRoundMode
+RELAXED = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SPATIAL = [(0, 2), (0, 3)]
+
+
+def _padding(mode: Any, extent: int, before: int, after: int, stride: int, span: int) -> tuple[int, int, int]:
+    """Padding before, padding after, and number of windows, from the documented formulas."""
+    if mode in (P.SAME_UPPER, P.SAME_LOWER):
+        windows = math.ceil(extent / stride)
+        total = max((windows - 1) * stride + span - extent, 0)
+        small = total // 2
+        return (small, total - small, windows) if mode is P.SAME_UPPER else (total - small, small, windows)
+    room = extent + before + after - span
+    windows = (math.floor if mode is P.EXPLICIT_ROUND_DOWN else math.ceil)(room / stride) + 1
+    return before, after, windows
+
+
+WINDOWS = {
+    "mode": st.sampled_from(list(P)),
+    "kernel": st.integers(1, 3),
+    "stride": st.integers(1, 3),
+    "before": st.integers(0, 1),
+    "after": st.integers(0, 2),
+    "dynamic": st.booleans(),
+}
+
+
+@RELAXED
+@given(**WINDOWS, dilation=st.integers(1, 2), groups=st.sampled_from([1, 2]))
+def test_convolution(
+    run_network: Any,
+    mode: Any,
+    kernel: int,
+    stride: int,
+    before: int,
+    after: int,
+    dynamic: bool,
+    dilation: int,
+    groups: int,
+) -> None:
+    x, w, b = torch.randn(2, 4, 7, 6), torch.randn(6, 4 // groups, kernel, kernel), torch.randn(6)
+    span = 1 + dilation * (kernel - 1)
+
+    def define(network: Any, tensor: Any) -> Any:
+        layer = network.add_convolution_nd(tensor, 6, (kernel, kernel), w.numpy(), b.numpy())
+        layer.stride_nd = (stride, stride)
+        layer.pre_padding, layer.post_padding = (before, before), (after, after)
+        layer.padding_mode, layer.dilation_nd, layer.num_groups = mode, (dilation, dilation), groups
+        return layer
+
+    (found,) = run_network(define, x, dynamic=SPATIAL if dynamic else ())
+    pads = [_padding(mode, extent, before, after, stride, span) for extent in x.shape[2:]]
+    wide = np.zeros((2, 4, 30, 30))
+    (top, _, rows), (left, _, columns) = pads
+    wide[:, :, top : top + 7, left : left + 6] = x.double().numpy()
+    wanted = np.zeros((2, 6, rows, columns))
+    for channel, row, column in itertools.product(range(6), range(rows), range(columns)):
+        group = channel // (6 // groups)
+        size = 4 // groups
+        window = wide[:, group * size : (group + 1) * size][
+            :, :, row * stride : row * stride + span : dilation, column * stride : column * stride + span : dilation
+        ]
+        wanted[:, channel, row, column] = (window * w[channel].double().numpy()).sum((1, 2, 3)) + b[channel].item()
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@RELAXED
+@given(**WINDOWS, dilation=st.integers(1, 2), groups=st.sampled_from([1, 2]))
+def test_deconvolution(
+    run_network: Any,
+    mode: Any,
+    kernel: int,
+    stride: int,
+    before: int,
+    after: int,
+    dynamic: bool,
+    dilation: int,
+    groups: int,
+) -> None:
+    x, w = torch.randn(1, 4, 4, 5), torch.randn(4, 6 // groups, kernel, kernel)
+    span = 1 + dilation * (kernel - 1)
+    if mode in (P.SAME_UPPER, P.SAME_LOWER):
+        total = max(span - stride, 0)
+        cut = (total // 2, total - total // 2)
+        before, after = cut if mode is P.SAME_UPPER else cut[::-1]
+    sizes = [(extent - 1) * stride + span for extent in x.shape[2:]]
+    if any(size - before - after < 1 for size in sizes):
+        return
+
+    def define(network: Any, tensor: Any) -> Any:
+        layer = network.add_deconvolution_nd(tensor, 6, (kernel, kernel), w.numpy())
+        layer.stride_nd, layer.padding_mode = (stride, stride), mode
+        layer.pre_padding, layer.post_padding = (before, before), (after, after)
+        layer.dilation_nd, layer.num_groups = (dilation, dilation), groups
+        return layer
+
+    (found,) = run_network(define, x, dynamic=SPATIAL if dynamic else ())
+    full = np.zeros((1, 6, *sizes))
+    for group, row, column in itertools.product(range(groups), range(4), range(5)):
+        inputs = slice(group * (4 // groups), (group + 1) * (4 // groups))
+        outputs = slice(group * (6 // groups), (group + 1) * (6 // groups))
+        stamp = np.einsum("nc,ckhw->nkhw", x[:, inputs, row, column].double(), w[inputs].double())
+        full[
+            :,
+            outputs,
+            row * stride : row * stride + span : dilation,
+            column * stride : column * stride + span : dilation,
+        ] += stamp
+    wanted = full[:, :, before : sizes[0] - after, before : sizes[1] - after]
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@RELAXED
+@given(**WINDOWS, kind=st.sampled_from(list(T)), excludes=st.booleans())
+def test_pooling(
+    run_network: Any,
+    mode: Any,
+    kernel: int,
+    stride: int,
+    before: int,
+    after: int,
+    dynamic: bool,
+    kind: Any,
+    excludes: bool,
+) -> None:
+    x = torch.randn(1, 2, 7, 6)
+    pads = [_padding(mode, extent, before, after, stride, kernel) for extent in x.shape[2:]]
+    wanted = np.zeros((1, 2, pads[0][2], pads[1][2]))
+    for row, column in itertools.product(range(pads[0][2]), range(pads[1][2])):
+        first = [row * stride - pads[0][0], column * stride - pads[1][0]]
+        inner = [(max(f, 0), min(f + kernel, e)) for f, e in zip(first, (7, 6), strict=True)]
+        declared = [
+            (max(f, -pad[0]), min(f + kernel, e + pad[1])) for f, e, pad in zip(first, (7, 6), pads, strict=True)
+        ]
+        if any(low >= high for low, high in inner):
+            return  # a window of padding only has no defined value
+        window = x[:, :, slice(*inner[0]), slice(*inner[1])].double()
+        counted = inner if excludes else declared
+        area = math.prod(high - low for low, high in counted)
+        largest, mean = window.amax((2, 3)), window.sum((2, 3)) / area
+        wanted[:, :, row, column] = {
+            T.MAX: largest,
+            T.AVERAGE: mean,
+            T.MAX_AVERAGE_BLEND: 0.75 * largest + 0.25 * mean,
+        }[kind]
+
+    def define(network: Any, tensor: Any) -> Any:
+        layer = network.add_pooling_nd(tensor, kind, (kernel, kernel))
+        layer.stride_nd, layer.padding_mode = (stride, stride), mode
+        layer.pre_padding, layer.post_padding = (before, before), (after, after)
+        layer.average_count_excludes_padding, layer.blend_factor = excludes, 0.25
+        return layer
+
+    (found,) = run_network(define, x, dynamic=SPATIAL if dynamic else ())
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_three_dimensions(run_network: Any) -> None:
+    x, w = torch.randn(1, 2, 4, 5, 6), torch.randn(3, 2, 2, 2, 2)
+    (found,) = run_network(lambda n, t: n.add_convolution_nd(t, 3, (2, 2, 2), w.numpy()), x, dynamic=[(0, 0)])
+    torch.testing.assert_close(found, F.conv3d(x, w))
+    (found,) = run_network(lambda n, t: n.add_pooling_nd(t, T.MAX, (2, 2, 2)), x)
+    torch.testing.assert_close(found, F.max_pool3d(x, 2, 1))
+
+
+def test_kernel_and_bias_as_inputs(run_network: Any) -> None:
+    x, w, b = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), torch.randn(3)
+
+    def define(network: Any, tensor: Any, kernel: Any, bias: Any) -> Any:
+        layer = network.add_convolution_nd(tensor, 3, (3, 3), trt.Weights())
+        layer.set_input(1, kernel)
+        layer.set_input(2, bias)
+        return layer
+
+    torch.testing.assert_close(run_network(define, x, w, b)[0], F.conv2d(x, w, b))
+
+
+@pytest.mark.parametrize("pre", [(0, 0), (1, 2), (-1, 0)])
+def test_padding_with_zeros(run_network: Any, pre: tuple[int, int]) -> None:
+    x = torch.randn(1, 1, 4, 4)
+    (found,) = run_network(lambda n, t: n.add_padding_nd(t, pre, (2, -1)), x)
+    torch.testing.assert_close(found, F.pad(x, [pre[1], -1, pre[0], 2]))
+
+
+def _source(x: int, wanted: int, had: int, mapping: Any) -> float:
+    if mapping is C.ALIGN_CORNERS:
+        return x * (had - 1) / (wanted - 1) if wanted > 1 else 0.0
+    return x * had / wanted if mapping is C.ASYMMETRIC else (x + 0.5) * had / wanted - 0.5
+
+
+def _cubic(x: float, a: float) -> float:
+    x = abs(x)
+    if x <= 1:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a if x < 2 else 0.0
+
+
+def _matrix(
+    had: int, wanted: int, mode: Any, mapping: Any, rounding: Any, a: float, outside: bool
+) -> np.ndarray[Any, Any]:
+    """The weights of the inputs (columns) in every output (row), straight from the formulas."""
+    matrix = np.zeros((wanted, had))
+    rounders = {
+        N.HALF_UP: lambda v: math.floor(v + 0.5),
+        N.HALF_DOWN: lambda v: math.ceil(v - 0.5),
+        N.FLOOR: math.floor,
+        N.CEIL: math.ceil,
+    }
+    for row in range(wanted):
+        at = _source(row, wanted, had, mapping)
+        if mode is I.NEAREST:
+            at = float(np.float32(at))
+            matrix[row, min(max(rounders[rounding](at), 0), had - 1)] = 1
+            continue
+        base = math.floor(at)
+        taps = {0: 1 - (at - base), 1: at - base}
+        if mode is I.CUBIC:
+            taps = {k: _cubic(at - base - k, a) for k in (-1, 0, 1, 2)}
+        if outside and mode is I.CUBIC:
+            taps = {k: weight for k, weight in taps.items() if 0 <= base + k < had}
+            taps = {k: weight / sum(taps.values()) for k, weight in taps.items()}
+        for offset, weight in taps.items():
+            matrix[row, min(max(base + offset, 0), had - 1)] += weight
+    return matrix
+
+
+@RELAXED
+@given(
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    mode=st.sampled_from(list(I)),
+    mapping=st.sampled_from(list(C)),
+    rounding=st.sampled_from(list(N)),
+    coefficient=st.sampled_from([-0.75, -0.5]),
+    outside=st.booleans(),
+    dynamic=st.booleans(),
+)
+def test_resize(
+    run_network: Any,
+    size: Any,
+    mode: Any,
+    mapping: Any,
+    rounding: Any,
+    coefficient: float,
+    outside: bool,
+    dynamic: bool,
+) -> None:
+    x = torch.randn(1, 2, 4, 6)
+
+    def define(network: Any, tensor: Any) -> Any:
+        layer = network.add_resize(tensor)
+        layer.shape = (1, 2, *size)
+        layer.resize_mode, layer.coordinate_transformation, layer.nearest_rounding = mode, mapping, rounding
+        layer.cubic_coeff, layer.exclude_outside = coefficient, outside
+        return layer
+
+    (found,) = run_network(define, x, dynamic=SPATIAL if dynamic else ())
+    rows, columns = (
+        np.eye(had) if had == wanted else _matrix(had, wanted, mode, mapping, rounding, coefficient, outside)
+        for had, wanted in zip((4, 6), size, strict=True)
+    )
+    wanted = np.einsum("ri,ncij,qj->ncrq", rows, x.double().numpy(), columns)
+    # Coordinates are computed in float32; a tie may round either way only where it is exact.
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_resize_by_scales_and_by_a_tensor(run_network: Any, constant: Any) -> None:
+    x = torch.randn(1, 2, 4, 5)
+
+    def by_scales(network: Any, tensor: Any) -> Any:
+        layer = network.add_resize(tensor)
+        layer.scales = [1, 1, 2, 1.5]
+        return layer
+
+    assert run_network(by_scales, x, dynamic=SPATIAL)[0].shape == (1, 2, 8, 7)
+
+    def by_tensor(network: Any, tensor: Any) -> Any:
+        layer = network.add_resize(tensor)
+        layer.set_input(1, constant(network, [1, 2, 3, 3], np.int32))
+        return layer
+
+    torch.testing.assert_close(run_network(by_tensor, x)[0], F.interpolate(x, (3, 3)))
+
+
+@pytest.mark.parametrize("mode", [I.NEAREST, I.LINEAR])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("outside", [trt.SampleMode.FILL, trt.SampleMode.CLAMP])
+def test_grid_sample(run_network: Any, mode: Any, corners: bool, outside: Any) -> None:
+    x, grid = torch.randn(1, 1, 3, 4), torch.rand(1, 2, 2, 2) * 3 - 1.5
+
+    def define(network: Any, tensor: Any, places: Any) -> Any:
+        layer = network.add_grid_sample(tensor, places)
+        layer.interpolation_mode, layer.align_corners, layer.sample_mode = mode, corners, outside
+        return layer
+
+    (found,) = run_network(define, x, grid, dynamic=[(0, 0), (1, 0)])
+
+    def read(row: int, column: int) -> float:
+        inside = 0 <= row < 3 and 0 <= column < 4
+        if not inside and outside is trt.SampleMode.FILL:
+            return 0.0
+        return x[0, 0, min(max(row, 0), 2), min(max(column, 0), 3)].item()
+
+    for i, j in itertools.product(range(2), range(2)):
+        place = []
+        for value, extent in zip(grid[0, i, j].tolist(), (4, 3), strict=True):
+            at = (value + 1) / 2 * (extent - 1) if corners else ((value + 1) * extent - 1) / 2
+            place.append(min(max(at, 0), extent - 1) if outside is trt.SampleMode.CLAMP else at)
+        column, row = place
+        if mode is I.NEAREST:
+            wanted = read(round(row), round(column))
+        else:
+            top, left = math.floor(row), math.floor(column)
+            wanted = sum(
+                read(top + a, left + b) * (1 - abs(row - top - a)) * (1 - abs(column - left - b))
+                for a, b in itertools.product((0, 1), (0, 1))
+            )
+        assert found[0, 0, i, j].item() == pytest.approx(wanted, abs=1e-4)
