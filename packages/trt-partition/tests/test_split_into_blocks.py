@@ -250,3 +250,32 @@ def test_original_graph_still_works(branchy: Any, branchy_graph: Any, refuse: An
     split_into_blocks(branchy_graph, make_plan(branchy_graph, refuse("relu.default"), settings()))
     assert str(branchy_graph.graph) == before
     _assert_same(branchy[0](*branchy[1]), branchy_graph(*branchy[1]))
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer, which it also computes with."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return torch.relu(x) + self.calls
+
+
+def test_state_is_taken_as_an_input_and_never_as_a_constant(capture: Any, refuse: Any, settings: Any) -> None:
+    graph = capture(Counter(), torch.ones(2))
+    plan = make_plan(graph, refuse(), settings())
+    split = split_into_blocks(graph, plan)
+    for child in _children(split).values():
+        assert not list(child.buffers())
+    assert [name for name, _ in split.named_buffers()] == ["calls"]
+    x = torch.ones(2)
+    results = [split(x) for _ in range(3)]
+    for number, result in enumerate(results, start=1):
+        torch.testing.assert_close(result, x + number)
+    report = make_report(graph, plan, settings())
+    assert all(block.parameters == 0 for block in report.blocks)

@@ -12,6 +12,7 @@ from torch import fx
 
 from trt_converters.binding import bind_arguments, map_nodes
 from trt_core import CompilationSettings, operator_name
+from trt_core.state import is_state
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,11 @@ class Call:
         return value
 
     def is_constant(self, parameter: str) -> bool:
-        """Whether an argument is known while the network is built: a number, None, or a parameter of the model."""
-        return all(node.op == "get_attr" for node in _nodes_in(self.bound[parameter]))
+        """Whether an argument is known while the network is built: a number, None, or a parameter of the model.
+
+        An attribute that the graph writes to is none: it changes from call to call.
+        """
+        return all(node.op == "get_attr" and not is_state(node) for node in _nodes_in(self.bound[parameter]))
 
     def constant(self, parameter: str) -> Any:
         """Returns the value of an argument that is known while the network is built; see `is_constant`.
@@ -65,7 +69,7 @@ class Call:
         value = self.bound[parameter]
         if not isinstance(value, fx.Node):
             return value
-        if value.op != "get_attr":
+        if value.op != "get_attr" or is_state(value):
             return None
         found: Any = value.graph.owning_module
         for part in str(value.target).split("."):

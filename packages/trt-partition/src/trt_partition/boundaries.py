@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from trt_core import PartitionError
+from trt_core.state import is_state
 from trt_partition.plan import Block, PartitionPlan
 from trt_partition.sizes import (
     Place,
@@ -25,8 +26,9 @@ class Boundary:
     """What a block takes and returns.
 
     Attributes:
-        inputs: Nodes outside the block whose values it takes, in graph order: tensors. A PyTorch block may take a
-            number, too, that comes from the values of a tensor, or from an input of the model that no shape tells.
+        inputs: Nodes outside the block whose values it takes, in graph order: tensors. Among them are attributes that
+            the graph writes to, which are no constants. A PyTorch block may take a number, too, that comes from the
+            values of a tensor, or from an input of the model that no shape tells.
         outputs: Nodes of the block whose values others take, in graph order.
         readings: Where the block reads a size, for numbers that it does not compute as the graph does.
     """
@@ -121,7 +123,7 @@ class _InputFinder:
             for operand in node.all_input_nodes:
                 if self._is_number(operand) and operand not in inside:
                     numbers.append(operand)
-                elif operand not in inside and operand.op != "get_attr":
+                elif operand not in inside and (operand.op != "get_attr" or is_state(operand)):
                     taken[operand] = None
         readings = self._place(numbers, inside.keys(), taken)
         return tuple(sorted(taken, key=self.position.__getitem__)), readings

@@ -12,6 +12,7 @@ from torch import fx
 from trt_core import SUPPORTED, CompilationSettings, Verdict, operator_name
 from trt_core.provenance import node_location
 from trt_core.ranges import ShapeRanges
+from trt_core.state import is_state
 from trt_partition.boundaries import Boundaries, find_boundaries
 from trt_partition.bridges import find_bridge
 from trt_partition.costs import estimate_flops
@@ -128,7 +129,7 @@ class _BlockDescriber:
             operand.target: operand.meta.get("val")
             for node in members
             for operand in node.all_input_nodes
-            if operand.op == "get_attr"
+            if operand.op == "get_attr" and not is_state(operand)
         }
         tensors = [value for value in used.values() if isinstance(value, torch.Tensor)]
         counts = [math.prod(self._reader.opt(extent) for extent in value.shape) for value in tensors]

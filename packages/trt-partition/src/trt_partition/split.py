@@ -103,7 +103,9 @@ class _GraphWriter:
         self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
 
     def call(self, name: str, boundary: Boundary) -> None:
-        """Calls a child and unpacks its results."""
+        """Calls a child and unpacks its results. Attributes that the graph writes to stay here, with one owner."""
+        for node in boundary.inputs:
+            self._provide(node)
         arguments = tuple(self.copies[node] for node in boundary.inputs)
         call = self.graph.create_node("call_module", name, arguments, name=name)
         values = tuple(node.meta.get("val") for node in boundary.outputs)

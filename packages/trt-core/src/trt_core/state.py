@@ -1,0 +1,28 @@
+"""State: attributes that a graph writes to. They look like constants, and change from call to call."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+
+def is_state(node: fx.Node) -> bool:
+    """Whether a node reads an attribute that the graph also writes to, such as a counter or a cache.
+
+    Args:
+        node: Any node; only `get_attr` nodes can be state.
+    """
+    return node.op == "get_attr" and any(_writes_to(user, node) for user in node.users)
+
+
+def _writes_to(user: fx.Node, node: fx.Node) -> bool:
+    target = user.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return False
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = user.args[position] if position < len(user.args) else user.kwargs.get(argument.name)
+        if given is node or (isinstance(given, (list, tuple)) and node in given):
+            return True
+    return False
