@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from tools.bench.measure import best_seconds
@@ -20,11 +22,9 @@ def rows(names: tuple[str, ...] = NAMES) -> list[Row]:
         model, inputs = make(name)
         tensors = tuple(spec.example() for spec in inputs)
         trt_frontends.explain(torch.export.export(model, tensors), arg_inputs=inputs)  # imports, first-use tables
-        exported = best_seconds(lambda model=model, tensors=tensors: torch.export.export(model, tensors))
+        exported = best_seconds(functools.partial(torch.export.export, model, tensors))
         program = torch.export.export(model, tensors)
-        explained = best_seconds(
-            lambda program=program, inputs=inputs: trt_frontends.explain(program, arg_inputs=inputs)
-        )
+        explained = best_seconds(functools.partial(trt_frontends.explain, program, arg_inputs=inputs))
         report = trt_frontends.explain(program, arg_inputs=inputs)
         note = f"{report.total_operators} operators, {report.coverage:.0%}, {len(report.engines)} engine(s)"
         found.append(Row(f"explain {name}", explained, exported, "torch.export.export", note=note))

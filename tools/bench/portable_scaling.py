@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 import timeit
+from typing import Any
 
 import torch
 
@@ -26,7 +28,7 @@ def rows(sizes: tuple[int, ...] = SIZES) -> list[Row]:
 
 
 def _enqueue(calls: int = 5000) -> Row:
-    import trt_portable as trt
+    trt: Any = importlib.import_module("trt_portable")
 
     logger = trt.Logger(trt.Logger.ERROR)
     builder = trt.Builder(logger)
@@ -47,7 +49,7 @@ def _enqueue(calls: int = 5000) -> Row:
 
 
 def _build(size: int) -> tuple[float, int]:
-    import trt_portable as trt
+    trt: Any = importlib.import_module("trt_portable")
 
     logger = trt.Logger(trt.Logger.ERROR)
     seconds = 0.0

@@ -136,7 +136,7 @@ class ConversionContext:
         if not isinstance(value, (torch.Tensor, int, float, bool)):
             return value
         constant = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-        key = (constant.data_ptr(), constant.dtype, tuple(constant.shape), constant.stride())
+        key: tuple[Any, ...] = (constant.data_ptr(), constant.dtype, tuple(constant.shape), constant.stride())
         small = constant.numel() <= 16 and not constant.is_cuda and not _is_fake(constant)
         if small:  # equal small constants share a layer whatever memory they came from
             key = (str(constant.tolist()), constant.dtype, tuple(constant.shape))
