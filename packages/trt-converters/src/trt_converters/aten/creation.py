@@ -174,7 +174,8 @@ def aten_eye(ctx: ConversionContext, **options: Any) -> Any:
 
 
 def _rows_and_columns(ctx: ConversionContext, shape: Sequence[Size], rank: int) -> tuple[Any, Any]:
-    return tuple(positions(ctx, shape[axis - 2], rank + axis - 2, rank) for axis in range(2))  # type: ignore[return-value]
+    """Returns row numbers along the last axis but one, and column numbers along the last."""
+    return positions(ctx, shape[-2], rank - 2, rank), positions(ctx, shape[-1], rank - 1, rank)
 
 
 def _compare(ctx: ConversionContext, left: Operand, right: Operand, relation: str) -> Any:

@@ -1,0 +1,142 @@
+"""Converts one operator call and compares the engine with eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from trt_converters.build import build_block
+from trt_converters.interpreter import BlockInterpreter
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_converters.support import ConverterSupport
+from trt_converters.testing.calls import DynamicAxes, OperatorCall, record_call
+from trt_converters.testing.comparison import compare
+from trt_converters.testing.engines import default_settings, run_engine
+from trt_core import CompilationSettings, Verdict, device_scope, trt
+from trt_core.provider_log import provider_logger
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """What came of a conversion.
+
+    Attributes:
+        call: The call that was converted.
+        verdict: Whether it is supported, and why not.
+        outputs: What the engine returned for the call's own tensors; empty when refused.
+        expected: What PyTorch returned for them.
+    """
+
+    call: OperatorCall = field(repr=False)
+    verdict: Verdict
+    outputs: tuple[torch.Tensor, ...] = ()
+    expected: tuple[torch.Tensor, ...] = ()
+    settings: CompilationSettings = field(repr=False, default_factory=CompilationSettings)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Types of the layers that the converter made, such as `("CONSTANT", "ELEMENTWISE")`, in network order."""
+        return _layer_types(self.call, self.settings, DYNAMO_CONVERTERS)
+
+
+def check_conversion(
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: DynamicAxes | None = None,
+    constants: Sequence[int] = (),
+    expect_supported: bool | None = True,
+    rtol: float | None = None,
+    atol: float | None = None,
+    settings: CompilationSettings | None = None,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    results: Sequence[int] | None = None,
+) -> ConversionResult:
+    """Converts one call of an operator and compares the engine with eager PyTorch.
+
+    Args:
+        op: An operator overload, such as `torch.ops.aten.add.Tensor`.
+        args: Its positional arguments. Tensors, also inside lists, are counted from 0 in the order they appear;
+            `ExtentOf` stands for an extent of one of them.
+        kwargs: Its keyword arguments; their tensors are counted after those of `args`.
+        dynamic: Axes with symbolic extents, `{tensor: {axis: (min, opt, max)}}`. One engine is then run with tensors
+            of the given, the minimal and the maximal extents; rows are repeated or dropped to make them.
+        constants: Tensors (by position) that are constants of the graph instead of inputs.
+        expect_supported: Whether the verdict must be supported (True), a refusal (False), or either (None).
+        rtol, atol: Tolerances instead of those of `TOLERANCES`.
+        settings: What to compile with; by default nothing but the lowest optimization level, which builds fastest.
+        registry: Where converters are looked up.
+        results: Which items of a list or tuple of results are used; by default all of them.
+
+    Returns:
+        The verdict and, when supported, the outputs.
+
+    Raises:
+        AssertionError: The verdict is not the expected one, or the engine's results differ from eager's.
+        ConversionError: The converter accepted the call and failed on it.
+        BuildError: The provider refused the network.
+    """
+    settings = settings or default_settings()
+    call = record_call(op, args, kwargs, dynamic=dynamic, constants=constants, results=results)
+    verdict = ConverterSupport(settings, registry).verdict(call.node)
+    if expect_supported is not None and verdict.supported is not expect_supported:
+        found = "is supported" if verdict.supported else f"is refused, {verdict.code}: {verdict.message}"
+        raise AssertionError(f"{op} {found}")
+    if not verdict.supported:
+        return ConversionResult(call, verdict, settings=settings)
+    engine = build_block(call.block, settings, call.ranges, "block", registry)
+    runs = []
+    for tensors in _variants(call, dynamic):
+        expected = call.eager(tensors)
+        outputs = run_engine(engine.plan, engine.input_names, [tensors[i] for i in call.input_positions], settings)
+        compare(outputs, expected, rtol=rtol, atol=atol, what=f"{op} on {[tuple(t.shape) for t in tensors]}")
+        runs.append((outputs, expected))
+    return ConversionResult(call, verdict, *runs[0], settings=settings)
+
+
+def emitted_layers(
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: DynamicAxes | None = None,
+    constants: Sequence[int] = (),
+    settings: CompilationSettings | None = None,
+) -> tuple[str, ...]:
+    """Returns the types of the layers that converting a call makes; nothing is built. See `check_conversion`."""
+    call = record_call(op, args, kwargs, dynamic=dynamic, constants=constants)
+    return _layer_types(call, settings or default_settings(), DYNAMO_CONVERTERS)
+
+
+def _layer_types(call: OperatorCall, settings: CompilationSettings, registry: ConverterRegistry) -> tuple[str, ...]:
+    with device_scope(settings.device.torch_device):
+        builder = trt.Builder(provider_logger())
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        BlockInterpreter(call.block, network, settings, call.ranges, registry).run()
+        return tuple(network.get_layer(index).type.name for index in range(network.num_layers))
+
+
+def _variants(call: OperatorCall, dynamic: DynamicAxes | None) -> list[list[torch.Tensor]]:
+    """The call's own tensors, then ones of minimal and of maximal extents."""
+    variants = [list(call.tensors)]
+    if dynamic:
+        for choice in (0, 2):
+            variants.append(
+                [
+                    _resize(tensor, {axis: bounds[choice] for axis, bounds in dynamic.get(position, {}).items()})
+                    for position, tensor in enumerate(call.tensors)
+                ]
+            )
+    return variants
+
+
+def _resize(tensor: torch.Tensor, extents: Mapping[int, int]) -> torch.Tensor:
+    for axis, extent in extents.items():
+        rows = torch.arange(extent, device=tensor.device) % tensor.shape[axis]
+        tensor = tensor.index_select(axis, rows)
+    return tensor

@@ -1,0 +1,80 @@
+"""Operator calls that PyTorch's own samples lead to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.testing.calls import substitute, tensors_in
+
+
+@dataclass(frozen=True)
+class OperatorSample:
+    """One call of an operator that PyTorch's own samples lead to.
+
+    Attributes:
+        op: The operator overload.
+        args, kwargs: What it was called with.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def samples_from_opinfo(name: str, dtype: torch.dtype, limit: int = 8) -> list[OperatorSample]:
+    """Returns operator calls that the samples of PyTorch's OpInfo database make, as exported graphs have them.
+
+    Args:
+        name: Name of the OpInfo entry, such as `"add"` or `"nn.functional.gelu"`.
+        dtype: Type of the samples' tensors.
+        limit: Most samples taken; they are spread evenly over those that there are.
+
+    Returns:
+        The calls; empty when the entry has no samples of that type.
+    """
+    samples = []
+    for info, sample in _opinfo_samples(name, dtype, limit):
+        samples += _calls_of(info, sample)
+    return samples
+
+
+def _opinfo_samples(name: str, dtype: torch.dtype, limit: int) -> Iterator[tuple[Any, Any]]:
+    from torch.testing._internal.common_methods_invocations import op_db  # seconds to import
+
+    for info in op_db:
+        if info.name != name or dtype not in info.supported_dtypes("cpu"):
+            continue
+        torch.manual_seed(0)
+        found = list(itertools.islice(info.sample_inputs("cpu", dtype), 200))
+        step = max(len(found) / limit, 1.0)
+        for index in range(min(limit, len(found))):
+            yield info, found[int(index * step)]
+
+
+def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def function(*tensors: torch.Tensor) -> Any:
+        primary, args, kwargs = substitute((sample.input, sample.args, sample.kwargs), iter(tensors), tensors)
+        return info.op(primary, *args, **kwargs)
+
+    tensors = list(tensors_in((sample.input, sample.args, sample.kwargs)))
+    calls: list[OperatorSample] = []
+
+    class Recorder(fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if isinstance(target, torch._ops.OpOverload) and list(tensors_in((args, kwargs))):
+                calls.append(OperatorSample(target, tuple(args), dict(kwargs)))
+            return super().call_function(target, args, kwargs)
+
+    with torch.no_grad():
+        # before dispatch, composite operators are still whole, as they are in exported programs
+        graph = make_fx(function, pre_dispatch=True)(*tensors)
+        Recorder(graph).run(*tensors)
+    return calls
