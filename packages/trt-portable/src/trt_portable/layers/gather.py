@@ -197,6 +197,7 @@ class GatherLayers(LayerFactory):
         """
         layer = IGatherLayer._create(axis=axis)
         data = expect_tensor(input, "input")
+        data._refresh()
         if not 0 <= layer.axis < max(len(data._extents or ()), 1):
             rule = f"axis {layer.axis} is outside [0, {len(data._extents or ())})"
             self._reporter.error("add_gather", rule)

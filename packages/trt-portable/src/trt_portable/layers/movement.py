@@ -239,6 +239,7 @@ class MovementLayers(LayerFactory):
         if not tensors:
             self._reporter.refuse("add_concatenation", Refusal("there are no inputs"))
             return None
+        tensors[0]._refresh()
         rank = len(tensors[0]._extents or ())
         return self._add(IConcatenationLayer._create(axis=max(rank - 3, 0)), *tensors)
 

@@ -276,7 +276,9 @@ class ReductionLayers(LayerFactory):
 
     def add_softmax(self, input: ITensor) -> ISoftMaxLayer | None:
         """Adds a softmax; set ``axes`` on the layer."""
-        rank = len(expect_tensor(input, "input")._extents or ())
+        source = expect_tensor(input, "input")
+        source._refresh()
+        rank = len(source._extents or ())
         return self._add(ISoftMaxLayer._create(axes=1 << max(rank - 3, 0)), input)
 
     def add_ragged_softmax(self, input: ITensor, bounds: ITensor) -> IRaggedSoftMaxLayer | None:
