@@ -161,5 +161,5 @@ OPINFO: list[Any] = [
 @pytest.mark.parametrize("name", OPINFO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:
-    for sample in samples_from_opinfo(name, dtype, limit=5):
+    for sample in samples_from_opinfo(name, dtype, limit=3):
         check_conversion(sample.op, sample.args, sample.kwargs, expect_supported=None)
