@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import trt_portable as trt
 
 DATA = Path(__file__).resolve().parents[3] / "tests" / "data" / "tensorrt"
@@ -64,9 +65,9 @@ def _attributes_of(cls: type) -> set[str]:
         except (OSError, TypeError):
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if isinstance(node.value, ast.Name) and node.value.id == "self":
-                    names.add(node.attr)
+            stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            if stored and isinstance(node.value, ast.Name) and node.value.id == "self":
+                names.add(node.attr)
     return names
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import trt_portable as trt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import trt_portable as trt
 
 G = trt.GatherMode
 S = trt.ScatterMode

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import trt_portable as trt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import trt_portable as trt
 
 M = trt.SampleMode
 RELAXED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

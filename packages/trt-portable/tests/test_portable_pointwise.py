@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-import trt_portable as trt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import trt_portable as trt
 
 A = trt.ActivationType
 U = trt.UnaryOperation

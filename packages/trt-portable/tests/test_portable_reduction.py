@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import trt_portable as trt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import trt_portable as trt
 
 R = trt.ReduceOperation
 O = trt.MatrixOperation  # noqa: E741 (a matrix operation, not a zero)
@@ -202,7 +203,7 @@ def test_random_fills_stay_within_their_law(run_network: Any) -> None:
         return [uniform, normal]
 
     uniform, normal = run_network(define)
-    assert 2 <= uniform.min() and uniform.max() <= 4
+    assert uniform.min() >= 2 and uniform.max() <= 4
     assert abs(uniform.mean() - 3) < 0.1  # four standard errors and more
     assert abs(normal.mean() - 5) < 0.1
     assert abs(normal.std() - 0.5) < 0.1

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import trt_portable as trt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import trt_portable as trt
 
 P = trt.PaddingMode
 T = trt.PoolingType

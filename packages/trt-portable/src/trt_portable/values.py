@@ -304,9 +304,7 @@ def _where(condition: HostValues, chosen: HostValues, other: HostValues) -> Host
     return HostValues(array, chosen.dtype, chosen.device)
 
 
-def _concatenate(values: Sequence[Value], dim: int = 0) -> HostValues:
-    if not all(isinstance(value, HostValues) for value in values):
-        raise NotOnHost
+def _concatenate(values: Sequence[HostValues], dim: int = 0) -> HostValues:
     return values[0]._with(np.concatenate([value.array for value in values], axis=dim))
 
 

@@ -1,0 +1,95 @@
+"""Random networks give the same result layer by layer, through an engine, and traced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import trt_portable as trt
+from trt_portable.serialization import layers_from_json, network_to_json
+from trt_portable.values import as_tensor
+
+STEPS = ("relu", "exp", "add", "join", "transpose", "reduce", "multiply", "slice", "softmax", "flatten", "shape")
+
+
+def _grow(network: Any, tensors: list[Any], step: str, pick: int) -> Any:
+    """One more layer (or a few) on tensors of shape (batch, 4, 6)."""
+    x, y = tensors[pick % len(tensors)], tensors[(pick // 7) % len(tensors)]
+    if step == "relu":
+        return network.add_activation(x, trt.ActivationType.RELU)
+    if step == "exp":
+        return network.add_unary(
+            network.add_activation(x, trt.ActivationType.TANH).get_output(0), trt.UnaryOperation.EXP
+        )
+    if step == "add":
+        return network.add_elementwise(x, y, trt.ElementWiseOperation.SUM)
+    if step == "join":
+        both = network.add_concatenation([x, y])
+        both.axis = 1
+        return network.add_slice(both.get_output(0), (0, 2, 0), (3, 4, 6), (1, 1, 1))
+    if step == "transpose":
+        first = network.add_shuffle(x)
+        first.first_transpose = (0, 2, 1)
+        second = network.add_shuffle(first.get_output(0))
+        second.reshape_dims = (0, 4, 6)
+        return second
+    if step == "reduce":
+        mean = network.add_reduce(x, trt.ReduceOperation.AVG, 0b100, True).get_output(0)
+        return network.add_elementwise(x, mean, trt.ElementWiseOperation.SUB)
+    if step == "multiply":
+        array = np.linspace(-1, 1, 36, dtype=np.float32).reshape(1, 6, 6)
+        weights = network.add_constant((1, 6, 6), array).get_output(0)
+        return network.add_matrix_multiply(x, trt.MatrixOperation.NONE, weights, trt.MatrixOperation.TRANSPOSE)
+    if step == "slice":
+        return network.add_slice(x, (0, 3, 5), (3, 4, 6), (1, -1, -1))
+    if step == "softmax":
+        layer = network.add_softmax(x)
+        layer.axes = 0b100
+        return layer
+    if step == "flatten":
+        flat = network.add_shuffle(x)
+        flat.reshape_dims = (0, 24)
+        back = network.add_shuffle(flat.get_output(0))
+        back.reshape_dims = (-1, 4, 6)
+        return back
+    same = network.add_shuffle(x)
+    same.set_input(1, network.add_shape(y).get_output(0))
+    return same
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 48)), min_size=1, max_size=10))
+def test_interpreted_serialized_and_traced_agree(
+    builder: Any, load: Any, execute: Any, steps: list[tuple[str, int]]
+) -> None:
+    network = builder.create_network()
+    tensors = [network.add_input("x", trt.float32, (3, 4, 6))]
+    for step, pick in steps:
+        tensors.append(_grow(network, tensors, step, pick).get_output(0))
+        assert tuple(tensors[-1].shape) == (3, 4, 6)
+    network.mark_output(tensors[-1])
+    structure, weights = network_to_json(network)
+    structure = json.loads(json.dumps(structure))
+    image = layers_from_json(structure)
+    image.bind(weights, structure["layers"], "cpu")
+
+    def interpret(x: torch.Tensor) -> torch.Tensor:
+        values: dict[int, Any] = {id(image.tensors[image.inputs[0]]): x}
+        for layer in image.layers:
+            results = layer._compute([None if t is None else values[id(t)] for t in layer._inputs])
+            values.update((id(t), result) for t, result in zip(layer._outputs, results, strict=True))
+        return as_tensor(values[id(image.tensors[image.outputs[0]])])
+
+    x = torch.randn(3, 4, 6)
+    wanted = interpret(x)
+    (built,) = execute(load(network).create_execution_context(), {"x": x}).values()
+    torch.testing.assert_close(built, wanted)
+    traced = make_fx(interpret)(x)
+    torch.testing.assert_close(traced(x), wanted, equal_nan=True)
+    assert {node.op for node in traced.graph.nodes} <= {"placeholder", "get_attr", "call_function", "output"}
