@@ -133,7 +133,7 @@ class HostValues:
         kwargs = kwargs or {}
         implementation = HOST_FUNCTIONS.get(function)
         # plain tensors override nothing, so they are among the arguments but never among `types`
-        if implementation is not None and not any(isinstance(arg, torch.Tensor) for arg in args):
+        if implementation is not None and not _holds_tensor(args):
             try:
                 return implementation(*args, **kwargs)
             except (NotOnHost, RuntimeError):
