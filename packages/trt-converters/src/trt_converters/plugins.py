@@ -1,7 +1,7 @@
 """Converters of third parties, found through the entry point group `trt_converters.plugins`.
 
 An entry point names a function without parameters, or a module, that registers converters when it is called or
-imported. A plugin that fails is reported with a warning and skipped.
+imported. A plugin that fails is reported with a warning and skipped, with whatever it had registered until then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Final
+
+from trt_converters.registry import DYNAMO_CONVERTERS
 
 GROUP: Final = "trt_converters.plugins"
 
@@ -46,11 +48,13 @@ def load() -> tuple[PluginStatus, ...]:
 
 
 def _load_one(point: EntryPoint) -> PluginStatus:
+    before = DYNAMO_CONVERTERS.copy()
     try:
         target = point.load()
         if not isinstance(target, ModuleType):
             target()
     except Exception as error:
+        DYNAMO_CONVERTERS.restore(before)
         message = f"{type(error).__name__}: {error}"
         warnings.warn(f"converter plugin {point.name!r} ({point.value}) was skipped: {message}", stacklevel=2)
         return PluginStatus(point.name, point.value, message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -19,7 +19,7 @@ ConverterFunction = Callable[..., Any]
 _Function = TypeVar("_Function", bound=ConverterFunction)
 
 Version = tuple[int, int]
-BUILTIN = "trt-converters"
+BUILTIN: Final = "trt_converters"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Converter:
         random: Whether it may convert an operator that draws random numbers.
         fold: Whether a call whose tensors are all known may be computed while building, instead of being converted.
         versions: First TensorRT version that has what it needs, and first that no longer has it (or None).
-        origin: Distribution that registered it.
+        origin: Package it comes from; by default the one that its function is defined in.
     """
 
     target: Any
@@ -47,8 +47,17 @@ class Converter:
     data_dependent: bool = False
     random: bool = False
     versions: tuple[Version, Version | None] = ((10, 0), None)
-    origin: str = BUILTIN
+    origin: str = ""
     fold: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.origin:
+            object.__setattr__(self, "origin", self.function.__module__.partition(".")[0])
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is one of ours."""
+        return self.origin == BUILTIN
 
     @property
     def name(self) -> str:
@@ -84,7 +93,7 @@ class ConverterRegistry:
             known = self._candidates.get(converter.target, ())
             if converter not in known:
                 raise KeyError(f"{converter.name} is not registered for {operator_name(converter.target)}")
-            remaining = tuple(candidate for candidate in known if candidate is not converter)
+            remaining = tuple(candidate for candidate in known if candidate != converter)
             if remaining:
                 self._candidates[converter.target] = remaining
             else:
@@ -108,6 +117,17 @@ class ConverterRegistry:
         """Whether the operator's candidates were disabled."""
         return target in self._disabled
 
+    def restore(self, earlier: ConverterRegistry) -> None:
+        """Removes every candidate that an earlier copy does not have."""
+        with self._lock:
+            for target, known in list(self._candidates.items()):
+                before = earlier._candidates.get(target, ())
+                remaining = tuple(item for item in known if any(item is other for other in before))
+                if remaining:
+                    self._candidates[target] = remaining
+                else:
+                    del self._candidates[target]
+
     def copy(self) -> ConverterRegistry:
         """Returns an independent registry with the same converters, for one compilation to change."""
         with self._lock:
@@ -128,7 +148,8 @@ class ConverterRegistry:
         return found[0]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([target for target in self._candidates if target not in self._disabled])
+        with self._lock:
+            return iter([target for target in self._candidates if target not in self._disabled])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -146,7 +167,7 @@ def converter(
     data_dependent: bool = False,
     random: bool = False,
     versions: tuple[Version, Version | None] = ((10, 0), None),
-    origin: str = BUILTIN,
+    origin: str = "",
     fold: bool = True,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
 ) -> Callable[[_Function], _Function]:

@@ -58,6 +58,19 @@ class ConverterSupport:
                 return candidate
         return None
 
+    def origin(self, node: fx.Node) -> str:
+        """Returns the package of the converter that takes the node, where it is not one of ours; else an empty string.
+
+        Never raises.
+        """
+        try:
+            if all(candidate.is_builtin for candidate in self.registry.candidates(node.target)):
+                return ""
+            found = self.find(node)
+        except Exception:
+            return ""
+        return "" if found is None or found.is_builtin else found.origin
+
     def _decide(self, node: fx.Node) -> Verdict:
         if node.op != "call_function":
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{node.op} nodes run in PyTorch")

@@ -56,7 +56,8 @@ class Compilation:
 
     def report(self, plan: PartitionPlan | None = None) -> PartitionReport:
         """Returns the partition report; nothing is built."""
-        return make_report(self.graph, plan or self.plan(), self.settings, self.ranges)
+        origin = ConverterSupport(self.settings, self.registry).origin
+        return make_report(self.graph, plan or self.plan(), self.settings, self.ranges, origin)
 
     def run(self) -> fx.GraphModule:
         """Builds every engine and returns the module to call.

@@ -34,6 +34,7 @@ class NodeReport:
         is_convertible: Whether an engine could run the node.
         verdict: Why it runs in PyTorch, or the verdict of support when it runs in an engine.
         flops: Estimated floating-point operations at the opt shapes.
+        converter: Package of the converter that takes the node, where it is not the built-in one; else empty.
     """
 
     op: str
@@ -44,6 +45,7 @@ class NodeReport:
     is_convertible: bool
     verdict: Verdict
     flops: int
+    converter: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,15 @@ class PartitionReport:
     def unsupported(self) -> Mapping[str, int]:
         """How often each operator is refused, by name, most first."""
         return count_names(node.op for node in self.nodes if not node.is_convertible)
+
+    @cached_property
+    def overrides(self) -> Mapping[str, str]:
+        """Operators that converters of other packages take, with the packages."""
+        packages: dict[str, set[str]] = {}
+        for node in self.nodes:
+            if node.converter:
+                packages.setdefault(node.op, set()).add(node.converter)
+        return MappingProxyType({op: ", ".join(sorted(found)) for op, found in sorted(packages.items())})
 
     @cached_property
     def transitions(self) -> tuple[Transition, ...]:

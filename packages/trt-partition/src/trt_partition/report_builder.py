@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ def make_report(
     plan: PartitionPlan,
     settings: CompilationSettings,
     ranges: ShapeRanges | None = None,
+    origin: Callable[[fx.Node], str] | None = None,
 ) -> PartitionReport:
     """Describes what a plan makes of a graph.
 
@@ -34,6 +35,7 @@ def make_report(
         plan: What `make_plan` returned.
         settings: The settings that the plan was made with.
         ranges: What the symbols in shapes may be; by default what the graph was exported with.
+        origin: Names the package whose converter takes a node, where it is not the built-in one; else an empty string.
 
     Raises:
         PartitionError: The plan was made for another graph.
@@ -41,7 +43,7 @@ def make_report(
     graph = graph_module.graph
     reader = SpecReader(ranges or ShapeRanges.from_placeholders(graph_module))
     boundaries = find_boundaries(graph_module, plan)
-    nodes = _describe_nodes(graph, plan, reader)
+    nodes = _describe_nodes(graph, plan, reader, origin)
     flops = {node.name: node.flops for node in nodes}
     writer = _BlockDescriber(graph_module, boundaries, reader, flops)
     inputs, outputs = _describe_interface(graph, reader)
@@ -59,7 +61,9 @@ def make_report(
     )
 
 
-def _describe_nodes(graph: fx.Graph, plan: PartitionPlan, reader: SpecReader) -> tuple[NodeReport, ...]:
+def _describe_nodes(
+    graph: fx.Graph, plan: PartitionPlan, reader: SpecReader, origin: Callable[[fx.Node], str] | None
+) -> tuple[NodeReport, ...]:
     homes = {name: block.name for block in plan.blocks for name in block.nodes}
     return tuple(
         NodeReport(
@@ -71,6 +75,7 @@ def _describe_nodes(graph: fx.Graph, plan: PartitionPlan, reader: SpecReader) ->
             is_convertible=plan.verdicts[node.name].supported,
             verdict=_final_verdict(plan, node.name),
             flops=estimate_flops(node, reader.opt),
+            converter=origin(node) if origin and plan.verdicts[node.name].supported else "",
         )
         for node in graph.nodes
         if node.op == "call_function"

@@ -203,6 +203,7 @@ def _node(node: NodeReport) -> dict[str, Any]:
         "code": node.verdict.code,
         "message": node.verdict.message,
         "source": node.verdict.source,
+        **({"converter": node.converter} if node.converter else {}),
     }
 
 
@@ -218,4 +219,5 @@ def _parse_node(data: dict[str, Any]) -> NodeReport:
         is_convertible=data["is_convertible"],
         verdict=Verdict(reason is None, reason, data["message"], data["source"]),
         flops=data["flops"],
+        converter=data.get("converter", ""),
     )
