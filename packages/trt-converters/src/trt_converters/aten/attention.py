@@ -178,10 +178,7 @@ def _composed(ctx: ConversionContext, query: Operand, key: Operand, value: Opera
         key, value = (_repeat_heads(ctx, name, part, heads) for name, part in (("key", key), ("value", value)))
     dtype = dtype_of(query)
     scores = cast(ctx, matrix_multiply(ctx, query, key, transpose_right=True, suffix="scores"), torch.float32)
-    if mask is None:
-        weights = softmax(ctx, scores, rank_of(scores) - 1)
-    else:
-        weights = _masked_softmax(ctx, scores, mask)
+    weights = softmax(ctx, scores, rank_of(scores) - 1) if mask is None else _masked_softmax(ctx, scores, mask)
     return matrix_multiply(ctx, cast(ctx, weights, dtype), value, suffix="context")
 
 

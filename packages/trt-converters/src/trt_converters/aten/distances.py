@@ -50,9 +50,7 @@ def minkowski(ctx: ConversionContext, difference: Operand, axis: int, p: float) 
 
 
 @converter(aten._cdist_forward.default, aten.cdist.default, checks=(dtypes("x1", FLOATS), affordable))
-def aten__cdist_forward(
-    ctx: ConversionContext, x1: Operand, x2: Operand, p: float, compute_mode: int | None
-) -> Any:
+def aten__cdist_forward(ctx: ConversionContext, x1: Operand, x2: Operand, p: float, compute_mode: int | None) -> Any:
     """_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor"""
     left = unsqueeze(ctx, x1, (rank_of(x1) - 1,))
     right = unsqueeze(ctx, x2, (rank_of(x2) - 2,))
@@ -60,9 +58,7 @@ def aten__cdist_forward(
     return minkowski(ctx, difference, rank_of(difference) - 1, p)
 
 
-@converter(
-    aten._pdist_forward.default, aten.pdist.default, checks=(dtypes("self", FLOATS), static_axis("self", 0))
-)
+@converter(aten._pdist_forward.default, aten.pdist.default, checks=(dtypes("self", FLOATS), static_axis("self", 0)))
 def aten__pdist_forward(ctx: ConversionContext, self: Operand, p: float) -> Any:
     """_pdist_forward(Tensor self, float p=2.0) -> Tensor"""
     rows = int(ctx.symbolic_shape("self")[0])

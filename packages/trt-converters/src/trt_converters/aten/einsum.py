@@ -37,7 +37,9 @@ def read_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise ValueError(f"{len(terms)} terms for {len(ranks)} operands")
-    hidden = [rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
+    ]
     broadcast = [f"...{position}" for position in reversed(range(max(hidden)))]
     labels = [_labels(term, broadcast[len(broadcast) - count :]) for term, count in zip(terms, hidden, strict=True)]
     if arrow:
@@ -73,9 +75,7 @@ def expressible(call: Call) -> Verdict | None:
 
 
 @converter(aten.einsum.default, checks=expressible)
-def aten_einsum(
-    ctx: ConversionContext, equation: str, tensors: Sequence[Operand], path: Sequence[int] | None
-) -> Any:
+def aten_einsum(ctx: ConversionContext, equation: str, tensors: Sequence[Operand], path: Sequence[int] | None) -> Any:
     """einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"""
     terms, result = read_equation(equation, [rank_of(tensor) for tensor in tensors])
     operands = [_without_repeats(ctx, tensor, term) for tensor, term in zip(tensors, terms, strict=True)]
@@ -84,9 +84,7 @@ def aten_einsum(
         needed = set(result).union(*(later for _, later in operands[position + 1 :]))
         last = position == len(operands) - 1
         joined = result if last else "".join(dict.fromkeys(label for label in term + other_term if label in needed))
-        layer = ctx.network.add_einsum(
-            [ctx.tensor(value), ctx.tensor(other)], f"{term},{other_term}->{joined}"
-        )
+        layer = ctx.network.add_einsum([ctx.tensor(value), ctx.tensor(other)], f"{term},{other_term}->{joined}")
         value, term = ctx.output(layer, "einsum"), joined
     summed = [axis for axis, label in enumerate(term) if label not in result]
     value = reduce(ctx, "SUM", value, summed, False)

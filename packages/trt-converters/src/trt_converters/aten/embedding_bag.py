@@ -129,9 +129,7 @@ def aten__embedding_bag(
     padding_idx: int,
 ) -> tuple[Any, ...]:
     """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
-    return (
-        embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),
-    )
+    return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),)
 
 
 @converter(aten.embedding_bag.default, checks=CHECKS)
@@ -164,6 +162,4 @@ def aten_embedding_bag_padding_idx(
     padding_idx: int | None,
 ) -> tuple[Any, ...]:
     """embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
-    return (
-        embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),
-    )
+    return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),)

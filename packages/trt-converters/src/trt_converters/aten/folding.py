@@ -45,9 +45,7 @@ def aten_im2col(
     edge = [0] * lead + list(padding)
     value = crop_and_pad(ctx, self, edge, edge, 0)
     for axis in (1, 0):
-        value = take_windows(
-            ctx, value, lead + axis, counts[axis], kernel_size[axis], stride[axis], dilation[axis]
-        )
+        value = take_windows(ctx, value, lead + axis, counts[axis], kernel_size[axis], stride[axis], dilation[axis])
     # (..., rows, kernel rows, columns, kernel columns) to (..., kernel rows, kernel columns, rows, columns)
     order = [*range(lead), lead + 1, lead + 3, lead, lead + 2]
     return reshape(ctx, permute(ctx, value, order), ctx.result_shape)

@@ -55,9 +55,7 @@ def index_columns(ctx: ConversionContext, indices: Sequence[Operand | None]) -> 
             columns.append(index)
             continue
         positions = nonzero_positions(ctx, index)
-        columns += [
-            squeeze(ctx, slice_axis(ctx, positions, 0, axis, 1), (0,)) for axis in range(rank_of(index))
-        ]
+        columns += [squeeze(ctx, slice_axis(ctx, positions, 0, axis, 1), (0,)) for axis in range(rank_of(index))]
     return columns
 
 
@@ -126,9 +124,7 @@ def aten_index(ctx: ConversionContext, self: Operand, indices: Sequence[Operand 
     moved = permute(ctx, self, order)
     extents = [dimension(ctx, moved, axis) for axis in range(rank)]
     last = front + len(axes)
-    flat = reshape(
-        ctx, moved, [*extents[:front], combine(ctx, "mul", [1, *extents[front:last]]), *extents[last:]]
-    )
+    flat = reshape(ctx, moved, [*extents[:front], combine(ctx, "mul", [1, *extents[front:last]]), *extents[last:]])
     return gather(ctx, flat, flat_index(ctx, chosen, extents[front:last]), front)
 
 
@@ -150,9 +146,7 @@ def aten_gather(ctx: ConversionContext, self: Operand, dim: int, index: Operand,
     axis = normalize_axis(dim, rank_of(self))
     own, wanted = ctx.symbolic_shape("self"), ctx.symbolic_shape("index")
     # on every other axis the index may be shorter than the value; the layer wants equal extents
-    sizes = [
-        None if i == axis or is_same_size(wanted[i], own[i]) else wanted[i] for i in range(len(own))
-    ]
+    sizes = [None if i == axis or is_same_size(wanted[i], own[i]) else wanted[i] for i in range(len(own))]
     return gather_elements(ctx, slice_tensor(ctx, self, [0] * len(own), sizes), index, axis)
 
 

@@ -26,7 +26,9 @@ def multiplies(left: str, right: str) -> Check:
         if first.dtype in FLOATS:
             return None
         if first.dtype not in INTEGERS:
-            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no layer multiplies matrices of {dtype_name(first.dtype)}")
+            return Verdict.refuse(
+                Reason.UNSUPPORTED_DTYPE, f"no layer multiplies matrices of {dtype_name(first.dtype)}"
+            )
         if max(first.dim(), second.dim()) > 7:
             return Verdict.refuse(Reason.UNSUPPORTED_RANK, "products of integers need one more dimension")
         columns = second.shape[-1] if second.dim() > 1 else 1

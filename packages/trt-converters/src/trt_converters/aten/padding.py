@@ -33,7 +33,9 @@ def sampled_type(call: Call) -> Verdict | None:
     """Refuses to extend int64 tensors by their own elements: the layer has no such type, and no other one holds it."""
     if call.arguments.get("mode", "reflect") in ("constant", "circular") or sampling_takes(call.tensor("self").dtype):
         return None
-    return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"a slice that samples outside takes no {call.tensor('self').dtype}")
+    return Verdict.refuse(
+        Reason.UNSUPPORTED_DTYPE, f"a slice that samples outside takes no {call.tensor('self').dtype}"
+    )
 
 
 def wraps_whole(call: Call) -> Verdict | None:

@@ -32,9 +32,7 @@ def _added(ctx: ConversionContext, self: Operand, product: Any, beta: float, alp
 
 
 @converter(aten.addmm.default, checks=(dtypes("self", NUMBERS), multiplies("mat1", "mat2")))
-def aten_addmm(
-    ctx: ConversionContext, self: Operand, mat1: Operand, mat2: Operand, beta: float, alpha: float
-) -> Any:
+def aten_addmm(ctx: ConversionContext, self: Operand, mat1: Operand, mat2: Operand, beta: float, alpha: float) -> Any:
     """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     return _added(ctx, self, matrix_multiply(ctx, mat1, mat2), beta, alpha)
 
@@ -68,17 +66,13 @@ def aten_mv(ctx: ConversionContext, self: Operand, vec: Operand) -> Any:
 
 
 @converter(aten.addmv.default, checks=(dtypes("self", NUMBERS), multiplies("mat", "vec")))
-def aten_addmv(
-    ctx: ConversionContext, self: Operand, mat: Operand, vec: Operand, beta: float, alpha: float
-) -> Any:
+def aten_addmv(ctx: ConversionContext, self: Operand, mat: Operand, vec: Operand, beta: float, alpha: float) -> Any:
     """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     return _added(ctx, self, matrix_vector(ctx, mat, vec), beta, alpha)
 
 
 @converter(aten.addr.default, checks=dtypes("self", NUMBERS))
-def aten_addr(
-    ctx: ConversionContext, self: Operand, vec1: Operand, vec2: Operand, beta: float, alpha: float
-) -> Any:
+def aten_addr(ctx: ConversionContext, self: Operand, vec1: Operand, vec2: Operand, beta: float, alpha: float) -> Any:
     """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     dtype = ctx.result_dtype
     self, vec1, vec2 = (cast(ctx, part, dtype) for part in (self, vec1, vec2))

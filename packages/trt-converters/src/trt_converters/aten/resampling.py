@@ -140,18 +140,14 @@ def axis_probe(call: Call, axis: int, probe: torch.Tensor) -> torch.Tensor:
     options = {} if "align_corners" not in call.arguments else {"align_corners": call["align_corners"]}
     packet = getattr(aten, operator_of(call))
     narrow = probe.reshape(-1, 1, *(probe.shape[-1] if i == axis else 1 for i in range(spatial)))
-    found: torch.Tensor = packet.default(
-        narrow.expand(-1, -1, *shape).contiguous(), size, *options.values(), *scales
-    )
+    found: torch.Tensor = packet.default(narrow.expand(-1, -1, *shape).contiguous(), size, *options.values(), *scales)
     return found.movedim(2 + axis, -1).reshape(probe.shape[0], -1, size[axis])[:, 0]
 
 
 def _pick(ctx: ConversionContext, value: Operand) -> Any:
     """Nearest neighbors at positions that PyTorch itself computed."""
     assert ctx.call is not None
-    for axis, (old, new) in enumerate(
-        zip(_input(ctx.call).shape[2:], ctx.result_shape[2:], strict=True)
-    ):
+    for axis, (old, new) in enumerate(zip(_input(ctx.call).shape[2:], ctx.result_shape[2:], strict=True)):
         positions = axis_probe(ctx.call, axis, torch.arange(int(old), dtype=torch.float32).reshape(1, -1))
         indices = positions.reshape(-1).to(torch.int64)
         if old != new or not torch.equal(indices, torch.arange(int(old))):

@@ -169,9 +169,7 @@ def masks_alone(call: Call) -> Verdict | None:
     return None
 
 
-@converter(
-    aten.index_put.default, aten._unsafe_index_put.default, checks=masks_alone
-)
+@converter(aten.index_put.default, aten._unsafe_index_put.default, checks=masks_alone)
 def aten_index_put(
     ctx: ConversionContext, self: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
 ) -> Any:
@@ -246,5 +244,3 @@ def aten_put(ctx: ConversionContext, self: Operand, index: Operand, source: Oper
     else:
         result = scatter_nd(ctx, flat, unsqueeze(ctx, where, (1,)), added)
     return reshape(ctx, result, ctx.symbolic_shape("self"))
-
-

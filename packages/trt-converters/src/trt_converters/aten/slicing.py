@@ -47,8 +47,7 @@ def from_front(ctx: ConversionContext, index: Size, extent: Size, clamp: bool = 
     if isinstance(index, int) and isinstance(extent, int):
         moved = index + extent if index < 0 else index
         return min(max(moved, 0), extent) if clamp else moved
-    low, _, high = ctx.ranges.bounds(index)
-    smallest, _, _ = ctx.ranges.bounds(extent)
+    high, smallest = ctx.ranges.bounds(index)[2], ctx.ranges.bounds(extent)[0]
     if (isinstance(index, int) and index < 0) or (not isinstance(index, int) and _is_negative(index)):
         moved = combine(ctx, "add", [extent, index])
         return combine(ctx, "max", [moved, 0]) if clamp and not _reaches(index, smallest) else moved

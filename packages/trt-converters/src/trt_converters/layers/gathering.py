@@ -79,9 +79,7 @@ def gather(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) 
 
 def gather_elements(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) -> Any:
     """Takes `value[i, ..., indices[i, ..., k], ...]`; both have one rank, and equal extents on every other axis."""
-    layer = ctx.network.add_gather_v2(
-        ctx.tensor(value), ctx.tensor(_as_indices(ctx, indices)), trt.GatherMode.ELEMENT
-    )
+    layer = ctx.network.add_gather_v2(ctx.tensor(value), ctx.tensor(_as_indices(ctx, indices)), trt.GatherMode.ELEMENT)
     if layer is not None:
         layer.axis = axis
     return ctx.output(layer, "gather")

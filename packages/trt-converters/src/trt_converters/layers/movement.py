@@ -121,8 +121,9 @@ def is_same_size(size: Size, extent: int | torch.SymInt) -> bool:
     """Whether two extents are known to be equal; symbolic ones by their expressions."""
     if isinstance(size, int) and isinstance(extent, int):
         return size == extent
-    both_symbolic = isinstance(size, torch.SymInt) and isinstance(extent, torch.SymInt)
-    return both_symbolic and bool(size.node.expr == extent.node.expr)  # comparing the integers would add a guard
+    if isinstance(size, torch.SymInt) and isinstance(extent, torch.SymInt):
+        return bool(size.node.expr == extent.node.expr)  # comparing the integers would add a guard
+    return False
 
 
 def _stride_of(ctx: ConversionContext, value: Any, axis: int, size: Size) -> Any:
@@ -186,12 +187,13 @@ def slice_tensor(
     return ctx.output(layer, "slice")
 
 
-def slice_axis(
-    ctx: ConversionContext, value: Operand, axis: int, start: Size, size: Size, stride: Size = 1
-) -> Any:
+def slice_axis(ctx: ConversionContext, value: Operand, axis: int, start: Size, size: Size, stride: Size = 1) -> Any:
     """Takes `size` elements of one non-negative axis, from `start` on, and every other axis as it is."""
     rank = rank_of(value)
-    starts, strides = [start if i == axis else 0 for i in range(rank)], [stride if i == axis else 1 for i in range(rank)]
+    starts, strides = (
+        [start if i == axis else 0 for i in range(rank)],
+        [stride if i == axis else 1 for i in range(rank)],
+    )
     return slice_tensor(ctx, value, starts, [size if i == axis else None for i in range(rank)], strides)
 
 

@@ -16,9 +16,7 @@ _CARRIERS: Final = {torch.bfloat16: torch.float32, torch.uint8: torch.float32}
 """Types that a sampling slice does not take, and types that hold all their values."""
 
 
-def crop_and_pad(
-    ctx: ConversionContext, value: Operand, before: Sequence[int], after: Sequence[int], fill: Any
-) -> Any:
+def crop_and_pad(ctx: ConversionContext, value: Operand, before: Sequence[int], after: Sequence[int], fill: Any) -> Any:
     """Adds a constant around a value; negative amounts crop.
 
     Args:

@@ -1,0 +1,118 @@
+"""Padding, resizing, sampling and folding against eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
+from trt_core import Reason
+
+aten = torch.ops.aten
+torch.manual_seed(0)
+randn = torch.randn
+X = randn(2, 3, 4, 5)
+BATCH = {0: {0: (1, 2, 4)}}
+ROOM = {0: {0: (1, 2, 4), 2: (3, 4, 7)}}
+TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_constant_padding_and_cropping(dtype: torch.dtype) -> None:
+    value = (X * 9).to(dtype)
+    check_conversion(aten.constant_pad_nd.default, (value, [1, 2, -1, 3], 2.5 if dtype.is_floating_point else 1))
+    check_conversion(aten.constant_pad_nd.default, (value, [1, 2, 0, 3], 1), dynamic=ROOM)
+    check_conversion(aten.constant_pad_nd.default, (value, [-1, -1]))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("dtype", TYPES[:3])
+def test_padding_by_own_elements(dtype: torch.dtype, mode: str) -> None:
+    check_conversion(aten.pad.default, (X.to(dtype), [1, 2, 2, 1], mode), dynamic=ROOM)
+    check_conversion(aten.pad.default, (X[0].to(dtype), [1, 2], mode))
+    check_conversion(aten.pad.default, (randn(2, 3, 4, 5, 6).to(dtype), [1, 2, 1, 1, 2, 2], mode))
+
+
+def test_circular_padding_that_crops_is_refused() -> None:
+    result = check_conversion(aten.pad.default, (X[0], [1, -2, 2, 1], "circular"), expect_supported=False)
+    assert result.verdict.reason is Reason.UNSUPPORTED_ARGUMENT
+
+
+RESIZES = [
+    ("upsample_nearest1d", 1, ()),
+    ("upsample_nearest2d", 2, ()),
+    ("upsample_nearest3d", 3, ()),
+    ("_upsample_nearest_exact1d", 1, ()),
+    ("_upsample_nearest_exact2d", 2, ()),
+    ("upsample_linear1d", 1, (False,)),
+    ("upsample_linear1d", 1, (True,)),
+    ("upsample_bilinear2d", 2, (False,)),
+    ("upsample_bilinear2d", 2, (True,)),
+    ("upsample_trilinear3d", 3, (False,)),
+    ("upsample_bicubic2d", 2, (False,)),
+    ("upsample_bicubic2d", 2, (True,)),
+    ("_upsample_bilinear2d_aa", 2, (False,)),
+    ("_upsample_bicubic2d_aa", 2, (False,)),
+]
+
+
+@pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
+@pytest.mark.parametrize("size", [[8, 10, 12], [7, 3, 9], [4, 10, 1]])
+def test_resizing_to_a_size(name: str, spatial: int, align: tuple[bool, ...], size: list[int]) -> None:
+    value = randn(2, 3, *[4, 5, 6][:spatial])
+    op = getattr(aten, name).default
+    check_conversion(op, (value, size[:spatial], *align), dynamic=BATCH, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
+@pytest.mark.parametrize("scale", [2.0, 1.7, 0.6])
+def test_resizing_by_a_factor_samples_with_the_factor(
+    name: str, spatial: int, align: tuple[bool, ...], scale: float
+) -> None:
+    value = randn(2, 3, *[4, 5, 6][:spatial])
+    check_conversion(getattr(aten, name).vec, (value, None, *align, [scale] * spatial), rtol=1e-4, atol=1e-5)
+
+
+def test_resizing_is_one_layer_where_extents_say_where_to_sample() -> None:
+    assert emitted_layers(aten.upsample_nearest2d.default, (X, [8, 10])) == ("RESIZE",)
+    assert emitted_layers(aten.upsample_bilinear2d.default, (X, [7, 9], False)) == ("RESIZE",)
+    assert "RESIZE" not in emitted_layers(aten.upsample_bilinear2d.vec, (X, None, False, [1.7, 1.7]))
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("interpolation", [0, 1, 2])
+def test_grid_sampler(interpolation: int, padding: int, align: bool) -> None:
+    grid = torch.rand(2, 4, 3, 2) * 2.6 - 1.3
+    args = (randn(2, 3, 5, 6), grid, interpolation, padding, align)
+    rows = {**BATCH, 1: {0: (1, 2, 4)}} if interpolation == 0 else None
+    check_conversion(aten.grid_sampler_2d.default, args, dynamic=rows, atol=1e-5)
+    if interpolation < 2:
+        volume = (randn(2, 3, 4, 5, 6), torch.rand(2, 4, 3, 2, 3) * 2.6 - 1.3, interpolation, padding, align)
+        check_conversion(aten.grid_sampler_3d.default, volume, atol=1e-5)
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_affine_grid(align: bool) -> None:
+    check_conversion(aten.affine_grid_generator.default, (randn(2, 2, 3), [2, 3, 4, 5], align))
+    check_conversion(aten.affine_grid_generator.default, (randn(2, 3, 4), [2, 3, 4, 1, 5], align))
+
+
+def test_folding() -> None:
+    check_conversion(aten.im2col.default, (randn(2, 3, 7, 8), [3, 2], [1, 2], [1, 1], [2, 1]))
+    check_conversion(aten.im2col.default, (randn(3, 7, 8), [2, 2], [1, 1], [0, 0], [1, 1]))
+    check_conversion(aten.col2im.default, (randn(2, 18, 16), [7, 8], [3, 2], [1, 2], [1, 1], [2, 2]), dynamic=BATCH)
+    check_conversion(aten.col2im.default, (randn(12, 9), [7, 7], [2, 2], [1, 1], [0, 0], [2, 2]))
+
+
+NAMES = [
+    "constant_pad_nd", "nn.functional.pad", "nn.functional.interpolate", "nn.functional.upsample_nearest",
+    "nn.functional.upsample_bilinear", "nn.functional.grid_sample", "nn.functional.unfold", "nn.functional.fold",
+    "grid_sampler_2d", "grid_sampler_3d",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_of_pytorch(name: str) -> None:
+    for sample in samples_from_opinfo(name, torch.float32, 4):
+        check_conversion(sample.op, sample.args, sample.kwargs, expect_supported=None, rtol=1e-4, atol=1e-4)
