@@ -28,6 +28,7 @@ RELATIVE_TOLERANCE = 1e-3
 
 _LOADER = """
 import sys, torch, trt_runtime
+torch.set_num_threads(1)
 foreign = [name for name in ("trt_frontends", "trt_converters", "trt_lowering", "trt_partition") if name in sys.modules]
 assert not foreign, f"trt_runtime imported {foreign}"
 program, inputs, outputs = sys.argv[1:]
@@ -77,7 +78,9 @@ def run_quickstart(console: Console, *, seed: int = 0, directory: Path | None = 
     Returns:
         Whether every output agreed with eager within `RELATIVE_TOLERANCE`.
     """
-    console.print(f"PyTorch {torch.__version__}, provider {provider_identity()}", highlight=False)
+    # one thread: on shared cores more of them wait for each other, and both columns of times would show that
+    torch.set_num_threads(1)
+    console.print(f"PyTorch {torch.__version__} on one thread, provider {provider_identity()}", highlight=False)
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
