@@ -94,9 +94,8 @@ class INormalizationLayer(ILayer):
         groups = self.num_groups
         if groups > 1:
             if self.is_v2:
-                flat = (scale.reshape(-1), bias.reshape(-1))
-                return (F.group_norm(x, groups, *flat, self.epsilon),)
-            plain = F.group_norm(x, groups, None, None, self.epsilon)
+                return (_group_norm(x, groups, scale.reshape(-1), bias.reshape(-1), self.epsilon),)
+            plain = _group_norm(x, groups, None, None, self.epsilon)
             per_channel = x.shape[1] // groups
             scale, bias = (v.repeat_interleave(per_channel, 1) for v in (scale, bias))
             return (plain * scale + bias,)
@@ -110,6 +109,21 @@ class INormalizationLayer(ILayer):
         variance, mean = torch.var_mean(wide_x, axes, correction=0, keepdim=True)
         normal = ((wide_x - mean) * torch.rsqrt(variance + self.epsilon)).to(x.dtype)
         return (normal * scale + bias,)
+
+
+def _group_norm(
+    x: torch.Tensor, groups: int, scale: torch.Tensor | None, bias: torch.Tensor | None, epsilon: float
+) -> torch.Tensor:
+    """Group normalization with one coefficient per channel; extents may be unknown."""
+    if not any(is_unknown(extent) for extent in x.shape):
+        return F.group_norm(x, groups, scale, bias, epsilon)
+    # PyTorch's operator asks for the batch, which inference does not know
+    members = x.to(torch.float32).reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    variance, mean = torch.var_mean(members, tuple(range(2, members.ndim)), correction=0, keepdim=True)
+    normal = ((members - mean) * torch.rsqrt(variance + epsilon)).reshape(x.shape).to(x.dtype)
+    wide = (1, -1, *([1] * (x.ndim - 2)))
+    normal = normal if scale is None else normal * scale.reshape(wide)
+    return normal if bias is None else normal + bias.reshape(wide)
 
 
 def _volume(extents: Sequence[int]) -> int:
