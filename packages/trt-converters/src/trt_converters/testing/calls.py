@@ -74,6 +74,7 @@ def record_call(
     Raises:
         ValueError: A dimension was to be symbolic, and the operator fixes it to one value.
     """
+    from torch._dispatch.python import enable_python_dispatcher
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -102,7 +103,7 @@ def record_call(
     node_args, node_kwargs = _replace((call_args, call_kwargs), iter(nodes), size_node)
     node = graph.call_function(op, tuple(node_args), node_kwargs)
     fake_args, fake_kwargs = fx.node.map_arg((tuple(node_args), node_kwargs), lambda item: item.meta["val"])
-    with mode, torch.no_grad():
+    with enable_python_dispatcher(), mode, torch.no_grad():  # as torch.export does, or some operators fix extents
         node.meta["val"] = op(*fake_args, **fake_kwargs)
     graph.output(tuple(_result_nodes(graph, node, results)))
     block = fx.GraphModule(root, graph)

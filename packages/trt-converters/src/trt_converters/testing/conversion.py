@@ -118,7 +118,9 @@ def _layer_types(call: OperatorCall, settings: CompilationSettings, registry: Co
         builder = trt.Builder(provider_logger())
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         BlockInterpreter(call.block, network, settings, call.ranges, registry).run()
-        return tuple(network.get_layer(index).type.name for index in range(network.num_layers))
+        # pooling and activation layers have a `type` of their own, which hides the kind of layer
+        kind_of = trt.ILayer.type.fget
+        return tuple(kind_of(network.get_layer(index)).name for index in range(network.num_layers))
 
 
 def _variants(call: OperatorCall, dynamic: DynamicAxes | None) -> list[list[torch.Tensor]]:
