@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from torch import nn
 
 from trt_converters import preserve_predicate
-from trt_core import CompilationSettings, Device, Input, InputError, read_settings
+from trt_core import CompilationSettings, Device, ExportError, Input, InputError, read_settings
 from trt_core.ranges import allow_extent_one
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
 
 
@@ -58,22 +60,29 @@ def capture(
 ) -> torch.export.ExportedProgram:
     """Exports a module as it is; an exported program is returned unchanged.
 
+    A module with tensors on the `meta` device is captured for the CPU, with fake tensors as weights.
+
     Raises:
         ExportError: The module cannot be exported.
-        InputError: There are no inputs to export with, or the argument is no module.
+        InputError: There are no inputs to export with, they do not fit the module, or the argument is no module.
     """
     if isinstance(mod, torch.export.ExportedProgram):
         return mod
-    if not isinstance(mod, nn.Module):
+    if not isinstance(mod, nn.Module) or isinstance(mod, torch.jit.ScriptModule):
         raise InputError(
             f"cannot capture a {type(mod).__name__}",
             hint="give an nn.Module or an ExportedProgram; wrap a function in a module's forward",
         )
     if examples is None:
         raise InputError("a module needs example inputs to be captured", hint="give arg_inputs and kwarg_inputs")
-    args, kwargs = examples.tensors(device_of(mod, examples).torch_device)
+    _require_fitting(mod, examples)
+    mod = with_fake_weights(mod)
+    args, kwargs = on_cpu(examples.tensors(device_of(mod, examples).torch_device))
     dynamic_shapes = examples.dynamic_shapes(_positional_parameters(mod))
-    program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    try:
+        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    except ExportError as error:
+        raise _fixed_dimension(error) or error from error.__cause__
     if any(isinstance(leaf, Input) and 1 in leaf.min_shape for leaf in examples.leaves()):
         allow_extent_one(program)
     return program
@@ -107,6 +116,35 @@ def with_device(settings: CompilationSettings, given: Mapping[str, Any], device:
     """Returns the settings with the model's device, unless the user chose one."""
     chosen = "device" in given or isinstance(given.get("settings"), CompilationSettings)
     return settings if chosen else settings.replace(device=device)
+
+
+def _require_fitting(mod: nn.Module, examples: ExampleInputs) -> None:
+    signature = inspect.signature(mod.forward)
+    try:
+        signature.bind(*examples.args, **examples.kwargs)
+    except TypeError as error:
+        given = [*(f"input {index}" for index in range(len(examples.args))), *examples.kwargs]
+        raise InputError(
+            f"the inputs do not fit {type(mod).__name__}.forward{signature}",
+            why=f"{error}; given were {', '.join(given) or 'none'}",
+            hint="give arg_inputs in the order of the parameters, the others by name in kwarg_inputs",
+        ) from error
+
+
+_FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")
+
+
+def _fixed_dimension(error: ExportError) -> InputError | None:
+    """Returns what to say when a model fixes a dimension that was asked to vary; None for other failures."""
+    found = _FIXED.search(str(error.__cause__))
+    if found is None:
+        return None
+    name, path, axis, extent = found.groups()
+    return InputError(
+        f"dimension {axis} of input {name}{path} cannot vary: the model works for {extent} only",
+        why="capturing the model with that dimension dynamic met code that fixes it",
+        hint=f"give {extent} as min, opt and max of dimension {axis}, or change the code that fixes it",
+    )
 
 
 def _positional_parameters(mod: nn.Module) -> list[str]:

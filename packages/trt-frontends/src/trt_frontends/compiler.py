@@ -15,9 +15,11 @@ from trt_core import CompilationSettings, logger, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, with_device
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.input_guard import guard_inputs
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
+from trt_frontends.weightless import require_weights
 from trt_lowering import lower
-from trt_partition import PartitionReport
+from trt_partition import PartitionReport, require_known_modules
 
 
 def compile(
@@ -40,12 +42,13 @@ def compile(
         settings: Compilation settings; see `CompilationSettings`.
 
     Returns:
-        A module that is called like the model. `meta["partition_report"]` holds the `PartitionReport`. With
-        `dryrun` nothing is built, and the module runs in PyTorch.
+        A module that is called like the model, and refuses inputs that it was not compiled for with an `InputError`.
+        `meta["partition_report"]` holds the `PartitionReport`. With `dryrun` nothing is built, and the module runs in
+        PyTorch.
 
     Raises:
         ExportError: The module cannot be exported.
-        InputError: The inputs cannot be read, or do not fit the exported program.
+        InputError: The inputs cannot be read, or do not fit the model; or the model has no weights to build from.
         SettingsError: A setting cannot be read.
         IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
         BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
@@ -56,14 +59,17 @@ def compile(
         >>> compiled.meta["partition_report"].coverage
         1.0
     """
-    compilation, graph = prepare(module, inputs, arg_inputs, kwarg_inputs, settings, progress)
+    compilation, graph = prepare(module, inputs, arg_inputs, kwarg_inputs, settings, progress, needs_weights=True)
     with visible_log(compilation.settings):
         if compilation.settings.dryrun:
             report = compilation.report()
             announce(report, compilation.settings)
             graph.meta["partition_report"] = report
-            return graph
-        return compilation.run()
+            compiled = graph
+        else:
+            compiled = compilation.run()
+    guard_inputs(compiled, graph, compilation.ranges)
+    return compiled
 
 
 def explain(
@@ -77,11 +83,12 @@ def explain(
     """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
 
     Args:
-        module, inputs, arg_inputs, kwarg_inputs, settings: See `compile`.
+        module, inputs, arg_inputs, kwarg_inputs, settings: See `compile`. The module may lack weights: a model on the
+            `meta` device, or made of fake tensors, is explained like the real one, in little memory.
 
     Raises:
         ExportError: The module cannot be exported.
-        InputError: The inputs cannot be read, or do not fit the exported program.
+        InputError: The inputs cannot be read, or do not fit the model.
         SettingsError: A setting cannot be read.
 
     Example:
@@ -90,9 +97,7 @@ def explain(
         (1, 1)
     """
     # the obstacles are what the report is asked for, so they are no error here
-    compilation, _ = prepare(
-        module, inputs, arg_inputs, kwarg_inputs, {**settings, "require_full_compilation": False}, no_progress
-    )
+    compilation, _ = prepare(module, inputs, arg_inputs, kwarg_inputs, {**settings, "require_full_compilation": False})
     return compilation.report()
 
 
@@ -102,9 +107,17 @@ def prepare(
     arg_inputs: Sequence[Any] | None,
     kwarg_inputs: Mapping[str, Any] | None,
     given: Mapping[str, Any],
-    progress: Progress,
+    progress: Progress = no_progress,
+    *,
+    needs_weights: bool = False,
 ) -> tuple[Compilation, fx.GraphModule]:
     """Captures and lowers; what compiling and explaining have in common.
+
+    Args:
+        module, inputs, arg_inputs, kwarg_inputs: See `compile`.
+        given: Settings as the user gave them.
+        progress: Told what is being done.
+        needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
 
     Returns:
         The compilation, and the lowered graph that it is about.
@@ -114,8 +127,11 @@ def prepare(
     settings = with_device(settings, given, device_of(module, examples))
     progress("capturing", 0, 1)
     program = capture(module, examples)
+    if needs_weights and not settings.dryrun:
+        require_weights(program)
     progress("lowering", 0, 1)
     graph = lower(program, settings, preserve=preserve_predicate(settings))
+    require_known_modules(graph, settings)
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(graph, flat)
     return Compilation(graph, settings, ranges, progress=progress), graph

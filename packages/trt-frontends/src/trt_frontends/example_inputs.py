@@ -34,7 +34,7 @@ class ExampleInputs:
         """Reads what an entry point was called with; None when no inputs were given at all.
 
         Raises:
-            InputError: Inputs were given twice, or are not a sequence.
+            InputError: Inputs were given twice, are not a sequence, or hold NumPy arrays.
         """
         if inputs is not None and arg_inputs is not None:
             raise InputError("inputs and arg_inputs are the same thing", hint="give arg_inputs alone")
@@ -48,7 +48,11 @@ class ExampleInputs:
                 f"inputs must be a tuple or list of the model's inputs, not {type(positional).__name__}",
                 hint="write arg_inputs=(x, y), also for a single input: arg_inputs=(x,)",
             )
-        return cls(tuple(positional or ()), dict(kwarg_inputs or {}))
+        examples = cls(tuple(positional or ()), dict(kwarg_inputs or {}))
+        for leaf in examples.leaves():
+            if type(leaf).__module__.partition(".")[0] == "numpy":
+                raise InputError("an input is a NumPy array", hint="convert it with torch.from_numpy")
+        return examples
 
     def tensors(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns (args, kwargs) to export with: `Input`s become example tensors, the rest stays as it is."""

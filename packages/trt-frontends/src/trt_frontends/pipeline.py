@@ -128,10 +128,7 @@ class Compilation:
 
 def announce(report: PartitionReport, settings: CompilationSettings) -> None:
     """Prints or saves a report when `dryrun` asks for it; else it goes to the logger at DEBUG."""
-    if settings.dryrun:
-        write_report(report, settings.dryrun)
-    else:
-        logger.debug("%s", report.to_text())
+    write_report(report, settings.dryrun)
 
 
 def dynamic_shapes_of(graph: fx.GraphModule, ranges: ShapeRanges) -> dict[str, Any] | None:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 
+from trt_core import CompilationSettings, Device
+from trt_lowering import lower
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.functionalize import Functionalize
@@ -133,3 +137,31 @@ def test_list_used_whole_stays(captured, settings, compare):
     gm = captured(model, x)
     fold(gm, settings)
     compare(model(x), gm(x))
+
+
+def test_constants_without_data_fold_to_constants_without_data() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (self.weight + torch.arange(4, device=x.device)).exp()
+
+    def constants(model: nn.Module, x: torch.Tensor) -> tuple[int, list[torch.Tensor]]:
+        program = torch.export.export(model, (x,))
+        gm = lower(program, CompilationSettings(device=Device("cpu")), preserve=lambda target: True)
+        found = [gm.get_buffer(str(node.target)) for node in gm.graph.find_nodes(op="get_attr")]
+        return len(gm.graph.nodes), found
+
+    nodes, (real,) = constants(Scaled(), torch.ones(4))
+    assert not isinstance(real, FakeTensor)
+    with FakeTensorMode():
+        model, x = Scaled(), torch.ones(4)
+    assert constants(model, x)[0] == nodes
+    (fake,) = constants(model, x)[1]
+    assert isinstance(fake, FakeTensor) and fake.shape == (4,)
+    with torch.device("meta"):
+        model, x = Scaled(), torch.ones(4)
+    (meta,) = [value for value in constants(model, x)[1] if value.is_meta]
+    assert meta.shape == (4,)

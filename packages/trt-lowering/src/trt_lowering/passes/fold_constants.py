@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from trt_core import CompilationSettings
 from trt_lowering.attributes import add_constant, read_attribute, written_targets
@@ -24,7 +24,8 @@ class FoldConstants(GraphPass):
     """Replaces nodes that depend on parameters, buffers and numbers alone by a constant buffer with their value.
 
     Only what the rest of the graph reads becomes a buffer, intermediate results are dropped. State that the graph
-    writes to is not constant. A view of a parameter is folded to a view: no memory is copied.
+    writes to is not constant. A view of a parameter is folded to a view: no memory is copied. Of fake tensors, and
+    those on the `meta` device, the results are such tensors again, so a model without weights lowers as with them.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
@@ -86,7 +87,7 @@ class FoldConstants(GraphPass):
 
     def _is_constant(self, gm: fx.GraphModule, node: fx.Node) -> bool:
         value = read_attribute(gm, str(node.target))
-        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        if not isinstance(value, torch.Tensor):
             return False
         return not (self._settings.refit and isinstance(value, torch.nn.Parameter))
 
@@ -133,7 +134,17 @@ def _compute(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> A
         return values[operand] if operand in values else read_attribute(gm, str(operand.target))
 
     assert callable(node.target)
-    return node.target(*fx.map_arg(node.args, read), **fx.map_arg(node.kwargs, read))
+    operands = {operand: read(operand) for operand in node.all_input_nodes}
+    fake = next((value for value in operands.values() if isinstance(value, FakeTensor)), None)
+    if fake is not None:  # one mode for all of them: fake tensors and real ones do not mix
+        operands = {operand: _as_fake(value, fake.fake_mode) for operand, value in operands.items()}
+    args, kwargs = (fx.map_arg(given, operands.__getitem__) for given in (node.args, node.kwargs))
+    return node.target(*args, **kwargs)
+
+
+def _as_fake(value: Any, mode: FakeTensorMode) -> Any:
+    is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    return mode.from_tensor(value) if is_real else value
 
 
 def _attach(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: set[fx.Node]) -> None:

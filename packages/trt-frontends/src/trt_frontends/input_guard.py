@@ -1,0 +1,304 @@
+"""Checks what a compiled module is called with: number, structure, types, shapes and plain values of its inputs.
+
+Engines check their own inputs. The guard stands before all of them, so that a mistake is found also where the first
+block runs in PyTorch, is told in terms of the model's own inputs, and plain values that capturing has fixed are not
+silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from trt_core import InputError
+from trt_core.dtypes import dtype_name
+from trt_core.extents import Extent, evaluate_extent, extent_of
+from trt_core.ranges import UNBOUNDED, ShapeRanges
+
+_MOST_REMEMBERED: Final = 256
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """What a dimension of an input may be.
+
+    Attributes:
+        extent: An int, a symbol, or an expression of symbols; None where it is no such expression.
+        low, high: Smallest and largest size.
+    """
+
+    extent: Extent
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return str(self.low)
+        return f"at least {self.low}" if self.high >= UNBOUNDED else f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor that the model takes.
+
+    Attributes:
+        dtype: Its type.
+        shape: Its dimensions.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[Dimension, ...]
+
+    def __str__(self) -> str:
+        return f"{dtype_name(self.dtype)} ({', '.join(map(str, self.shape))})"
+
+
+@dataclass(frozen=True)
+class FixedValue:
+    """A plain value that capturing the model has fixed.
+
+    Attributes:
+        value: The value: a number, a string, None, ...
+    """
+
+    value: Any
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True)
+class FreeValue:
+    """A number that may differ from call to call."""
+
+    def __str__(self) -> str:
+        return "a number"
+
+
+Expected = TensorInput | FixedValue | FreeValue
+
+
+class InputGuard:
+    """A forward pre-hook that refuses calls which do not fit what a module was compiled for.
+
+    Args:
+        names: Names of the model's parameters, positional before keyword.
+        structure: How the inputs are nested: the specification of (args, kwargs).
+        expected: What each leaf of that structure must be.
+    """
+
+    def __init__(self, names: Sequence[str], structure: Any, expected: Sequence[Expected]) -> None:
+        self._names = tuple(names)
+        self._structure = structure
+        self._expected = tuple(expected)
+        positional, _ = _children(structure)
+        self._is_flat = len(expected) == len(names) == len(_children(positional))
+        self._accepted: set[Any] = set()
+
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Checks one call.
+
+        Raises:
+            InputError: The message names the input, what it is, and what it should be.
+        """
+        if torch.compiler.is_compiling():
+            return  # export and torch.compile make guards of their own, and their shapes are symbols
+        key = self._key(args) if self._is_flat and not kwargs else None
+        if key is not None and key in self._accepted:
+            return
+        self._check(self._bind(args, kwargs))
+        if key is not None:
+            if len(self._accepted) >= _MOST_REMEMBERED:
+                self._accepted.clear()
+            self._accepted.add(key)
+
+    @staticmethod
+    def _key(args: tuple[Any, ...]) -> Any:
+        """What decides whether flat tensor inputs are accepted; None when something else is among them."""
+        parts = []
+        for value in args:
+            if not isinstance(value, torch.Tensor):
+                return None
+            parts.append((value.shape, value.dtype))
+        try:
+            hash(key := tuple(parts))
+        except TypeError:  # symbolic shapes
+            return None
+        return key
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns values by parameter name, all of them."""
+        taken = f"it was compiled for {', '.join(self._names) or 'no inputs'}"
+        if len(args) > len(self._names):
+            raise InputError(
+                f"the compiled model takes {_count(len(self._names))}, {len(args)} were given",
+                hint=f"{taken}; compile it again to call it with others",
+            )
+        bound = dict(zip(self._names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in bound:
+                raise InputError(f"input {name!r} was given twice", hint="give it by position or by name, not both")
+            if name not in self._names:
+                raise InputError(
+                    f"the compiled model takes no input {name!r}",
+                    hint=f"{taken}; compile it with that input to call it with it",
+                )
+            bound[name] = value
+        missing = [name for name in self._names if name not in bound]
+        if missing:
+            raise InputError(
+                f"the compiled model takes {_count(len(self._names))}, {len(bound)} were given",
+                why=f"missing: {', '.join(missing)}",
+                hint=f"{taken}, optional ones too",
+            )
+        return bound
+
+    def _check(self, bound: Mapping[str, Any]) -> None:
+        positional, keyword = _children(self._structure)
+        specs = [*_children(positional), *_children(keyword)]
+        leaves = [
+            leaf for name, spec in zip(self._names, specs, strict=True) for leaf in _leaves(bound[name], spec, name)
+        ]
+        symbols: dict[str, int] = {}
+        for (place, value), expected in zip(leaves, self._expected, strict=True):
+            if isinstance(expected, TensorInput):
+                _check_tensor(place, value, expected, symbols)
+            elif isinstance(expected, FixedValue):
+                _check_value(place, value, expected)
+        for (place, value), expected in zip(leaves, self._expected, strict=True):
+            if isinstance(expected, TensorInput):
+                _check_relations(place, value, expected, symbols)
+
+
+def guard_inputs(module: fx.GraphModule, graph: fx.GraphModule, ranges: ShapeRanges) -> None:
+    """Makes a module check what it is called with.
+
+    Args:
+        module: The module; it is called like `graph`.
+        graph: A lowered graph that is called like its model; its placeholders say what the inputs are.
+        ranges: Ranges of the symbolic dimensions.
+    """
+    info = getattr(graph.graph._codegen, "pytree_info", None)
+    if info is None:
+        return
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    expected = [_expected(node.meta.get("val"), ranges) for node in placeholders]
+    module.register_forward_pre_hook(InputGuard(info.orig_args, info.in_spec, expected), with_kwargs=True)
+
+
+def _expected(value: Any, ranges: ShapeRanges) -> Expected:
+    if isinstance(value, torch.Tensor):
+        return TensorInput(value.dtype, tuple(_dimension(extent, ranges) for extent in value.shape))
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return FreeValue()
+    return FixedValue(value)
+
+
+def _dimension(extent: int | torch.SymInt, ranges: ShapeRanges) -> Dimension:
+    low, _, high = ranges.bounds(extent)
+    return Dimension(extent_of(extent), low, high)
+
+
+def _check_tensor(place: str, value: Any, expected: TensorInput, symbols: dict[str, int]) -> None:
+    """Checks type, rank and extents by themselves; notes what the symbols are."""
+    if not isinstance(value, torch.Tensor):
+        raise InputError(
+            f"input {place} is a {type(value).__name__}, not a tensor",
+            hint=f"give a tensor: {expected}",
+        )
+    if value.dtype is not expected.dtype:
+        raise InputError(
+            f"input {place} has type {dtype_name(value.dtype)}, the model was compiled for "
+            f"{dtype_name(expected.dtype)}",
+            hint=f"cast it with .to({expected.dtype}), or compile the model for that type",
+        )
+    if value.dim() != len(expected.shape):
+        raise InputError(
+            f"input {place} has rank {value.dim()}, the model was compiled for rank {len(expected.shape)}",
+            why=f"its shape is {tuple(value.shape)}",
+            hint=f"give {expected}",
+        )
+    for axis, (extent, dimension) in enumerate(zip(value.shape, expected.shape, strict=True)):
+        if extent < dimension.low or (extent > dimension.high and dimension.high < UNBOUNDED):
+            raise InputError(
+                f"dimension {axis} of input {place} is {extent}, the model was compiled for {dimension}",
+                why=f"its shape is {tuple(value.shape)}",
+                hint="compile the model with an Input whose range has that size, or give another tensor",
+            )
+        if isinstance(dimension.extent, str):
+            symbols.setdefault(dimension.extent, extent)
+
+
+def _check_relations(place: str, value: torch.Tensor, expected: TensorInput, symbols: Mapping[str, int]) -> None:
+    """Checks extents that must equal, or follow from, those of other inputs."""
+    for axis, (extent, dimension) in enumerate(zip(value.shape, expected.shape, strict=True)):
+        try:
+            wanted = extent if dimension.extent is None else evaluate_extent(dimension.extent, symbols)
+        except KeyError:  # a symbol that no dimension of an input is by itself
+            continue
+        if wanted != extent:
+            raise InputError(
+                f"dimension {axis} of input {place} is {extent}, and must be {wanted}",
+                why="the model ties it to a dimension of another input",
+                hint="give inputs whose sizes agree, as they did when the model was captured",
+            )
+
+
+def _check_value(place: str, value: Any, expected: FixedValue) -> None:
+    known = expected.value
+    if type(value) is type(known) and (value == known or (value != value and known != known)):
+        return
+    raise InputError(
+        f"input {place} is {value!r:.60}, the model was compiled for {expected}",
+        why="capturing the model has fixed the values of inputs that are not tensors",
+        hint="give that value, compile once for each value, or make it a tensor",
+    )
+
+
+def _leaves(value: Any, spec: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yields (place, value) of the leaves, in the order of the captured program."""
+    if spec.is_leaf():
+        yield place, value
+        return
+    children = _children(spec)
+    if spec.type in (tuple, list):
+        if not isinstance(value, (tuple, list)) or len(value) != len(children):
+            raise _misfit(place, value, f"a {spec.type.__name__} of {len(children)}")
+        for index, child in enumerate(children):
+            yield from _leaves(value[index], child, f"{place}[{index}]")
+    elif spec.type is dict:
+        names = list(spec.context)
+        if not isinstance(value, Mapping) or set(value) != set(names):
+            raise _misfit(place, value, f"a dict of {', '.join(map(repr, names))}")
+        for name, child in zip(names, children, strict=True):
+            yield from _leaves(value[name], child, f"{place}[{name!r}]")
+    else:
+        leaves, found = pytree.tree_flatten(value)
+        if found != spec:
+            raise _misfit(place, value, f"a {spec.type.__name__} like the one that it was captured with")
+        yield from ((f"{place}, leaf {index},", leaf) for index, leaf in enumerate(leaves))
+
+
+def _misfit(place: str, value: Any, wanted: str) -> InputError:
+    given = f"a {type(value).__name__}"
+    if isinstance(value, Mapping):
+        given += f" of {', '.join(map(repr, value))}"
+    elif isinstance(value, (tuple, list)):
+        given += f" of {len(value)}"
+    return InputError(
+        f"input {place} is {given}, the model was compiled for {wanted}",
+        hint="nest the inputs as they were when the model was captured",
+    )
+
+
+def _children(spec: Any) -> list[Any]:
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)  # renamed after PyTorch 2.11
+
+
+def _count(number: int) -> str:
+    return "1 input" if number == 1 else f"{number} inputs"
