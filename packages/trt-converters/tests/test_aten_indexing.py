@@ -163,3 +163,10 @@ def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:
             rtol=1e-4 if dtype.is_floating_point else None,
             atol=1e-4 if dtype.is_floating_point else None,
         )
+
+
+@pytest.mark.parametrize("reduction", ["sum", "amax", "amin"])
+def test_nan_and_infinity_stay_where_they_are_written(reduction: str) -> None:
+    source = tensor([1.0, float("nan"), 2.0, float("inf")])
+    check_conversion(aten.scatter_reduce.two, (torch.zeros(4), 0, tensor([0, 1, 1, 2]), source, reduction))
+    check_conversion(aten.index_add.default, (torch.zeros(4), 0, tensor([0, 1, 1, 2]), source))

@@ -122,3 +122,10 @@ def test_unpooling_puts_values_back() -> None:
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:
     for sample in samples_from_opinfo(name, dtype, 2):
         check_conversion(sample.op, sample.args, sample.kwargs, expect_supported=None, atol=1e-5)
+
+
+def test_nan_is_the_maximum_of_its_windows() -> None:
+    value = randn(1, 2, 9)
+    value[0, 0, 3] = float("nan")
+    check_conversion(aten.max_pool1d.default, (value, [3], [1], [0], [2]))
+    check_conversion(aten.adaptive_max_pool1d.default, (value, [4]))

@@ -24,6 +24,7 @@ from trt_converters.layers import (
     reshape,
     unsqueeze,
 )
+from trt_converters.layers.extremum import extremum
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict
@@ -157,5 +158,5 @@ def aten_adaptive_max_pool2d(ctx: ConversionContext, self: Operand, output_size:
         scale = combine(ctx, "mul", [scale, extent])
     axes = [first + 2 * axis + 1 for axis in range(spatial)]
     if not ctx.call.uses(1):
-        return reduce(ctx, "MAX", windows, axes, False), None
+        return extremum(ctx, windows, axes, False, True), None
     return first_maximum(ctx, windows, positions, axes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trt_converters.aten.linear import matrix_multiply
+from trt_converters.aten.segments import sum_members
 from trt_converters.call import Call
 from trt_converters.checks import dtypes, only_results, rank
 from trt_converters.context import ConversionContext, Operand, dtype_of
@@ -23,6 +23,7 @@ from trt_converters.layers import (
     slice_axis,
     unsqueeze,
 )
+from trt_converters.layers.extremum import extremum
 from trt_converters.layers.pointwise import logical_not
 from trt_converters.layers.sizes import shape_vector
 from trt_converters.registry import converter
@@ -74,13 +75,12 @@ def embed_bags(
     rows = cast(ctx, gather(ctx, weight, indices, 0), torch.float32)
     if mode == MAX:
         return cast(ctx, _largest(ctx, members, rows), dtype)
-    shares = cast(ctx, members, torch.float32)
-    counts = reduce(ctx, "SUM", shares, (1,), True)
     if per_sample_weights is not None:
         factors = cast(ctx, per_sample_weights, torch.float32)
-        shares = binary(ctx, "PROD", shares, unsqueeze(ctx, factors, (0,)))
-    total = matrix_multiply(ctx, shares, rows)
+        rows = binary(ctx, "PROD", rows, unsqueeze(ctx, factors, (1,)))
+    total = sum_members(ctx, members, rows)
     if mode == MEAN:
+        counts = reduce(ctx, "SUM", cast(ctx, members, torch.float32), (1,), True)
         total = binary(ctx, "DIV", total, binary(ctx, "MAX", counts, torch.ones(())), "mean")
     return cast(ctx, total, dtype)
 
@@ -109,7 +109,7 @@ def _largest(ctx: ConversionContext, members: Any, rows: Any) -> Any:
     """Returns the maximum over each bag, zero for empty ones."""
     inside = unsqueeze(ctx, members, (2,))
     lowest = torch.tensor(float("-inf"))
-    largest = reduce(ctx, "MAX", select(ctx, inside, unsqueeze(ctx, rows, (0,)), lowest), (1,), False)
+    largest = extremum(ctx, select(ctx, inside, unsqueeze(ctx, rows, (0,)), lowest), (1,), False, True)
     counts = reduce(ctx, "SUM", cast(ctx, members, torch.int32), (1,), True)
     filled = binary(ctx, "GREATER", counts, torch.zeros((), dtype=torch.int32))
     return select(ctx, filled, largest, torch.zeros(()))

@@ -26,6 +26,7 @@ from trt_converters.layers import (
     take_windows,
     unary,
 )
+from trt_converters.layers.extremum import extremum
 from trt_converters.layers.gathering import linear_range
 from trt_converters.layers.spatial import SpatialForm, per_axis
 from trt_converters.registry import converter
@@ -171,7 +172,7 @@ def first_maximum(ctx: ConversionContext, windows: Any, positions: Any, axes: Se
         positions: int64, broadcast to the windows.
         axes: Axes of the windows' elements.
     """
-    largest = reduce(ctx, "MAX", windows, axes, True)
+    largest = extremum(ctx, windows, axes, True, True)
     found = binary(ctx, "EQUAL", windows, largest)
     if dtype_of(windows).is_floating_point:  # NaN is its own maximum
         found = binary(ctx, "OR", found, unary(ctx, "ISNAN", windows))
@@ -199,7 +200,7 @@ def _max_pool(
     rank = rank_of(windows)
     axes = range(rank - spatial, rank)
     if not with_indices:
-        return reduce(ctx, "MAX", windows, axes, False), None
+        return extremum(ctx, windows, axes, False, True), None
     return first_maximum(ctx, windows, positions, axes)
 
 

@@ -6,13 +6,14 @@ reduced. The work grows with targets times indices, so calls beyond a limit run 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
 
 from trt_converters.aten.linear import matrix_multiply
 from trt_converters.call import Call
-from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis, rank_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis, rank_of, shape_of
 from trt_converters.layers import (
     binary,
     cast,
@@ -29,6 +30,8 @@ from trt_converters.layers import (
     squeeze,
     unsqueeze,
 )
+from trt_converters.layers.elementary import maximum, minimum
+from trt_converters.layers.extremum import extremum
 from trt_converters.layers.gathering import one_hot_matrix
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
@@ -38,6 +41,9 @@ from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 aten = torch.ops.aten
 LIMIT: Final = 1 << 26
 """Most comparisons of a target with an index that one call may need."""
+
+SELECTION_LIMIT: Final = 1 << 22
+"""Most elements of rows that are selected one by one to be summed."""
 
 OPERATIONS: Final = {
     "sum": "SUM",
@@ -115,9 +121,9 @@ def segment_reduce(
     operation = OPERATIONS[reduction]
     neutral = torch.tensor(_identity(operation, work), dtype=work)
     chosen = select(ctx, hits, unsqueeze(ctx, source, (rank - 1,)), neutral)
-    found = reduce(ctx, operation, chosen, (rank,), False)
+    found = _reduced(ctx, operation, chosen, rank)
     if include_self:
-        found = binary(ctx, operation, found, target, "include")
+        found = _joined(ctx, operation, found, target)
     if reduction == "mean" or not include_self:
         counts = reduce(ctx, "SUM", cast(ctx, hits, torch.int32), (rank,), False)
         if reduction == "mean":
@@ -126,6 +132,18 @@ def segment_reduce(
             touched = binary(ctx, "GREATER", counts, torch.zeros((), dtype=torch.int32))
             found = select(ctx, touched, found, target)
     return permute(ctx, cast(ctx, found, dtype), inverse)
+
+
+def _reduced(ctx: ConversionContext, operation: str, value: Operand, axis: int) -> Any:
+    if operation in ("MAX", "MIN"):
+        return extremum(ctx, value, (axis,), False, operation == "MAX")
+    return reduce(ctx, operation, value, (axis,), False)
+
+
+def _joined(ctx: ConversionContext, operation: str, left: Operand, right: Operand) -> Any:
+    if operation in ("MAX", "MIN"):
+        return maximum(ctx, left, right) if operation == "MAX" else minimum(ctx, left, right)
+    return binary(ctx, operation, left, right, "include")
 
 
 def _average(ctx: ConversionContext, total: Any, counts: Any, include_self: bool) -> Any:
@@ -157,21 +175,30 @@ def accumulate_rows(ctx: ConversionContext, table: Operand, index: Operand, rows
         rows: (n, width), of the table's type.
     """
     dtype = dtype_of(table)
-    targets = dimension(ctx, table, 0)
-    matches = one_hot_matrix(ctx, index, targets)
-    if dtype in FLOATS:
-        shares = cast(ctx, matches, torch.float32)
-        total = matrix_multiply(ctx, shares, cast(ctx, rows, torch.float32))
-        return cast(ctx, binary(ctx, "SUM", cast(ctx, table, torch.float32), total), dtype)
-    work = torch.int32 if dtype is torch.bool else dtype
-    chosen = select(
-        ctx,
-        unsqueeze(ctx, matches, (2,)),
-        unsqueeze(ctx, cast(ctx, rows, work), (0,)),
-        torch.zeros((), dtype=work),
-    )
-    total = reduce(ctx, "SUM", chosen, (1,), False)
+    work = torch.float32 if dtype in FLOATS else torch.int32 if dtype is torch.bool else dtype
+    matches = one_hot_matrix(ctx, index, dimension(ctx, table, 0))
+    total = sum_members(ctx, matches, cast(ctx, rows, work))
     return cast(ctx, binary(ctx, "SUM", cast(ctx, table, work), total), dtype)
+
+
+def sum_members(ctx: ConversionContext, members: Operand, rows: Operand) -> Any:
+    """Sums the rows that belong to each target.
+
+    Rows are selected one by one while there are few; many floats are multiplied with a matrix of zeros and ones
+    instead, which needs less memory and spreads infinities and NaN to every target.
+
+    Args:
+        ctx: The context.
+        members: (targets, n), bool.
+        rows: (n, width), float32, int32 or int64.
+    """
+    shape = (*shape_of(members), shape_of(rows)[1])
+    few = all(extent >= 0 for extent in shape) and math.prod(shape) <= SELECTION_LIMIT
+    dtype = dtype_of(rows)
+    if dtype.is_floating_point and not few:
+        return matrix_multiply(ctx, cast(ctx, members, dtype), rows)
+    chosen = select(ctx, unsqueeze(ctx, members, (2,)), unsqueeze(ctx, rows, (0,)), torch.zeros((), dtype=dtype))
+    return reduce(ctx, "SUM", chosen, (1,), False)
 
 
 def _along(
