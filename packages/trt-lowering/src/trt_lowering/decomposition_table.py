@@ -6,7 +6,7 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._ops import OpOverload
@@ -18,6 +18,13 @@ from trt_lowering.operator_traits import (
     is_random,
     is_size_query,
 )
+
+_UNFAITHFUL: Final = frozenset(
+    f"aten::{name}.{overload}"
+    for name in ("linspace", "logspace")
+    for overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+)
+"""Operators whose decomposition differs from them: integer results are truncated from other intermediate values."""
 
 Preserve = Callable[[OpOverload], bool]
 """Says whether an operator has a converter, and therefore stays whole."""
@@ -82,7 +89,7 @@ class DecompositionRules:
         return table  # type: ignore[return-value]
 
     def _decide(self, target: OpOverload) -> bool:
-        if is_size_query(target) or is_data_dependent(target):
+        if is_size_query(target) or is_data_dependent(target) or target.name() in _UNFAITHFUL:
             return True
         if is_kept_in_torch(target, self._settings):
             return True

@@ -166,3 +166,11 @@ def test_the_shape_environment_is_not_changed(preserve, settings):
     lower(program, settings, preserve=preserve)
     assert before == (len(environment.guards), dict(environment.replacements), str(program.graph))
     assert isinstance(value.shape[0], torch.SymInt)
+
+
+def test_operators_whose_decomposition_computes_something_else_stay_whole(captured, settings, operators):
+    function = lambda x: torch.linspace(x, -3, 50, dtype=torch.int64)  # noqa: E731
+    start = torch.tensor(4.3)
+    gm = captured(function, start)
+    decompose(gm, lambda target: False, settings)
+    assert torch.equal(gm(start), function(start))
