@@ -5,6 +5,7 @@ A check takes a `Call` and returns None, or the `Verdict` that refuses it. Check
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -141,6 +142,11 @@ def general_checks(call: Call, converter: Converter) -> Verdict | None:
         return Verdict.refuse(Reason.MUTATION, f"{converter.target} writes to its argument")
     if not converter.random and torch.Tag.nondeterministic_seeded in converter.target.tags:
         return Verdict.refuse(Reason.SIDE_EFFECT, f"{converter.target} draws random numbers")
+    for parameter in _tensor_parameters(converter.target):
+        if not isinstance(call[parameter], (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)):
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{parameter} is {_describe(call[parameter])}")
+    if not _is_tensors(call.result):
+        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(call.result)}")
     for value in call.arguments.values():
         if isinstance(value, (torch.SymFloat, torch.SymBool, complex)):
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes a {type(value).__name__}")
@@ -149,6 +155,22 @@ def general_checks(call: Call, converter: Converter) -> Verdict | None:
         if refusal is not None:
             return refusal
     return None
+
+
+@functools.cache
+def _tensor_parameters(target: Any) -> tuple[str, ...]:
+    """Parameters that must be given a tensor, or a number in place of a 0-d one."""
+    return tuple(item.name for item in target._schema.arguments if isinstance(item.type, torch.TensorType))
+
+
+def _is_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(item is None or isinstance(item, torch.Tensor) for item in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _describe(value: Any) -> str:
+    return "nothing that is known" if value is None else f"a {type(value).__name__}"
 
 
 def _check_tensor(tensor: torch.Tensor, converter: Converter) -> Verdict | None:

@@ -1,0 +1,139 @@
+"""The checks that converters are composed of: each refuses what it names, with its code, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from trt_converters import Call, Converter, ConverterRegistry, ConverterSupport, checks
+from trt_converters.registry import Check
+from trt_converters.testing import record_call
+from trt_core import CompilationSettings, Reason
+
+aten = torch.ops.aten
+SETTINGS = CompilationSettings()
+
+
+def _refusal(check: Check, op: Any, *args: Any, constants: tuple[int, ...] = (), **options: Any) -> Reason | None:
+    verdict = check(Call(record_call(op, args, constants=constants, **options).node, SETTINGS))
+    return None if verdict is None else verdict.reason
+
+
+X = torch.ones(2, 3)
+ROWS = {0: {0: (1, 2, 4)}}
+
+
+def test_dtypes() -> None:
+    check = checks.dtypes("self", [torch.float32])
+    assert _refusal(check, aten.abs.default, X) is None
+    assert _refusal(check, aten.abs.default, X.half()) is Reason.UNSUPPORTED_DTYPE
+    verdict = check(Call(record_call(aten.abs.default, (X.int(),)).node, SETTINGS))
+    assert verdict is not None
+    assert verdict.message == "self is int32; the layer takes float32"
+
+
+def test_constant() -> None:
+    check = checks.constant("other")
+    assert _refusal(check, aten.mul.Tensor, X, X, constants=(1,)) is None
+    assert _refusal(check, aten.mul.Tensor, X, X) is Reason.NOT_CONSTANT
+
+
+def test_static_shape() -> None:
+    check = checks.static_shape("self")
+    assert _refusal(check, aten.abs.default, X) is None
+    assert _refusal(check, aten.abs.default, X, dynamic=ROWS) is Reason.DYNAMIC_SHAPE
+
+
+@pytest.mark.parametrize("axis", [1, -1, "dim"])
+def test_static_axis(axis: Any) -> None:
+    check = checks.static_axis("self", axis)
+    assert _refusal(check, aten.softmax.int, X, 1, dynamic=ROWS) is None
+    assert _refusal(check, aten.softmax.int, X, 1, dynamic={0: {1: (1, 3, 4)}}) is Reason.DYNAMIC_SHAPE
+
+
+def test_static_axis_of_a_number() -> None:
+    assert _refusal(checks.static_axis("self", 0), aten.abs.default, torch.tensor(1.0)) is None
+
+
+def test_rank() -> None:
+    check = checks.rank("self", 2, 3)
+    assert _refusal(check, aten.abs.default, X) is None
+    assert _refusal(check, aten.abs.default, X[0]) is Reason.UNSUPPORTED_RANK
+    assert _refusal(check, aten.abs.default, X[None, None]) is Reason.UNSUPPORTED_RANK
+
+
+def test_argument() -> None:
+    check = checks.argument("approximate", lambda value: value == "none", "only the exact form")
+    assert _refusal(check, aten.gelu.default, X) is None
+    verdict = check(Call(record_call(aten.gelu.default, (X,), {"approximate": "tanh"}).node, SETTINGS))
+    assert verdict is not None
+    assert (verdict.reason, verdict.message) == (
+        Reason.UNSUPPORTED_ARGUMENT,
+        "approximate='tanh': only the exact form",
+    )
+
+
+def test_absent() -> None:
+    check = checks.absent("min")
+    assert _refusal(check, aten.clamp.default, X, None, 1.0) is None
+    assert _refusal(check, aten.clamp.default, X, 0.0) is Reason.UNSUPPORTED_ARGUMENT
+
+
+def test_only_results() -> None:
+    check = checks.only_results(0)
+    assert _refusal(check, aten.topk.default, X, 1, results=(0,)) is None
+    assert _refusal(check, aten.topk.default, X, 1) is Reason.UNSUPPORTED_ARGUMENT
+
+
+def test_never() -> None:
+    assert _refusal(checks.never(Reason.TENSORRT_LIMIT, "why"), aten.abs.default, X) is Reason.TENSORRT_LIMIT
+
+
+def test_computable() -> None:
+    assert _refusal(checks.computable, aten.abs.default, X) is None
+    assert _refusal(checks.computable, aten.abs.default, X.to(torch.int8)) is Reason.UNSUPPORTED_DTYPE
+
+
+def _general(op: Any, *args: Any, options: dict[str, Any] | None = None, **how: Any) -> Reason | None:
+    """The verdict where a converter takes everything that the general checks let through."""
+    registry = ConverterRegistry()
+    registry.register(Converter(op, lambda ctx, **arguments: None, **(options or {})))
+    return ConverterSupport(SETTINGS, registry).verdict(record_call(op, args, **how).node).reason
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "reason"),
+    [
+        (aten.abs.default, (X,), None),
+        (aten.abs.default, (torch.tensor(1.0),), None),
+        (aten.abs.default, (X.double(),), Reason.UNSUPPORTED_DTYPE),
+        (aten.abs.default, (X.to(torch.complex64),), Reason.UNSUPPORTED_DTYPE),
+        (aten.abs.default, (X.to(torch.int16),), Reason.UNSUPPORTED_DTYPE),
+        (aten.abs.default, (torch.ones([1] * 9),), Reason.UNSUPPORTED_RANK),
+        (aten.abs.default, (torch.ones([1] * 8),), None),
+        (aten.abs.default, (torch.ones(2, 0),), Reason.EMPTY_TENSOR),
+        (aten.abs_.default, (X,), Reason.MUTATION),
+        (aten.mul.Scalar, (X, 1j), Reason.UNSUPPORTED_VALUE),
+        (aten.bernoulli.default, (X,), Reason.SIDE_EFFECT),
+        (aten.abs.default, (X.to_sparse(),), Reason.UNSUPPORTED_VALUE),
+    ],
+)
+def test_every_converter_is_spared(op: Any, args: Any, reason: Reason | None) -> None:
+    assert _general(op, *args) is reason
+
+
+def test_random_converters_may_draw() -> None:
+    assert _general(aten.bernoulli.default, X, options={"random": True}) is None
+
+
+def test_converters_without_dynamic_shapes_are_spared_them() -> None:
+    assert _general(aten.abs.default, X, dynamic=ROWS) is None
+    assert _general(aten.abs.default, X, dynamic=ROWS, options={"dynamic": False}) is Reason.DYNAMIC_SHAPE
+
+
+def test_data_dependent_extents_need_a_converter_that_says_so() -> None:
+    mask = X > 0
+    assert _general(aten.nonzero.default, mask) is Reason.DATA_DEPENDENT_SHAPE
+    assert _general(aten.nonzero.default, mask, options={"data_dependent": True}) is None

@@ -1,0 +1,116 @@
+"""Converters of other distributions: found by entry point, loaded once, skipped when broken."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters, plugins
+from trt_converters.testing import check_conversion, record_call
+from trt_core import CompilationSettings
+
+aten = torch.ops.aten
+
+CONVERTER = '''
+import torch
+from trt_converters import converter
+from trt_converters.layers import unary
+
+def register():
+    @converter(torch.ops.aten.{operator}.default)
+    def aten_{operator}(ctx, self):
+        """{operator}(Tensor self) -> Tensor"""
+        return unary(ctx, "ABS", self)
+'''
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a distribution of one module and its entry point, and forgets which plugins were loaded."""
+    load_converters()
+    before, modules = DYNAMO_CONVERTERS.copy(), set(sys.modules)
+    monkeypatch.setattr(plugins, "_loaded", None)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(module: str, source: str, target: str = "") -> None:
+        (tmp_path / f"{module}.py").write_text(source, encoding="utf-8")
+        metadata = tmp_path / f"{module}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
+        entry = f"[{plugins.GROUP}]\n{module} = {target or module}\n"
+        (metadata / "entry_points.txt").write_text(entry, encoding="utf-8")
+
+    yield make
+    DYNAMO_CONVERTERS.restore(before)
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def _status(name: str) -> plugins.PluginStatus:
+    return next(status for status in plugins.load() if status.name == name)
+
+
+def test_a_function_is_called(install: Install) -> None:
+    install("of_a_function", CONVERTER.format(operator="abs"), "of_a_function:register")
+    assert _status("of_a_function").error == ""
+    assert DYNAMO_CONVERTERS[aten.abs.default].origin == "of_a_function"
+    check_conversion(aten.abs.default, (torch.tensor([-1.0, 2.0]),))
+
+
+def test_a_module_is_imported(install: Install) -> None:
+    install("of_a_module", CONVERTER.format(operator="abs") + "\nregister()\n")
+    assert _status("of_a_module").error == ""
+    assert DYNAMO_CONVERTERS[aten.abs.default].origin == "of_a_module"
+
+
+def test_plugins_are_loaded_once(install: Install) -> None:
+    install("counted", CONVERTER.format(operator="abs"), "counted:register")
+    count = len(DYNAMO_CONVERTERS.candidates(aten.abs.default))
+    assert plugins.load() == plugins.load()
+    assert len(DYNAMO_CONVERTERS.candidates(aten.abs.default)) == count + 1
+
+
+def test_the_support_check_names_the_override(install: Install) -> None:
+    install("named", CONVERTER.format(operator="abs"), "named:register")
+    support = ConverterSupport(CompilationSettings())
+    assert support.origin(record_call(aten.abs.default, (torch.ones(2),)).node) == "named"
+    assert support.origin(record_call(aten.neg.default, (torch.ones(2),)).node) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "complaint"),
+    [
+        ("raise RuntimeError('out of order')", "", "RuntimeError: out of order"),
+        ("import a_module_that_nobody_has", "", "ModuleNotFoundError"),
+        ("def register(): return 1 / 0", "{}:register", "ZeroDivisionError"),
+        ("value = 3", "{}:value", "TypeError"),
+        ("", "{}:missing", "AttributeError"),
+        ("def register(:", "", "SyntaxError"),
+    ],
+)
+def test_a_broken_plugin_is_reported_and_skipped(source: str, target: str, complaint: str, install: Install) -> None:
+    install("broken_plugin", source, target.format("broken_plugin"))
+    install("sound_plugin", CONVERTER.format(operator="abs"), "sound_plugin:register")
+    with pytest.warns(UserWarning, match=rf"converter plugin 'broken_plugin' \(.*\) was skipped: {complaint}"):
+        plugins.load()
+    assert complaint in _status("broken_plugin").error
+    assert _status("sound_plugin").error == ""
+    assert DYNAMO_CONVERTERS[aten.abs.default].origin == "sound_plugin"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plugins.load()  # what was said once is not said again
+
+
+def test_what_a_broken_plugin_had_registered_is_undone(install: Install) -> None:
+    install("half", CONVERTER.format(operator="abs") + "\nregister()\nraise ValueError('too late')\n")
+    before = DYNAMO_CONVERTERS.candidates(aten.abs.default)
+    with pytest.warns(UserWarning, match="too late"):
+        plugins.load()
+    assert DYNAMO_CONVERTERS.candidates(aten.abs.default) == before
