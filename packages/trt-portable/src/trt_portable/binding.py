@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Final
 
 import torch
 
 from trt_portable.engine_info import IOTensor, Shape
-from trt_portable.memory import wrap_address
+from trt_portable.memory import AddressWindow
 from trt_portable.values import HostValues, Value, as_tensor
 
 _CPU: Final = torch.device("cpu")
-_MAX_REMEMBERED: Final = 64
+_MOVED_BYTES: Final = 64 << 10  # above this, PyTorch's copies on several threads win
 
 
 class Binding:
@@ -21,19 +22,35 @@ class Binding:
     Attributes:
         tensor: What the engine knows of it.
         device: Where its memory lies: the host for shape tensors, else the engine's device.
+        is_cuda: Whether that is CUDA memory.
         shape: Extents of an input; None until a dynamic one is set.
         address: Bound memory, 0 when there is none.
     """
 
-    __slots__ = ("_engine_device", "_wrapped", "address", "device", "shape", "tensor")
+    __slots__ = (
+        "_engine_device",
+        "_value",
+        "_value_address",
+        "_value_shape",
+        "_window",
+        "address",
+        "device",
+        "is_cuda",
+        "shape",
+        "tensor",
+    )
 
     def __init__(self, tensor: IOTensor, device: torch.device) -> None:
         self.tensor = tensor
         self.device = _CPU if tensor.is_host else device
+        self.is_cuda = self.device.type == "cuda"
         self.shape: Shape | None = None
         self.address = 0
         self._engine_device = device
-        self._wrapped: dict[tuple[int, Shape], torch.Tensor] = {}
+        self._window = AddressWindow(tensor.torch_dtype, self.device)
+        self._value: torch.Tensor | None = None
+        self._value_address = 0
+        self._value_shape: Shape | None = None
 
     def input_value(self) -> Value:
         """The bound memory of an input in its present shape; its extents alone when nothing is bound."""
@@ -51,6 +68,11 @@ class Binding:
     def write(self, value: Value) -> None:
         """Copies an output to the bound memory."""
         tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
+        if not self.is_cuda and tensor.is_cpu and tensor.is_contiguous():
+            size = tensor.nbytes
+            if 0 < size <= _MOVED_BYTES:
+                ctypes.memmove(self.address, tensor.data_ptr(), size)
+                return
         self._wrap(tensor.shape).copy_(tensor, non_blocking=True)
 
     def shares_memory_with(self, tensor: torch.Tensor) -> bool:
@@ -58,15 +80,12 @@ class Binding:
         return bool(self.address) and tensor.untyped_storage().data_ptr() == self.address
 
     def _wrap(self, shape: Shape) -> torch.Tensor:
-        """The bound memory as a tensor of the given extents, remembered for the next call."""
-        key = (self.address, shape)
-        tensor = self._wrapped.get(key)
-        if tensor is None:
-            if len(self._wrapped) >= _MAX_REMEMBERED:
-                self._wrapped.clear()
-            tensor = wrap_address(self.address, shape, self.tensor.torch_dtype, self.device)
-            self._wrapped[key] = tensor
-        return tensor
+        """The bound memory as a tensor of the given extents; the last one is remembered."""
+        value = self._value
+        if value is None or self._value_address != self.address or self._value_shape != shape:
+            value = self._value = self._window.at(self.address, shape)
+            self._value_address, self._value_shape = self.address, shape
+        return value
 
 
 def dense_bytes(shape: Shape, dtype: torch.dtype) -> int:

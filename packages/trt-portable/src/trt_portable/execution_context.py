@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
 from trt_portable.allocators import IOutputAllocator, notify_shape, request_output
 from trt_portable.binding import Binding, dense_bytes
-from trt_portable.context_settings import ContextSettings
+from trt_portable.context_shapes import ContextShapes
 from trt_portable.device import external_stream, record_event
 from trt_portable.dims import Dims
-from trt_portable.engine_info import Shape
 from trt_portable.enums import ErrorCodeTRT, ExecutionContextAllocationStrategy
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
 from trt_portable.observers import LayerTimer, RunObserver
-from trt_portable.program import LayerFailure
-from trt_portable.shape_report import ShapeReport
-from trt_portable.values import HostValues, Value, as_tensor
+from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.engine import ICudaEngine
     from trt_portable.runtime_config import IRuntimeConfig
 
-MAX_RANK: Final = Dims.MAX_DIMS
 
-
-class IExecutionContext(ContextSettings):
+class IExecutionContext(ContextShapes):
     """Runs an engine; made by `ICudaEngine.create_execution_context`. One thread at a time.
 
     Any number of contexts may use the same engine, and the same profile, at once.
@@ -46,206 +41,20 @@ class IExecutionContext(ContextSettings):
         self._config = config
         self._device = engine._device
         self._is_cuda = engine._device.type == "cuda"
-        self._bindings = [Binding(tensor, engine._device) for tensor in engine._info.io]
-        self._by_name = {binding.tensor.name: binding for binding in self._bindings}
-        self._inputs = [binding for binding in self._bindings if binding.tensor.is_input]
-        self._outputs = [binding for binding in self._bindings if not binding.tensor.is_input]
+        self._program = engine._program
+        self._host_inputs = tuple(engine._host_inputs)
+        self._aliases = [
+            (binding, self._by_name[binding.tensor.aliased_input])
+            for binding in self._outputs
+            if binding.tensor.aliased_input is not None
+        ]
         self._allocators: dict[str, IOutputAllocator] = {}
-        self._profile = 0
-        self._values: list[Value] | None = None  # inputs as the program takes them, while valid
         self._in_place: list[Binding] = []  # inputs whose memory an output overwrites
-        self._reset_shapes()
+        self._inference = torch.inference_mode()
 
     def get_runtime_config(self) -> IRuntimeConfig:
         """The configuration that the context was created with."""
         return self._config
-
-    # Profiles and shapes ---------------------------------------------------------------------------
-
-    @property
-    def active_optimization_profile(self) -> int:
-        """Index of the profile in use."""
-        return self._profile
-
-    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
-        """Switches to another profile; input shapes must be set again.
-
-        Raises:
-            RuntimeError: There is no such profile.
-        """
-        index = int(profile_index)
-        count = len(self._engine._info.profiles)
-        if not 0 <= index < count:
-            message = f"profile {index} does not exist: the engine has {count}"
-            self._reporter.error("set_optimization_profile_async", message)
-            raise RuntimeError(message)
-        self._profile = index
-        self._reset_shapes()
-        return True
-
-    def _reset_shapes(self) -> None:
-        """Forgets the shapes of inputs that the profile does not determine."""
-        shapes = self._engine._info.profiles[self._profile].shapes
-        for binding in self._inputs:
-            tensor = binding.tensor
-            allowed = shapes.get(tensor.name)
-            if not tensor.is_dynamic:
-                binding.shape = tensor.shape
-            elif allowed is not None and allowed.min == allowed.max:
-                binding.shape = allowed.min
-            else:
-                binding.shape = None
-        self._values = None
-
-    def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
-        """Sets the extents of an input.
-
-        Returns:
-            False, with a report, for an unknown name, an output, or extents that the network or the
-            profile does not allow.
-
-        Raises:
-            RuntimeError: More than 8 extents.
-        """
-        binding = self._by_name.get(name)
-        extents = tuple(shape)
-        if binding is not None and binding.shape == extents:
-            return True
-        if len(extents) > MAX_RANK:
-            raise RuntimeError(f"{name}: a shape has at most {MAX_RANK} extents, not {len(extents)}")
-        extents = tuple(int(extent) for extent in extents)
-        violation = self._shape_violation(binding, extents)
-        if violation is not None or binding is None:
-            self._reporter.error(f"set_input_shape({name!r}, {extents})", violation or "")
-            return False
-        binding.shape = extents
-        self._values = None
-        return True
-
-    def _shape_violation(self, binding: Binding | None, extents: Shape) -> str | None:
-        if binding is None:
-            return "the engine has no tensor of that name"
-        if not binding.tensor.is_input:
-            return "only inputs take a shape, and this is an output"
-        declared = binding.tensor.shape
-        if len(extents) != len(declared):
-            return f"rank {len(extents)} does not match the network's {declared}"
-        for axis, (extent, known) in enumerate(zip(extents, declared, strict=True)):
-            if known != -1 and extent != known:
-                return f"axis {axis} is {extent}, but the network fixes it to {known}"
-        allowed = self._engine._info.profiles[self._profile].shapes.get(binding.tensor.name)
-        violation = allowed.violation(extents) if allowed is not None else None
-        return None if violation is None else f"profile {self._profile}: {violation}"
-
-    @property
-    def all_binding_shapes_specified(self) -> bool:
-        """Whether every dynamic input has a shape."""
-        return all(binding.shape is not None for binding in self._inputs)
-
-    def infer_shapes(self) -> list[str]:
-        """Computes output shapes from input shapes and host inputs, and writes the host outputs.
-
-        Returns:
-            Names of inputs that lack a shape or, on the host, an address; empty when all is known.
-
-        Raises:
-            RuntimeError: The layers do not accept these shapes, or numbers leave the profile.
-        """
-        missing = self._insufficient_inputs()
-        if missing:
-            return missing
-        try:
-            report = self._shape_report()
-        except (Refusal, LayerFailure) as error:
-            self._reporter.error("infer_shapes", str(error))
-            raise RuntimeError(f"infer_shapes: {error}") from error
-        for binding, value in zip(self._outputs, report.outputs, strict=True):
-            if binding.tensor.is_host and binding.address and isinstance(value, HostValues):
-                numbers = torch.tensor(value.numbers(), dtype=value.dtype)
-                binding.write(numbers.reshape(value.shape))
-        return []
-
-    def _insufficient_inputs(self) -> list[str]:
-        return [
-            binding.tensor.name
-            for binding in self._inputs
-            if binding.shape is None or (binding.tensor.is_host and not binding.address)
-        ]
-
-    def _shape_report(self) -> ShapeReport:
-        """What the present inputs mean for the outputs; remembered by the engine.
-
-        Raises:
-            Refusal: Numbers of a host input leave the profile.
-            LayerFailure: A layer refused the shapes.
-        """
-        shapes = tuple(binding.shape or () for binding in self._inputs)
-        numbers = {index: tuple(self._read_host(self._inputs[index]).numbers()) for index in self._engine._host_inputs}
-        return self._engine._infer(shapes, numbers)
-
-    def _read_host(self, binding: Binding) -> HostValues:
-        """The numbers at a host input's address, checked against the profile.
-
-        Raises:
-            Refusal: A number leaves the profile.
-        """
-        values = binding.read_numbers()
-        allowed = self._engine._info.profiles[self._profile].values.get(binding.tensor.name)
-        if allowed is not None:
-            violation = allowed.violation([int(number) for number in values.numbers()])
-            if violation is not None:
-                raise Refusal(f"{binding.tensor.name!r}: profile {self._profile}: {violation}")
-        return values
-
-    def get_tensor_shape(self, name: str) -> Dims:
-        """Extents as far as they are known, -1 for the others; invalid dims for an unknown name."""
-        binding = self._by_name.get(name)
-        if binding is None:
-            self._reporter.error("get_tensor_shape", f"the engine has no tensor named {name!r}")
-            return Dims._invalid()
-        return Dims(self._known_shape(binding))
-
-    def _known_shape(self, binding: Binding) -> Shape:
-        tensor = binding.tensor
-        if tensor.is_input:
-            return tensor.shape if binding.shape is None else binding.shape
-        if not tensor.is_dynamic or self._insufficient_inputs():
-            return tensor.shape
-        try:
-            value = self._shape_report().outputs[self._outputs.index(binding)]
-        except (Refusal, LayerFailure) as error:
-            self._reporter.error(f"shape of {tensor.name!r}", str(error))
-            return tensor.shape
-        return tensor.shape if value is None else tuple(int(extent) for extent in value.shape)
-
-    def get_tensor_strides(self, name: str) -> Dims:
-        """Distance in elements between neighbours along each axis: dense and row-major."""
-        shape = self.get_tensor_shape(name)
-        if not shape._is_valid:
-            return shape
-        strides: list[int] = []
-        step = 1
-        for extent in reversed(tuple(shape)):
-            strides.append(step)
-            step = -1 if extent == -1 or step == -1 else step * max(extent, 1)
-        return Dims(strides[::-1])
-
-    def get_max_output_size(self, name: str) -> int:
-        """Upper bound, in bytes, of an output for the present shapes; -1 when there is none."""
-        binding = self._by_name.get(name)
-        if binding is None or binding.tensor.is_input:
-            self._reporter.error("get_max_output_size", f"the engine has no output named {name!r}")
-            return -1
-        shape: Shape | None = self._known_shape(binding)
-        if shape is not None and -1 in shape:
-            shape = None
-            if not self._insufficient_inputs():
-                shape = self._shape_report().bounds[self._outputs.index(binding)]
-        return -1 if shape is None else dense_bytes(shape, binding.tensor.torch_dtype)
-
-    def update_device_memory_size_for_shapes(self) -> int:
-        """Bytes of intermediate values for the present shapes; 0 when inputs are not specified."""
-        return 0 if self._insufficient_inputs() else self._shape_report().peak_bytes
 
     # Addresses -------------------------------------------------------------------------------------
 
@@ -264,12 +73,14 @@ class IExecutionContext(ContextSettings):
         address = int(memory)
         if address == binding.address:
             return True
-        if not is_aligned(address, binding.device):
+        if binding.is_cuda and address % CUDA_ALIGNMENT:
             self._reporter.error(
                 f"set_tensor_address({name!r})",
                 f"address {address:#x} is not aligned to {CUDA_ALIGNMENT} bytes",
             )
             return False
+        if not (address and binding.address):
+            self._is_checked = False
         binding.address = address
         self._values = None
         return True
@@ -292,7 +103,7 @@ class IExecutionContext(ContextSettings):
             raise TypeError(f"output_allocator must be IOutputAllocator, not {kind}")
         else:
             self._allocators[name] = output_allocator
-        self._values = None
+        self._forget()
         return True
 
     def get_output_allocator(self, name: str) -> IOutputAllocator | None:
@@ -311,13 +122,18 @@ class IExecutionContext(ContextSettings):
             False, with a report, when shapes or addresses are missing or a layer fails.
         """
         try:
-            values = self._values if self._values is not None else self._prepare()
-            if self._engine._host_inputs:
+            values = self._values
+            if values is None:
+                values = self._prepare()
+            if self._host_inputs:
                 values = self._with_host_values(values)
             if self._is_cuda:
                 self._run_on(int(stream_handle), values)
-            else:
+            elif torch.is_inference_mode_enabled():
                 self._run(values, stream_handle)
+            else:
+                with self._inference:
+                    self._run(values, stream_handle)
         except Refusal as refusal:
             self._reporter.refuse("execute_async_v3", refusal)
             return False
@@ -344,10 +160,30 @@ class IExecutionContext(ContextSettings):
         return done
 
     def _prepare(self) -> list[Value]:
-        """Checks what execution needs, in the documented order, and wraps the inputs.
+        """Checks what execution needs and has changed, and wraps the inputs.
 
         Raises:
             Refusal: A shape, an address or weights are missing.
+        """
+        if not self._is_checked:
+            self._check()
+            self._is_checked = True
+        for binding, source in self._aliases:
+            if binding.address != source.address:
+                raise Refusal(
+                    f"output {binding.tensor.name!r} updates input {source.tensor.name!r} in place, so both must be "
+                    "bound to the same address"
+                )
+        written = {binding.address for binding in self._outputs}
+        self._in_place = [binding for binding in self._inputs if binding.address in written]
+        self._values = [binding.input_value() for binding in self._inputs]
+        return self._values
+
+    def _check(self) -> None:
+        """Checks shapes, addresses and weights, in the documented order.
+
+        Raises:
+            Refusal: One of them is missing.
         """
         for binding in self._inputs:
             if binding.shape is None:
@@ -365,26 +201,16 @@ class IExecutionContext(ContextSettings):
                 f"{missing} weights of this stripped engine are missing: refit it first",
                 ErrorCodeTRT.INVALID_STATE,
             )
-        written = {binding.address for binding in self._outputs if binding.address}
-        self._in_place = [binding for binding in self._inputs if binding.address in written]
-        self._values = [binding.input_value() for binding in self._inputs]
-        return self._values
 
     def _check_address(self, binding: Binding) -> None:
         tensor = binding.tensor
-        if not binding.address:
-            optional = (
-                tensor.name in self._engine._shape_only_inputs if tensor.is_input else tensor.name in self._allocators
-            )
-            if not optional:
-                raise Refusal(
-                    f"{tensor.name!r} has no address: call set_tensor_address first",
-                    ErrorCodeTRT.INVALID_STATE,
-                )
-        source = tensor.aliased_input
-        if source is not None and binding.address != self._by_name[source].address:
+        if binding.address:
+            return
+        optional = self._engine._shape_only_inputs if tensor.is_input else self._allocators
+        if tensor.name not in optional:
             raise Refusal(
-                f"output {tensor.name!r} updates input {source!r} in place, so both must be bound to the same address"
+                f"{tensor.name!r} has no address: call set_tensor_address first",
+                ErrorCodeTRT.INVALID_STATE,
             )
 
     def _check_dimension_names(self) -> None:
@@ -401,39 +227,40 @@ class IExecutionContext(ContextSettings):
     def _with_host_values(self, values: list[Value]) -> list[Value]:
         """Replaces host inputs by the numbers that are at their addresses now."""
         values = list(values)
-        for index in self._engine._host_inputs:
+        for index in self._host_inputs:
             values[index] = self._read_host(self._inputs[index])
         return values
 
     def _run_on(self, handle: int, values: list[Value]) -> None:
         """Runs on a CUDA stream; entering it costs more than asking whether it is current anyway."""
-        if torch.cuda.current_stream(self._device).cuda_stream == handle:
-            self._run(values, handle)
-        else:
-            with torch.cuda.stream(external_stream(handle, self._device)):
+        with self._inference:
+            if torch.cuda.current_stream(self._device).cuda_stream == handle:
                 self._run(values, handle)
+            else:
+                with torch.cuda.stream(external_stream(handle, self._device)):
+                    self._run(values, handle)
         if self._input_consumed_event:
             record_event(self._input_consumed_event, handle)
         if self.debug_sync:
             external_stream(handle, self._device).synchronize()
 
     def _run(self, values: list[Value], stream: int) -> None:
-        with torch.inference_mode():
-            if self._profiler is None and not self._debug.is_active:
-                results = self._engine._program.run(values)
-            else:
-                results = self._run_observed(values, stream)
-            if self._in_place:
-                results = [self._without_views(as_tensor(value)) for value in results]
-            for binding, value in zip(self._outputs, results):  # noqa: B905
-                if self._allocators and binding.tensor.name in self._allocators:
-                    self._allocate(binding, value, stream)
-                binding.write(value)
+        """Computes the outputs and puts them where they belong, in inference mode."""
+        if self._profiler is None and not self._debug.is_active:
+            results = self._program.run(values)
+        else:
+            results = self._run_observed(values, stream)
+        if self._in_place:
+            results = [self._without_views(as_tensor(value)) for value in results]
+        for binding, value in zip(self._outputs, results):  # noqa: B905
+            if self._allocators and binding.tensor.name in self._allocators:
+                self._allocate(binding, value, stream)
+            binding.write(value)
 
     def _run_observed(self, values: list[Value], stream: int) -> list[Value]:
         timer = None if self._profiler is None else LayerTimer(self._device)
         debug = self._debug if self._debug.is_active else None
-        results = self._engine._program.run_observed(values, RunObserver(timer, debug, stream))
+        results = self._program.run_observed(values, RunObserver(timer, debug, stream))
         if timer is not None:
             self._layer_times = timer.milliseconds()
             if self.enqueue_emits_profile:

@@ -1,17 +1,17 @@
 """Raw addresses as tensors: no copy, about two microseconds, CPU and CUDA alike.
 
 A DLPack capsule is the public door through which PyTorch adopts foreign memory. The descriptor behind
-the capsule has no deleter and PyTorch copies what it needs from it, so one descriptor per process is
-refilled for every address. Memory stays the caller's: it must outlive the tensor.
+the capsule has no deleter and PyTorch copies extents and address out of it, so a descriptor can be
+refilled for the next address. Memory stays the caller's: it must outlive the tensor.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import threading
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -61,18 +61,76 @@ _ELEMENT_TYPES: Final[dict[torch.dtype, tuple[int, int]]] = {
 }
 _BYTE: Final = (_UINT, 8)
 
-_lock = threading.Lock()
-_descriptor = _ManagedTensor()
-_extents = (ctypes.c_int64 * MAX_RANK)()
-_descriptor.tensor.shape = ctypes.addressof(_extents)
-_descriptor.tensor.dtype.lanes = 1
-_tensor = _descriptor.tensor
-_element_type = _tensor.dtype
-_device = _tensor.device
-_descriptor_address: Final = ctypes.addressof(_descriptor)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_Descriptor: TypeAlias = tuple[_ManagedTensor, Any]
+
+
+def _new_descriptor() -> _Descriptor:
+    managed, extents = _ManagedTensor(), (ctypes.c_int64 * MAX_RANK)()
+    managed.tensor.shape = ctypes.addressof(extents)
+    managed.tensor.dtype.lanes = 1
+    return managed, extents
+
+
+# A tensor reads its descriptor once more when it dies, so descriptors are reused and never freed.
+_idle: Final[deque[_Descriptor]] = deque()
+
+
+class AddressWindow:
+    """Presents memory of one type on one device as dense row-major tensors; for one thread at a time.
+
+    Args:
+        dtype: Any dtype of one byte or more per element.
+        device: ``cpu`` or ``cuda:n``; must be where the addresses lie.
+    """
+
+    __slots__ = ("_address", "_descriptor", "_dtype", "_elements", "_extents", "_is_native", "_shape", "_tensor")
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        try:
+            self._descriptor = _idle.pop()
+        except IndexError:
+            self._descriptor = _new_descriptor()
+        managed, self._extents = self._descriptor
+        self._address = ctypes.addressof(managed)
+        self._tensor = managed.tensor
+        self._tensor.device.kind = _DEVICE_KINDS[device.type]
+        self._tensor.device.index = device.index or 0
+        self._is_native = dtype in _ELEMENT_TYPES
+        self._tensor.dtype.code, self._tensor.dtype.bits = _ELEMENT_TYPES.get(dtype, _BYTE)
+        self._dtype = dtype
+        self._shape: Sequence[int] = ()
+        self._elements = 1
+        self._tensor.rank = 0
+
+    def __del__(self, idle: deque[_Descriptor] = _idle) -> None:
+        idle.append(self._descriptor)
+
+    def at(self, address: int, shape: Sequence[int]) -> torch.Tensor:
+        """The memory at an address, without copying it or taking ownership.
+
+        Args:
+            address: First byte; may be 0 when the tensor is empty.
+            shape: At most 8 extents.
+
+        Raises:
+            ValueError: More than 8 extents, or a null address for a tensor that has elements.
+        """
+        if shape != self._shape:
+            rank = len(shape)
+            if rank > MAX_RANK:
+                raise ValueError(f"a tensor has at most {MAX_RANK} dimensions, not {rank}")
+            self._extents[:rank] = list(shape)
+            self._tensor.rank = rank
+            self._shape = shape
+            self._elements = math.prod(shape)
+        if not address and self._elements:
+            raise ValueError(f"null address for a tensor of shape {tuple(shape)}")
+        self._tensor.data = address
+        tensor: torch.Tensor = from_dlpack(_new_capsule(self._address, b"dltensor", None))
+        return tensor if self._is_native else tensor.view(self._dtype)
 
 
 def wrap_address(address: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -87,23 +145,7 @@ def wrap_address(address: int, shape: Sequence[int], dtype: torch.dtype, device:
     Raises:
         ValueError: More than 8 extents, or a null address for a tensor that has elements.
     """
-    rank = len(shape)
-    if rank > MAX_RANK:
-        raise ValueError(f"a tensor has at most {MAX_RANK} dimensions, not {rank}")
-    extents: list[Any] = list(shape)
-    if not address and math.prod(extents):
-        raise ValueError(f"null address for a tensor of shape {tuple(shape)}")
-    code, bits = _ELEMENT_TYPES.get(dtype, _BYTE)
-    with _lock:
-        _extents[:rank] = extents
-        _tensor.data = address
-        _tensor.rank = rank
-        _device.kind = _DEVICE_KINDS[device.type]
-        _device.index = device.index or 0
-        _element_type.code = code
-        _element_type.bits = bits
-        tensor: torch.Tensor = from_dlpack(_new_capsule(_descriptor_address, b"dltensor", None))
-    return tensor if tensor.dtype is dtype else tensor.view(dtype)
+    return AddressWindow(dtype, device).at(address, shape)
 
 
 def is_aligned(address: int, device: torch.device) -> bool:
