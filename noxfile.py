@@ -114,6 +114,22 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def conformance(session: nox.Session) -> None:
+    """Run every sample of PyTorch's operator database through the pipeline, and write the table of operators anew."""
+    require_workspace(session)
+    arguments = session.posargs or [
+        *workers(),
+        "--conformance-report",
+        str(ROOT / "docs" / "data" / "conformance.json"),
+    ]
+    session.run(
+        sys.executable,
+        *("-m", "pytest", "tests/conformance", "-q", "-m", "conformance", *arguments),
+        env=TEST_ENVIRONMENT,
+    )
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Run the benchmarks of `tools/bench`; arguments after `--` choose which."""
     require_workspace(session)

@@ -1,0 +1,26 @@
+"""The first float32 sample of every second operator of PyTorch's database: what runs with every change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conformance_check import check_sample
+from conformance_exclusions import EXCLUSIONS
+from opinfo_samples import entries, samples_of, types_of
+
+SHARDS = 12
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_first_samples(shard: int) -> None:
+    failures = []
+    for name in sorted(entries())[::2][shard::SHARDS]:
+        if (name, torch.float32) in EXCLUSIONS:
+            continue
+        for dtype in types_of(name, (torch.float32,)):
+            for sample in samples_of(name, dtype, 1):
+                try:
+                    check_sample(name, sample)
+                except Exception as error:  # whatever it is, the sample failed
+                    failures.append(f"{name}: {type(error).__name__}: {error}")
+    assert not failures, "\n".join(failures)
