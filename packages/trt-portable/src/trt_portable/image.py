@@ -9,6 +9,7 @@ import torch
 
 from trt_portable.engine_info import EngineInfo, IOTensor
 from trt_portable.enums import LayerType
+from trt_portable.frozen import freeze
 from trt_portable.program import LayerCall
 from trt_portable.serialization import layers_from_json, leaf_layers
 from trt_portable.tactic import ProgramImage
@@ -34,6 +35,7 @@ def load_image(
     names = {tensor["id"]: tensor["name"] for tensor in structure["tensors"]}
     calls = []
     everything = tuple(leaf_layers(layers))
+    freeze(everything)
     for layer in everything:
         layer._device = device
     for layer, entry in zip(layers, structure["layers"], strict=True):

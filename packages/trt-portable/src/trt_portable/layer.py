@@ -54,6 +54,8 @@ class ILayer:
     _ALIASES: ClassVar[Mapping[int, int]] = {}
     """Outputs that share the memory of an input in an engine, by index."""
     _ATTRIBUTES: ClassVar[tuple[Attribute[Any], ...]] = ()
+    _IS_FROZEN: ClassVar[bool] = False
+    """Whether attributes can no longer change."""
 
     def __init__(self) -> None:
         raise TypeError(f"trt_portable.{type(self).__name__}: No constructor defined!")

@@ -12,6 +12,8 @@ class PybindEnum(Enum):
     equal only members of their own class.
     """
 
+    __hash__ = object.__hash__  # members are unique; hashing names costs a Python call per look-up
+
     def __int__(self) -> int:
         return int(self.value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,15 @@ from trt_portable.rules import require, require_rank, require_type
 from trt_portable.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 from trt_portable.weights import Weights, as_weights, optional_weights
+
+
+class _Geometry(NamedTuple):
+    """Paddings of each axis, the same as one number per axis where they are symmetric, and steps."""
+
+    paddings: tuple[Padding, ...]
+    same: tuple[int, ...] | None
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
 
 
 class _FilterLayer(ILayer):
@@ -114,15 +123,36 @@ class _FilterLayer(ILayer):
     def _kernel_shape(self, channels: int) -> tuple[int, ...]:
         raise NotImplementedError
 
+    _own: tuple[object, torch.Tensor, torch.Tensor | None] | None = None
+    """What was bound, and the kernel and bias that it gave."""
+    _fixed: _Geometry | None = None
+    """What does not depend on the input's extents in an engine."""
+
     def _operands(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        x, kernel, bias = (None if value is None else as_tensor(value) for value in (*inputs, None, None)[:3])
-        assert x is not None
-        if kernel is None:
-            channels: Any = x.shape[1]
-            kernel = self._parameter("KERNEL").reshape(self._kernel_shape(channels))
-        if bias is None and self._has_weights("BIAS"):
-            bias = self._parameter("BIAS")
-        return x, kernel, bias
+        if len(inputs) == 1:
+            assert inputs[0] is not None
+            x = as_tensor(inputs[0])
+            return x, *self._own_weights(x)
+        given, kernel, bias = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
+        assert given is not None
+        if kernel is None or bias is None:
+            own_kernel, own_bias = self._own_weights(given)
+            kernel = own_kernel if kernel is None else kernel
+            bias = own_bias if bias is None else bias
+        return given, kernel, bias
+
+    def _own_weights(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Kernel and bias among the layer's weights; empty, and None, where an input gives them."""
+        own = self._own
+        if own is None or own[0] is not self._bound:
+            kernel = self._parameter("KERNEL")
+            if self._has_weights("KERNEL"):
+                kernel = kernel.reshape(self._kernel_shape(x.shape[1]))
+            bias = self._parameter("BIAS") if self._has_weights("BIAS") else None
+            own = (self._bound, kernel, bias)
+            if self._IS_FROZEN:
+                self._own = own
+        return own[1:]
 
     def _spans(self) -> list[int]:
         return [1 + d * (k - 1) for k, d in zip(self.kernel_size_nd, self.dilation_nd, strict=True)]
@@ -138,19 +168,25 @@ class IConvolutionLayer(_FilterLayer):
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, kernel, bias = self._operands(inputs)
-        stride, dilation = tuple(self.stride_nd), tuple(self.dilation_nd)
-        paddings = [
-            window_padding(extent, self.padding_mode, before, after, step, span)
-            for extent, before, after, step, span in zip(
-                x.shape[2:], self.pre_padding, self.post_padding, stride, self._spans(), strict=True
-            )
-        ]
-        same = symmetric(paddings)
+        paddings, same, stride, dilation = self._fixed or self._geometry(x.shape[2:])
         if same is None:
             x = pad(x, paddings)
-            same = [0] * len(paddings)
+            same = (0,) * len(paddings)
         convolve = F.conv2d if len(same) == 2 else F.conv3d
         return (convolve(x, kernel, bias, stride, same, dilation, self.num_groups),)
+
+    def _geometry(self, extents: Sequence[Any]) -> _Geometry:
+        stride = tuple(self.stride_nd)
+        axes = zip(extents, self.pre_padding, self.post_padding, stride, self._spans(), strict=True)
+        paddings = tuple(
+            window_padding(extent, self.padding_mode, before, after, step, span)
+            for extent, before, after, step, span in axes
+        )
+        same = symmetric(paddings)
+        found = _Geometry(paddings, None if same is None else tuple(same), stride, tuple(self.dilation_nd))
+        if self._IS_FROZEN and self.padding_mode is PaddingMode.EXPLICIT_ROUND_DOWN:
+            self._fixed = found
+        return found
 
 
 class IDeconvolutionLayer(_FilterLayer):

@@ -69,12 +69,11 @@ def pad(x: torch.Tensor, paddings: Sequence[Padding], value: float = 0.0) -> tor
     flat: list[Any] = []
     for padding in reversed(paddings):
         flat += [padding.before, padding.after + padding.extra]
-    known = all(isinstance(amount, int) for amount in flat)
-    if known and not any(flat):
+    if all(isinstance(amount, int) for amount in flat) and not any(flat):
         return x
-    if known and not any(is_unknown(extent) for extent in x.shape):
+    if x.device.type != "meta" or not any(is_unknown(number) for number in (*flat, *x.shape)):
         return F.pad(x, flat, value=value)
-    # Only inference meets extents without numbers, and only the new extents matter to it.
+    # Inference meets extents without numbers, and only the new extents matter to it.
     shape = [*x.shape]
     for axis, padding in enumerate(paddings, start=x.ndim - len(paddings)):
         shape[axis] = shape[axis] + padding.before + padding.after + padding.extra
