@@ -1,4 +1,4 @@
-"""What every test of the workspace shares: one thread, repeatable properties, GPU tests only where there is a GPU."""
+"""What every test of the workspace shares: one thread, exact float32, repeatable properties, GPU tests only where there is a GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# TF32 rounds to 10 bits of mantissa: mistakes would hide in the tolerance that it needs
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
 
 hypothesis.settings.register_profile(
     "repeatable",

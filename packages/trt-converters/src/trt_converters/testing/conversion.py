@@ -81,8 +81,8 @@ def check_conversion(
         ConversionError: The converter accepted the call and failed on it.
         BuildError: The provider refused the network.
     """
-    settings = settings or default_settings()
     call = record_call(op, args, kwargs, dynamic=dynamic, constants=constants, results=results)
+    settings = settings or default_settings(call.tensors)
     verdict = ConverterSupport(settings, registry).verdict(call.node)
     if expect_supported is not None and verdict.supported is not expect_supported:
         found = "is supported" if verdict.supported else f"is refused, {verdict.code}: {verdict.message}"
@@ -110,7 +110,7 @@ def emitted_layers(
 ) -> tuple[str, ...]:
     """Returns the types of the layers that converting a call makes; nothing is built. See `check_conversion`."""
     call = record_call(op, args, kwargs, dynamic=dynamic, constants=constants)
-    return _layer_types(call, settings or default_settings(), DYNAMO_CONVERTERS)
+    return _layer_types(call, settings or default_settings(call.tensors), DYNAMO_CONVERTERS)
 
 
 def _layer_types(call: OperatorCall, settings: CompilationSettings, registry: ConverterRegistry) -> tuple[str, ...]:

@@ -7,14 +7,22 @@ from typing import Any
 
 import torch
 
-from trt_core import CompilationSettings, device_scope, trt
+from trt_core import CompilationSettings, Device, Provider, current_provider, device_scope, trt
 from trt_core.dtypes import from_trt
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 
 
-def default_settings() -> CompilationSettings:
-    """Returns what the kit compiles with: the lowest optimization level, which builds fastest."""
-    return CompilationSettings(optimization_level=0)
+def default_settings(tensors: Sequence[torch.Tensor] = ()) -> CompilationSettings:
+    """Returns what the kit compiles with: the lowest optimization level, which builds fastest.
+
+    Args:
+        tensors: Inputs; the engine is for their device, so that it runs beside eager on the same one. TensorRT has no
+            other device than the current GPU.
+    """
+    device = Device.current()
+    if tensors and current_provider() is Provider.PORTABLE:
+        device = Device(tensors[0].device)
+    return CompilationSettings(optimization_level=0, device=device)
 
 
 def run_engine(
@@ -34,7 +42,7 @@ def run_engine(
     Raises:
         RuntimeError: The provider refused the plan, an input, or the execution; the message repeats its log.
     """
-    device = (settings or default_settings()).device.torch_device
+    device = (settings or default_settings(inputs)).device.torch_device
     forget_errors()
     logger = provider_logger()
 
