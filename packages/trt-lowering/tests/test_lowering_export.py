@@ -66,3 +66,14 @@ def test_wrong_shape_is_reported_with_its_cause():
     assert error.value.__cause__ is not None
     assert error.value.why
     assert "same example inputs" in error.value.hint
+
+
+def test_one_tensor_given_for_two_inputs_stays_two_inputs():
+    class Difference(torch.nn.Module):
+        def forward(self, x, y):
+            return x["value"] - y
+
+    x = torch.ones(3)
+    program = export_module(Difference(), ({"value": x}, x))
+    y = torch.arange(3.0)
+    torch.testing.assert_close(program.module()({"value": x}, y), x - y)

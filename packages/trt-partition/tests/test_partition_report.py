@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from trt_core import PartitionError, Reason, Verdict
-from trt_partition import BlockKind, PartitionReport, Sweep, make_plan, make_report
+from trt_partition import BlockKind, PartitionReport, Sweep, make_plan, make_report, split_into_blocks
 from trt_partition.recommendations import recommend
 from trt_partition.report_json import schema
 
@@ -221,3 +222,10 @@ def test_recommendations_read_the_sweep() -> None:
     found = [(item.kind, item.min_block_size, item.engines) for item in recommend(sweep, 1, 5)]
     assert found == [("minimal", 60, 1), ("moderate", 23, 2), ("current", 1, 5)]
     assert sweep.at(2).operators == 120
+
+
+def test_copies_of_a_split_module_share_the_report(branchy_graph: Any, refuse: Any, settings: Any) -> None:
+    plan = make_plan(branchy_graph, refuse("relu.default"), settings())
+    split = split_into_blocks(branchy_graph, plan)
+    split.meta["partition_report"] = make_report(branchy_graph, plan, settings())
+    assert copy.deepcopy(split).meta["partition_report"] is split.meta["partition_report"]

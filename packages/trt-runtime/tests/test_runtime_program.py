@@ -344,3 +344,14 @@ def _call_of_child_0() -> torch.fx.Graph:
     graph = torch.fx.Graph()
     graph.output(graph.call_module("0", (graph.placeholder("x"),)))
     return graph
+
+
+def test_one_example_for_two_inputs_stays_two_inputs(tmp_path: Path) -> None:
+    class Difference(nn.Module):
+        def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> torch.Tensor:
+            return x - y
+
+    x = torch.ones(3)
+    save(Difference(), tmp_path / "model.pt2", arg_inputs=(x,), kwarg_inputs={"y": x})
+    y = torch.arange(3.0)
+    torch.testing.assert_close(load(tmp_path / "model.pt2")(x, y=y), x - y)

@@ -130,6 +130,9 @@ class PartitionReport:
     sweep: Sweep = field(default_factory=Sweep)
     bridge: Bridge | None = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartitionReport:
+        return self  # nothing in it can change, so copies of a compiled module share it
+
     @property
     def total_operators(self) -> int:
         """Number of `call_function` nodes in the graph."""

@@ -70,6 +70,25 @@ def raise_extents(
     }
 
 
+def distinct_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns examples in which no tensor object appears twice: export would take two inputs for one.
+
+    Args:
+        args: Positional examples.
+        kwargs: Keyword examples.
+    """
+    seen: set[int] = set()
+
+    def replace(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in seen:
+            seen.add(id(value))
+            return value
+        return value.detach().requires_grad_(value.requires_grad)
+
+    replaced: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(replace, (args, kwargs))
+    return replaced
+
+
 def _raise(value: Any, dims: Any) -> Any:
     if isinstance(value, torch.Tensor):
         axes = [axis for axis in dims or () if isinstance(axis, int) and value.shape[axis] < 2]

@@ -23,7 +23,7 @@ from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import Path, replacing
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.operator import execute_engine
-from trt_runtime.plain_structure import raise_extents, with_plain_outputs
+from trt_runtime.plain_structure import distinct_tensors, raise_extents, with_plain_outputs
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -169,6 +169,7 @@ def _export(
     device = _device(compiled)
     args = tuple(_example(value, device) for value in arg_inputs or ())
     kwargs = {name: _example(value, device) for name, value in (kwarg_inputs or {}).items()}
+    args, kwargs = distinct_tensors(args, kwargs)
     if dynamic_shapes is not None:
         args, kwargs = raise_extents(compiled, args, kwargs, dynamic_shapes)
     try:
