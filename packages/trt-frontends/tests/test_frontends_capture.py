@@ -1,0 +1,192 @@
+"""Capturing models: static and dynamic shapes, keywords, nests, strict mode, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+from trt_core import ExportError, Input, InputError
+
+
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return x if mask is None else torch.where(mask, torch.relu(x) + 1, x)
+
+
+class Nested(nn.Module):
+    def forward(self, state: dict[str, torch.Tensor], pair: tuple[torch.Tensor, list[torch.Tensor]]) -> torch.Tensor:
+        return state["a"] * state["b"] + pair[0] - pair[1][0]
+
+
+class Sum(nn.Module):
+    def forward(self, first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return sum(others, first)
+
+
+class Fixed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(4, 4) + 1
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class Broken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("broken on purpose")
+
+
+def _ranges(program: torch.export.ExportedProgram) -> list[tuple[int, int]]:
+    return [(int(found.lower), int(found.upper)) for found in program.range_constraints.values()]
+
+
+def test_static_programs_have_no_ranges(mlp: nn.Module) -> None:
+    program = trt_frontends.trace(mlp, arg_inputs=(torch.ones(2, 4),))
+    assert _ranges(program) == []
+    torch.testing.assert_close(program.module()(torch.ones(2, 4)), mlp(torch.ones(2, 4)))
+
+
+def test_ranges_of_inputs_become_ranges_of_the_program(mlp: nn.Module, batch: Input) -> None:
+    program = trt_frontends.trace(mlp, arg_inputs=(batch,))
+    assert _ranges(program) == [(1, 8)]
+
+
+def test_inputs_may_be_given_by_position(mlp: nn.Module) -> None:
+    assert trt_frontends.trace(mlp, [torch.ones(2, 4)]).graph_signature.user_inputs
+
+
+def test_what_has_a_converter_stays_whole(mlp: nn.Module) -> None:
+    program = trt_frontends.trace(mlp, arg_inputs=(torch.ones(2, 4),))
+    targets = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    assert targets == {torch.ops.aten.linear.default, torch.ops.aten.relu.default}
+
+
+def test_operators_without_converter_are_decomposed() -> None:
+    class Decomposed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.huber_loss(x, x + 1, reduction="none")
+
+    program = trt_frontends.trace(Decomposed(), arg_inputs=(torch.ones(2),))
+    assert not any("huber" in str(node.target) for node in program.graph.nodes)
+
+
+def test_keyword_inputs(batch: Input) -> None:
+    mask = Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(8, 4), dtype=torch.bool)
+    program = trt_frontends.trace(Masked(), arg_inputs=(batch,), kwarg_inputs={"mask": mask})
+    assert set(_ranges(program)) == {(1, 8)}
+    x, mask_values = torch.randn(3, 4), torch.rand(3, 4) > 0.5
+    torch.testing.assert_close(program.module()(x, mask=mask_values), Masked()(x, mask=mask_values))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_strict_and_non_strict_agree(mlp: nn.Module, strict: bool) -> None:
+    x = torch.randn(2, 4)
+    program = trt_frontends.trace(mlp, arg_inputs=(x,), strict=strict)
+    torch.testing.assert_close(program.module()(x), mlp(x))
+
+
+def test_nested_inputs_with_ranges(batch: Input) -> None:
+    inputs: tuple[Any, ...] = ({"a": batch, "b": batch}, (batch, [torch.ones(4)]))
+    program = trt_frontends.trace(Nested(), arg_inputs=inputs)
+    assert set(_ranges(program)) == {(1, 8)}
+    compiled = trt_frontends.compile(program, arg_inputs=inputs, min_block_size=1)
+    for rows in (1, 5, 8):
+        x = torch.randn(rows, 4)
+        values = ({"a": x, "b": x + 1}, (x, [torch.ones(4)]))
+        torch.testing.assert_close(compiled(*values), Nested()(*values))
+
+
+def test_variadic_inputs(batch: Input) -> None:
+    program = trt_frontends.trace(Sum(), arg_inputs=(batch, batch, batch))
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(program.module()(x, x, x), 3 * x)
+
+
+def test_an_exported_program_is_only_decomposed(mlp: nn.Module) -> None:
+    exported = torch.export.export(mlp, (torch.ones(2, 4),))
+    traced = trt_frontends.trace(exported)
+    assert traced.state_dict.keys() == exported.state_dict.keys()
+
+
+def test_one_program_compiles_with_several_settings(mlp: nn.Module) -> None:
+    program = trt_frontends.trace(mlp, arg_inputs=(torch.ones(2, 4),))
+    for settings in ({}, {"min_block_size": float("inf")}, {"precision": torch.float16}):
+        compiled = trt_frontends.compile(program, **settings)
+        torch.testing.assert_close(compiled(torch.ones(2, 4)), mlp(torch.ones(2, 4)), rtol=1e-2, atol=1e-2)
+
+
+def test_the_trained_model_is_left_as_it_is(mlp: nn.Module) -> None:
+    before = {name: value.clone() for name, value in mlp.state_dict().items()}
+    trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),))
+    assert not mlp.training
+    torch.testing.assert_close(mlp.state_dict(), before)
+
+
+def test_modules_need_inputs(mlp: nn.Module) -> None:
+    with pytest.raises(InputError, match="needs example inputs") as caught:
+        trt_frontends.trace(mlp)
+    assert "arg_inputs" in caught.value.hint
+
+
+@pytest.mark.parametrize("thing", [lambda x: x, "model.pt", None])
+def test_what_is_no_module_is_refused(thing: Any) -> None:
+    with pytest.raises(InputError, match="cannot capture a"):
+        trt_frontends.trace(thing, arg_inputs=(torch.ones(2),))
+
+
+def test_script_modules_are_refused(mlp: nn.Module) -> None:
+    scripted = torch.jit.trace(mlp, (torch.ones(2, 4),))
+    with pytest.raises(InputError, match="cannot capture a TopLevelTracedModule"):
+        trt_frontends.trace(scripted, arg_inputs=(torch.ones(2, 4),))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((torch.ones(2), torch.ones(2)), None, "too many positional arguments"),
+        ((), {"mask": torch.ones(2)}, "missing a required argument: 'x'"),
+        ((torch.ones(2),), {"masc": torch.ones(2)}, "unexpected keyword argument 'masc'"),
+    ],
+)
+def test_inputs_that_do_not_fit_the_signature(args: Any, kwargs: Any, why: str) -> None:
+    with pytest.raises(InputError, match=r"do not fit Masked.forward\(x") as caught:
+        trt_frontends.compile(Masked(), arg_inputs=args, kwarg_inputs=kwargs)
+    assert why in caught.value.why
+    assert "kwarg_inputs" in caught.value.hint
+
+
+def test_a_dimension_that_the_model_fixes(batch: Input) -> None:
+    with pytest.raises(InputError, match="dimension 0 of input x cannot vary: the model works for 4 only") as caught:
+        trt_frontends.trace(Fixed(), arg_inputs=(batch,))
+    assert "give 4 as min, opt and max" in caught.value.hint
+
+
+def test_models_that_branch_on_values_are_refused_with_the_line() -> None:
+    with pytest.raises(ExportError, match="Branching cannot be exported") as caught:
+        trt_frontends.trace(Branching(), arg_inputs=(torch.ones(2),))
+    assert caught.value.where.startswith(f"{__file__}:")
+    assert "torch.where" in caught.value.hint
+
+
+def test_models_that_fail_say_their_own_error() -> None:
+    with pytest.raises(ExportError, match="broken on purpose") as caught:
+        trt_frontends.trace(Broken(), arg_inputs=(torch.ones(2),))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_shapes_that_the_model_cannot_compute_with(mlp: nn.Module) -> None:
+    with pytest.raises(ExportError, match="reduction dim") as caught:
+        trt_frontends.trace(mlp, arg_inputs=(torch.ones(2, 5),))
+    assert "run the module on the same example inputs" in caught.value.hint
+
+
+def test_numpy_arrays_are_refused(mlp: nn.Module) -> None:
+    with pytest.raises(InputError, match="NumPy array") as caught:
+        trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4).numpy(),))
+    assert "torch.from_numpy" in caught.value.hint

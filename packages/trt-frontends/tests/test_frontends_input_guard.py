@@ -1,0 +1,123 @@
+"""Calls that do not fit what a module was compiled for are refused in terms of the model's inputs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import trt_frontends
+from trt_core import Input, InputError
+
+
+class Two(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, *, shift: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + y) + shift
+
+
+class Nested(nn.Module):
+    def forward(self, state: dict[str, torch.Tensor], pair: list[torch.Tensor]) -> torch.Tensor:
+        return torch.relu(state["a"] - state["b"]) + pair[0] * pair[1]
+
+
+@pytest.fixture(scope="module")
+def two() -> nn.Module:
+    rows = Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(8, 4))
+    return trt_frontends.compile(
+        Two(), arg_inputs=(rows, rows), kwarg_inputs={"shift": torch.ones(4)}, min_block_size=1
+    )
+
+
+@pytest.fixture(scope="module")
+def nested() -> nn.Module:
+    x = torch.ones(2, 4)
+    return trt_frontends.compile(Nested(), arg_inputs=({"a": x, "b": x}, [x, x]), min_block_size=1)
+
+
+X, SHIFT = torch.ones(2, 4), torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((X,), {"shift": SHIFT}, "takes 3 inputs, 2 were given"),
+        ((X, X, SHIFT, X), {}, "takes 3 inputs, 4 were given"),
+        ((X, X), {"shift": SHIFT, "scale": SHIFT}, "takes no input 'scale'"),
+        ((X, X), {"shift": SHIFT, "x": X}, "input 'x' was given twice"),
+        ((X.double(), X), {"shift": SHIFT}, "input x has type float64, the model was compiled for float32"),
+        ((X, X[0]), {"shift": SHIFT}, "input y has rank 1, the model was compiled for rank 2"),
+        ((X, X), {"shift": torch.ones(5)}, "dimension 0 of input shift is 5, the model was compiled for 4"),
+        ((torch.ones(9, 4),) * 2, {"shift": SHIFT}, "dimension 0 of input x is 9, the model was compiled for 1 to 8"),
+        ((torch.ones(0, 4),) * 2, {"shift": SHIFT}, "dimension 0 of input x is 0, the model was compiled for 1 to 8"),
+        ((X, torch.ones(3, 4)), {"shift": SHIFT}, "dimension 0 of input y is 3, and must be 2"),
+        ((X, 3), {"shift": SHIFT}, "input y is a int, not a tensor"),
+    ],
+)
+def test_calls_that_do_not_fit(two: nn.Module, args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        two(*args, **kwargs)
+    assert caught.value.hint
+
+
+@given(rows=st.integers(1, 8), style=st.sampled_from(["positional", "keyword", "mixed"]))
+def test_every_call_that_fits_is_accepted(two: nn.Module, rows: int, style: str) -> None:
+    x, y = torch.randn(rows, 4), torch.randn(rows, 4)
+    expected = Two()(x, y, shift=SHIFT)
+    if style == "positional":
+        found = two(x, y, SHIFT)
+    elif style == "keyword":
+        found = two(shift=SHIFT, y=y, x=x)
+    else:
+        found = two(x, shift=SHIFT, y=y)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (({"a": X}, [X, X]), r"input state is a dict of 'a', the model was compiled for a dict of 'a', 'b'"),
+        ((X, [X, X]), r"input state is a Tensor, the model was compiled for a dict"),
+        (({"a": X, "b": X}, [X]), r"input pair is a list of 1, the model was compiled for a list of 2"),
+        (({"a": X, "b": X[:, :2]}, [X, X]), r"dimension 1 of input state\['b'\] is 2"),
+        (({"a": X, "b": X}, [X, X.int()]), r"input pair\[1\] has type int32"),
+    ],
+)
+def test_nested_inputs_are_named_by_their_place(nested: nn.Module, args: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        nested(*args)
+
+
+def test_keys_in_another_order_and_tuples_for_lists_are_accepted(nested: nn.Module) -> None:
+    a, b, c = torch.randn(3, 2, 4)
+    torch.testing.assert_close(nested({"b": b, "a": a}, (c, a)), Nested()({"a": a, "b": b}, [c, a]))
+
+
+def test_modules_that_run_in_pytorch_alone_check_as_well(mlp: nn.Module) -> None:
+    for settings in ({"dryrun": True}, {"min_block_size": float("inf")}):
+        compiled = trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), **settings)
+        with pytest.raises(InputError, match="dimension 0 of input input is 3"):
+            compiled(torch.ones(3, 4))
+
+
+def test_the_check_is_made_once_for_each_combination_of_shapes(mlp: nn.Module, batch: Input) -> None:
+    compiled = trt_frontends.compile(mlp, arg_inputs=(batch,))
+    (guard,) = compiled._forward_pre_hooks.values()
+    checks: list[int] = []
+    original = guard._check
+    guard._check = lambda bound: (checks.append(1), original(bound))
+    for rows in (1, 2, 1, 2, 2):
+        compiled(torch.ones(rows, 4))
+    assert len(checks) == 2
+
+
+def test_copies_work_and_export_is_not_disturbed(mlp: nn.Module, batch: Input) -> None:
+    compiled = trt_frontends.compile(mlp, arg_inputs=(batch,))
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(copy.deepcopy(compiled)(x), mlp(x))
+    program = torch.export.export(compiled, (x,), dynamic_shapes=compiled.meta["dynamic_shapes"])
+    torch.testing.assert_close(program.module()(x[:2]), mlp(x[:2]))
