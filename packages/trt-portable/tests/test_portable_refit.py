@@ -19,16 +19,18 @@ def array(*values: float) -> np.ndarray[Any, Any]:
     return np.array(values, dtype=np.float32)
 
 
+SCALE, SHIFT = array(2, 3), array(10, 20)
+
+
 @pytest.fixture
 def network(builder: trt.Builder) -> trt.INetworkDefinition:
     """y = x * scale + shift, with `scale` named and both in layers of the same names."""
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (2,))
-    network.scale, network.shift = array(2, 3), array(10, 20)  # type: ignore[attr-defined]
-    scale = network.add_constant((2,), network.scale)  # type: ignore[attr-defined]
-    shift = network.add_constant((2,), network.shift)  # type: ignore[attr-defined]
+    scale = network.add_constant((2,), SCALE)
+    shift = network.add_constant((2,), SHIFT)
     scale.name, shift.name = "scale", "shift"
-    assert network.set_weights_name(network.scale, "the scale")  # type: ignore[attr-defined]
+    assert network.set_weights_name(SCALE, "the scale")
     scaled = network.add_elementwise(x, scale.get_output(0), trt.ElementWiseOperation.PROD)
     total = network.add_elementwise(scaled.get_output(0), shift.get_output(0), trt.ElementWiseOperation.SUM)
     network.mark_output(total.get_output(0))
@@ -114,10 +116,10 @@ def test_stripped_plans(network: Any, load: Load, logger: Any, flags: list[Any])
     assert "refit it first" in logger.errors[-1]
     refitter = trt.Refitter(engine, logger)
     assert refitter.get_missing_weights() == ["the scale", "shift CONSTANT"]
-    assert refitter.set_named_weights("the scale", network.scale)
+    assert refitter.set_named_weights("the scale", SCALE)
     assert not refitter.refit_cuda_engine()
     assert "1 weights are missing, first 'shift CONSTANT'" in logger.errors[-1]
-    assert refitter.set_named_weights("shift CONSTANT", network.shift)
+    assert refitter.set_named_weights("shift CONSTANT", SHIFT)
     assert refitter.refit_cuda_engine()
     assert run(context) == [12.0, 23.0]
     assert refitter.get_missing_weights() == []
@@ -148,8 +150,8 @@ def test_serialization_keeps_what_the_engine_has_now(network: Any, load: Load, l
 def test_a_refitted_stripped_engine_is_refittable_again_on_request(network: Any, load: Load, logger: Any) -> None:
     engine = load(network, flags=[FLAG.STRIP_PLAN, FLAG.REFIT])
     refitter = trt.Refitter(engine, logger)
-    refitter.set_named_weights("the scale", network.scale)
-    refitter.set_named_weights("shift CONSTANT", network.shift)
+    refitter.set_named_weights("the scale", SCALE)
+    refitter.set_named_weights("shift CONSTANT", SHIFT)
     assert refitter.refit_cuda_engine()
     assert not reload(engine, logger).refittable
     again = reload(engine, logger, trt.SerializationFlag.INCLUDE_REFIT)

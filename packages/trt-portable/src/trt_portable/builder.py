@@ -18,6 +18,7 @@ from trt_portable.network import INetworkDefinition
 from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.progress_monitor import BuildCancelled
 from trt_portable.runtime import load_engine
+from trt_portable.sealed import Sealed
 from trt_portable.streams import IStreamWriter, write_all
 from trt_portable.validate import first_refusal
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _KNOWN_NETWORK_FLAGS: Final = 0b111
 
 
-class Builder:
+class Builder(Sealed):
     """Builds engines. One thread at a time.
 
     Args:

@@ -21,6 +21,7 @@ from trt_portable.enums import (
 from trt_portable.error_recorder import Reporter
 from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.progress_monitor import IProgressMonitor
+from trt_portable.sealed import Sealed
 from trt_portable.timing_cache import ITimingCache
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _member(kind: type[_E], value: Any, what: str) -> _E:
     return value
 
 
-class IBuilderConfig:
+class IBuilderConfig(Sealed):
     """Settings of a build; made by `Builder.create_builder_config`."""
 
     DLA_core: int = -1

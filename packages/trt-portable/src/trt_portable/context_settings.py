@@ -15,12 +15,13 @@ from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.logger import report_callback_failure
 from trt_portable.memory import CUDA_ALIGNMENT
 from trt_portable.observers import DebugTensors, IDebugListener, IProfiler
+from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
     from trt_portable.engine import ICudaEngine
 
 
-class ContextSettings:
+class ContextSettings(Sealed):
     """Names, callbacks and memory settings of a context.
 
     Intermediate values live in memory of PyTorch's allocator, so auxiliary streams, user-managed

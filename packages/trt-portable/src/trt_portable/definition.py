@@ -11,6 +11,7 @@ from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.inference import Inference
 from trt_portable.layer import ILayer, L
+from trt_portable.sealed import Sealed
 from trt_portable.tensor import Facts, ITensor
 
 
@@ -25,7 +26,7 @@ def expect_tensor(value: Any, what: str) -> ITensor:
     return value
 
 
-class LayerFactory:
+class LayerFactory(Sealed):
     """The layers of a network in the order in which they were added."""
 
     _reporter: Reporter

@@ -33,6 +33,7 @@ from trt_portable.optimization_profile import Range
 from trt_portable.plan import Plan
 from trt_portable.program import Program
 from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
+from trt_portable.sealed import Sealed
 from trt_portable.shape_report import ShapeReport, report_shapes
 from trt_portable.tactic import TACTICS
 from trt_portable.values import HostValues, Value
@@ -42,7 +43,7 @@ _META: Final = torch.device("meta")
 _MAX_REMEMBERED_SHAPES: Final = 256
 
 
-class ICudaEngine:
+class ICudaEngine(Sealed):
     """A loaded engine; made by `Runtime.deserialize_cuda_engine` or `Builder.build_engine_with_config`.
 
     Queries and contexts are safe to use from several threads, one context per thread.

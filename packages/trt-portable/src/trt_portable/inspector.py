@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trt_portable.enums import LayerInformationFormat, ProfilingVerbosity
 from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
     from trt_portable.engine import ICudaEngine
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from trt_portable.execution_context import IExecutionContext
 
 
-class EngineInspector:
+class EngineInspector(Sealed):
     """Describes an engine's layers and bindings; made by `ICudaEngine.create_engine_inspector`.
 
     How much it tells was decided by the ``profiling_verbosity`` of the build.

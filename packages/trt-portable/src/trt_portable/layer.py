@@ -11,6 +11,7 @@ from trt_portable.attributes import Attribute, to_integer, to_text
 from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, storage_dtype
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.sealed import Sealed
 from trt_portable.tensor import NAME_LIMIT, Facts, ITensor
 from trt_portable.values import Value
 from trt_portable.weights import Weights
@@ -28,7 +29,7 @@ LAYER_CLASSES: dict[str, type[ILayer]] = {}
 """Every layer class by the name of its kind; plans name layers by it."""
 
 
-class ILayer:
+class ILayer(Sealed):
     """A layer of a network.
 
     A subclass defines the meaning of its kind in two methods: `_check` refuses what TensorRT refuses,
@@ -79,18 +80,20 @@ class ILayer:
             TypeError: An attribute of the wrong Python type.
         """
         layer = cls.__new__(cls)
-        layer._network: INetworkDefinition | None = None  # type: ignore[misc]
-        layer._name = ""
-        layer._metadata = ""
-        layer._ranks = 1
-        layer._inputs = []
-        layer._outputs = []
-        layer._stale = False
-        layer._roles = {}
-        layer._weight_specs = {}
-        layer._weight_keys = {}
-        layer._bound = {}
-        layer._device = META
+        layer.__dict__.update(
+            _network=None,
+            _name="",
+            _metadata="",
+            _ranks=1,
+            _inputs=[],
+            _outputs=[],
+            _stale=False,
+            _roles={},
+            _weight_specs={},
+            _weight_keys={},
+            _bound={},
+            _device=META,
+        )
         for name, value in attributes.items():
             setattr(layer, name, value)
         return layer

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_portable.dims import Dims
+from trt_portable.sealed import Sealed
 
 MAX_SHAPE_INPUT_VALUES: Final = 64
 
@@ -53,7 +54,7 @@ def _range(name: str, low: Any, opt: Any, high: Any, what: str) -> Range:
     return Range(*lists)
 
 
-class IOptimizationProfile:
+class IOptimizationProfile(Sealed):
     """Shape ranges of inputs; made by `Builder.create_optimization_profile`."""
 
     profile_stream: int = 0

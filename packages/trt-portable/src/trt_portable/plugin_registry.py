@@ -8,19 +8,18 @@ from trt_portable.attributes import to_text
 from trt_portable.enums import EngineCapability
 from trt_portable.error_recorder import IErrorRecorder
 from trt_portable.plugin import IPluginCreatorInterface, IPluginResource
+from trt_portable.sealed import Sealed
 
 
-class IPluginRegistry:
-    """Creators by name, version and namespace, and resources that plugins share.
+class IPluginRegistry(Sealed):
+    """Creators by name, version and namespace, and resources that plugins share."""
 
-    Attributes:
-        error_recorder: Receives errors.
-        parent_search_enabled: Whether what is not found here is looked for in the parent.
-    """
+    error_recorder: IErrorRecorder | None = None
+    """Receives errors."""
+    parent_search_enabled: bool = True
+    """Whether what is not found here is looked for in the parent."""
 
     def __init__(self, parent: IPluginRegistry | None = None) -> None:
-        self.error_recorder: IErrorRecorder | None = None
-        self.parent_search_enabled = True
         self._parent = parent
         self._creators: dict[tuple[str, str, str], Any] = {}
         self._resources: dict[str, tuple[IPluginResource, int]] = {}

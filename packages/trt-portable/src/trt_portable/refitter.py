@@ -15,12 +15,13 @@ from trt_portable.enums import DataType, ErrorCodeTRT, TensorLocation, WeightsRo
 from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.logger import ILogger
 from trt_portable.memory import wrap_address
+from trt_portable.sealed import Sealed
 from trt_portable.weights import Weights, as_weights
 
 _CPU = torch.device("cpu")
 
 
-class Refitter:
+class Refitter(Sealed):
     """Collects new weights and puts them into an engine all at once.
 
     Args:

@@ -13,13 +13,14 @@ from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.errors import PortableError
 from trt_portable.logger import ILogger
 from trt_portable.plan import PlanError, read_plan
+from trt_portable.sealed import Sealed
 from trt_portable.streams import IStreamReaderV2, read_all
 
 if TYPE_CHECKING:
     from trt_portable.plugin_registry import IPluginRegistry
 
 
-class Runtime:
+class Runtime(Sealed):
     """Loads engines.
 
     Args:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from trt_portable.enums import ExecutionContextAllocationStrategy, SerializationFlag
+from trt_portable.sealed import Sealed
 
 
-class IRuntimeConfig:
+class IRuntimeConfig(Sealed):
     """How contexts are created; made by `ICudaEngine.create_runtime_config`."""
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class IRuntimeConfig:
         return self._strategy
 
 
-class ISerializationConfig:
+class ISerializationConfig(Sealed):
     """What a serialized engine contains; made by `ICudaEngine.create_serialization_config`."""
 
     def __init__(self) -> None:

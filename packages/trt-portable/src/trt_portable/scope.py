@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from trt_portable.attributes import to_text
 from trt_portable.layer import ILayer
+from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
     from trt_portable.definition import LayerFactory
 
 
-class Scope:
+class Scope(Sealed):
     """A part of a network with a boundary: what lies inside is found by following the data.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from trt_portable.host_memory import IHostMemory
+from trt_portable.sealed import Sealed
 
 _MAGIC: Final = b"TRTPTIME"
 _KEY_BYTES: Final = 16
@@ -78,7 +79,7 @@ def environment() -> dict[str, str]:
     return {"torch": str(torch.__version__), "device": device}
 
 
-class ITimingCache:
+class ITimingCache(Sealed):
     """Timings by key; made by `IBuilderConfig.create_timing_cache`, shared by any number of builds."""
 
     def __init__(self, made_in: Mapping[str, str] | None = None) -> None:

@@ -22,6 +22,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layer import ILayer
 from trt_portable.layers.products import multiply
 from trt_portable.rules import require, require_equal_types, require_rank, require_type
+from trt_portable.sealed import Sealed
 from trt_portable.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 
@@ -263,7 +264,7 @@ def _slot(index: int, doc: str) -> Any:
     return property(read, write, doc=doc)
 
 
-class IAttention:
+class IAttention(Sealed):
     """``softmax(Q K^T + mask) V``. The query must be scaled beforehand: nothing is scaled here."""
 
     def __init__(self) -> None:
