@@ -8,8 +8,8 @@ from torch.export import Dim
 
 from trt_lowering import check_graph_form, export_module, lower
 
-BATCH = {0: Dim("batch", min=1, max=16)}
-TOKENS = {0: Dim("batch", min=1, max=16), 1: Dim("length", min=2, max=64)}
+BATCH = {0: Dim.DYNAMIC(min=1, max=16)}
+TOKENS = {0: Dim.DYNAMIC(min=1, max=16), 1: Dim.DYNAMIC(min=2, max=64)}  # PyTorch 2.11 restricts named ones
 
 
 def resnet18():
