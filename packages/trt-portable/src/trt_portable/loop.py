@@ -69,6 +69,10 @@ class ITripLimitLayer(ILoopBoundaryLayer):
     _limit = member(TripLimit, TripLimit.COUNT)
 
     @property
+    def _HOST_INPUTS(self) -> frozenset[int]:  # type: ignore[override]
+        return frozenset({0}) if self._limit is TripLimit.COUNT else frozenset()
+
+    @property
     def kind(self) -> TripLimit:
         """COUNT or WHILE."""
         return self._limit

@@ -105,24 +105,34 @@ class LoopRegion(Region):
                 ErrorCodeTRT.FAILED_EXECUTION,
             )
         if not kept:
-            return self._no_values(layer, length)
+            return self._no_values(layer, length, outside)
         missing = [torch.zeros_like(kept[0])] * (length - len(kept))
         values = [*kept, *missing]
         if layer.kind is LoopOutput.REVERSE:
             values.reverse()
         return torch.stack(values, layer.axis)
 
-    def _no_values(self, layer: ILoopOutputLayer, length: int) -> torch.Tensor:
+    def _no_values(self, layer: ILoopOutputLayer, length: int, outside: Values) -> torch.Tensor:
+        """What a loop without iterations leaves: its extents are those that an iteration would have made."""
         source = layer._inputs[0]
         assert source is not None
-        extents = [extent if type(extent) is int else -1 for extent in source._extents or ()]
+        extents = list(source._extents or ())
         if any(extent < 0 for extent in extents):
-            raise Refusal(
-                f"loop {self.name!r} ran no iteration, so the extents of its output are unknown",
-                ErrorCodeTRT.FAILED_EXECUTION,
-            )
+            extents = list(self._imagined(source, outside).shape)
         extents.insert(layer.axis, length)
         return torch.zeros(extents, dtype=self._carrier(source._dtype), device=self._device)
+
+    def _imagined(self, wanted: ITensor, outside: Values) -> torch.Tensor:
+        """A value of an iteration that never happens, on zeros in place of what iterators would read."""
+        values = dict(outside)
+        for layer in self._recurrences:
+            values[id(layer._outputs[0])] = outside[id(layer._inputs[0])]
+        for iterator in self._iterators:
+            whole = as_tensor(outside[id(iterator._inputs[0])])
+            shape = [extent for axis, extent in enumerate(whole.shape) if axis != iterator.axis]
+            values[id(iterator._outputs[0])] = whole.new_zeros(shape)
+        self._run(self._ancestors([wanted]), values)
+        return as_tensor(values[id(wanted)])
 
     def _shapes(self, outside: Values, state: list[Any]) -> tuple[Value, ...]:
         """Outputs without data: shapes do not change between iterations, so one tells them."""

@@ -48,6 +48,9 @@ def classify(layers: Sequence[ILayer], outputs: Iterable[ITensor], shape_outputs
         wanted.extend(source for source in producer._inputs if source is not None)
     execution: set[int] = set()
     data = list(outputs)
+    for layer in layers:
+        if not layer._outputs:  # conditions, which something else waits for
+            data.extend(t for at, t in enumerate(layer._inputs) if t is not None and at not in layer._HOST_INPUTS)
     while data:
         tensor = data.pop()
         if id(tensor) in execution:
