@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from trt_converters.build import BuiltEngine, build_block
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext
+from trt_converters.operator_plugin import plugin_from_operator
 from trt_converters.registry import DYNAMO_CONVERTERS, Converter, ConverterRegistry, converter
 from trt_converters.support import ConverterSupport, load_converters, preserve_predicate
 
@@ -26,5 +27,6 @@ __all__ = [
     "build_block",
     "converter",
     "load_converters",
+    "plugin_from_operator",
     "preserve_predicate",
 ]
