@@ -1,0 +1,165 @@
+"""Compiled models as files: saved, loaded where only PyTorch and trt_runtime are imported, refused when damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+from trt_core import Input, InputError, PlanError
+
+_LOADER = """
+import sys
+import torch, trt_runtime
+module = trt_runtime.load(sys.argv[1])
+foreign = [name for name in ("trt_frontends", "trt_converters", "trt_lowering", "trt_partition") if name in sys.modules]
+assert not foreign, foreign
+for inputs, expected in torch.load(sys.argv[2], weights_only=True):
+    torch.testing.assert_close(module(*inputs), expected)
+"""
+
+
+@dataclasses.dataclass
+class Result:
+    """A result of a class that whoever loads the program does not have."""
+
+    hidden: torch.Tensor
+    pooled: torch.Tensor
+
+
+torch.export.register_dataclass(Result)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> Result:
+        hidden = torch.relu(self.linear(x if mask is None else x * mask))
+        return Result(hidden, hidden.mean(0))
+
+
+def _run_elsewhere(path: Path, cases: list[Any]) -> None:
+    torch.save(cases, path.with_suffix(".cases"))
+    subprocess.run([sys.executable, "-c", _LOADER, str(path), str(path.with_suffix(".cases"))], check=True)
+
+
+def test_a_static_program_runs_in_another_process(mlp: nn.Module, tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(x,)), tmp_path / "static.pt2", arg_inputs=(x,))
+    with torch.no_grad():
+        _run_elsewhere(tmp_path / "static.pt2", [((x,), mlp(x))])
+
+
+@pytest.mark.parametrize("example", [1, 3])
+def test_a_dynamic_program_keeps_its_range(example: int, interrupted: nn.Module, batch: Input, tmp_path: Path) -> None:
+    compiled = trt_frontends.compile(interrupted, arg_inputs=(batch,), min_block_size=1)
+    path = tmp_path / "dynamic.pt2"
+    trt_frontends.save(compiled, path, arg_inputs=(torch.randn(example, 4),))
+    loaded = trt_frontends.load(path)
+    for rows in (1, 2, 8):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(loaded(x), interrupted(x))
+    for wrong in (torch.ones(9, 4), torch.ones(4)):
+        with pytest.raises((InputError, RuntimeError), match=r"<= 8|rank|dimensions"):
+            loaded(wrong)
+
+
+def test_inputs_may_be_ranges(mlp: nn.Module, batch: Input, tmp_path: Path) -> None:
+    trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(batch,)), tmp_path / "m.pt2", arg_inputs=(batch,))
+    torch.testing.assert_close(trt_frontends.load(tmp_path / "m.pt2")(torch.ones(7, 4)), mlp(torch.ones(7, 4)))
+
+
+def test_keyword_inputs_and_results_of_foreign_classes(batch: Input, tmp_path: Path) -> None:
+    model = Encoder().eval()
+    compiled = trt_frontends.compile(model, arg_inputs=(batch,), kwarg_inputs={"mask": batch}, min_block_size=1)
+    x, mask = torch.randn(3, 4), torch.rand(3, 4)
+    assert isinstance(compiled(x, mask=mask), Result)
+    path = tmp_path / "encoder.pt2"
+    trt_frontends.save(compiled, path, arg_inputs=(x,), kwarg_inputs={"mask": mask})
+    found, expected = trt_frontends.load(path)(x, mask=mask), model(x, mask=mask)
+    assert list(found) == ["hidden", "pooled"]
+    torch.testing.assert_close(found["hidden"], expected.hidden)
+    torch.testing.assert_close(found["pooled"], expected.pooled)
+
+
+def test_dict_results_and_state(tmp_path: Path) -> None:
+    class Counter(nn.Module):
+        calls: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.calls.add_(1)
+            return {"value": torch.relu(x) + self.calls, "calls": self.calls * 1}
+
+    x = torch.randn(2, 4)
+    compiled = trt_frontends.compile(Counter(), arg_inputs=(x,), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "counter.pt2", arg_inputs=(x,))
+    loaded = trt_frontends.load(tmp_path / "counter.pt2")
+    first, second = loaded(x), loaded(x)
+    torch.testing.assert_close(second["value"], first["value"] + 1)
+    assert second["calls"] - first["calls"] == 1
+
+
+def test_nested_inputs(batch: Input, tmp_path: Path) -> None:
+    class Nested(nn.Module):
+        def forward(self, state: dict[str, torch.Tensor], pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return torch.relu(state["a"]) - pair[0] * pair[1]
+
+    specs: tuple[Any, ...] = ({"a": batch}, (batch, batch))
+    compiled = trt_frontends.compile(Nested(), arg_inputs=specs, min_block_size=1)
+    x = torch.randn(1, 4)
+    trt_frontends.save(compiled, tmp_path / "nested.pt2", arg_inputs=({"a": x}, (x, x)))
+    a, b, c = torch.randn(3, 5, 4)
+    found = trt_frontends.load(tmp_path / "nested.pt2")({"a": a}, (b, c))
+    torch.testing.assert_close(found, Nested()({"a": a}, (b, c)))
+
+
+def test_truncated_and_foreign_files(mlp: nn.Module, tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    path = tmp_path / "model.pt2"
+    trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(x,)), path, arg_inputs=(x,))
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:100], b"", b"not a program"):
+        path.write_bytes(damaged)
+        with pytest.raises(PlanError) as caught:
+            trt_frontends.load(path)
+        assert str(path) in caught.value.where
+        assert caught.value.hint
+    torch.save({"weights": x}, path)
+    with pytest.raises(PlanError):
+        trt_frontends.load(path)
+
+
+def test_saving_needs_examples(mlp: nn.Module, tmp_path: Path) -> None:
+    compiled = trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),))
+    with pytest.raises(InputError, match="needs example inputs"):
+        trt_frontends.save(compiled, tmp_path / "model.pt2")
+
+
+def test_a_provider_that_is_not_installed() -> None:
+    script = """
+import torch, trt_frontends
+try:
+    trt_frontends.compile(torch.nn.ReLU(), arg_inputs=(torch.ones(2),))
+except trt_core.ProviderError as error:
+    print(error)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys, trt_core; sys.modules['tensorrt'] = None\n" + script],
+        env={**os.environ, "TRT_PROVIDER": "tensorrt"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "the provider 'tensorrt' cannot be used" in result.stdout
+    assert "pip install 'trt-runtime[tensorrt]'" in result.stdout

@@ -1,0 +1,257 @@
+"""The torch.compile backend: names, options, shapes that vary, state, graph breaks, gradients."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trt_core import SettingsError
+from trt_frontends import backend as backend_module
+from trt_frontends.backend import torch_tensorrt_backend
+from trt_frontends.pipeline import Compilation
+from trt_runtime import TRTModule
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Reports of the graphs that are compiled while the test runs."""
+    found: list[Any] = []
+    run = Compilation.run
+
+    def spy(compilation: Compilation) -> Any:
+        compiled = run(compilation)
+        found.append(compiled.meta["partition_report"])
+        return compiled
+
+    monkeypatch.setattr(Compilation, "run", spy)
+    return found
+
+
+@pytest.fixture(params=["torch_tensorrt", "tensorrt"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Name of the backend; registered here where the package is used from its source tree."""
+    name = str(request.param)
+    if name not in {point.name for point in entry_points(group="torch_dynamo_backends")} | set(
+        torch._dynamo.list_backends(exclude_tags=())
+    ):
+        torch._dynamo.register_backend(torch_tensorrt_backend, name=name)
+    return name
+
+
+def _same(optimized: Any, model: nn.Module, *inputs: Any, **kwargs: Any) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(*inputs, **kwargs), model(*inputs, **kwargs))
+
+
+def test_both_names(backend: str, mlp: nn.Module, reports: list[Any]) -> None:
+    optimized = torch.compile(mlp, backend=backend, dynamic=False)
+    x = torch.randn(2, 4)
+    _same(optimized, mlp, x)
+    _same(optimized, mlp, x + 1)
+    (report,) = reports
+    assert report.coverage == 1.0 and len(report.engines) == 1
+
+
+def test_the_entry_points_name_the_backend() -> None:
+    found = {point.name: point.value for point in entry_points(group="torch_dynamo_backends")}
+    for name in ("torch_tensorrt", "tensorrt"):
+        if name in found:
+            assert found[name] == "trt_frontends.backend:torch_tensorrt_backend"
+    assert callable(torch_tensorrt_backend)
+
+
+def test_options_are_settings(mlp: nn.Module, reports: list[Any]) -> None:
+    optimized = torch.compile(
+        mlp,
+        backend=torch_tensorrt_backend,
+        options={"min_block_size": 1, "torch_executed_ops": {"torch.ops.aten.relu.default"}, "debug": False},
+    )
+    _same(optimized, mlp, torch.randn(2, 4))
+    assert [node.verdict.code for node in reports[0].torch_nodes] == ["TRT-F002"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"min_blok_size": 1}, "did you mean 'min_block_size'"), ({"torch_executed_ops": {"aten.nope"}}, "aten.nope")],
+)
+def test_options_that_make_no_sense_are_errors(options: Any, message: str, mlp: nn.Module) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, options=options)
+    with pytest.raises(Exception, match=message) as caught, torch.no_grad():
+        optimized(torch.randn(2, 4))
+    chain = [caught.value, caught.value.__cause__, getattr(caught.value, "inner_exception", None)]
+    assert any(isinstance(error, SettingsError) for error in chain)
+
+
+@pytest.mark.parametrize("dynamic", [True, False, None])
+def test_other_batches(dynamic: bool | None, mlp: nn.Module) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=dynamic)
+    for rows in (4, 8, 4, 3, 1):
+        _same(optimized, mlp, torch.randn(rows, 4))
+
+
+def test_each_shape_is_compiled_once(mlp: nn.Module, reports: list[Any]) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=True)
+    for rows in (6, 7, 6, 7):
+        _same(optimized, mlp, torch.randn(rows, 4))
+    assert len(reports) == 2
+
+
+def test_a_dry_run_prints_the_report_at_the_first_call(mlp: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, options={"dryrun": True})
+    assert not capsys.readouterr().out
+    _same(optimized, mlp, torch.randn(2, 4))
+    _same(optimized, mlp, torch.randn(2, 4))
+    assert capsys.readouterr().out.count("Dry-Run Results for Graph") == 1
+
+
+def test_a_dry_run_saves_the_report(mlp: nn.Module, tmp_path: Any) -> None:
+    path = tmp_path / "report.json"
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, options={"dryrun": str(path)})
+    _same(optimized, mlp, torch.randn(2, 4))
+    assert '"total_operators"' in path.read_text() or '"nodes"' in path.read_text()
+
+
+def test_debug_with_an_infinite_block_size_reports(mlp: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"debug": True, "min_block_size": float("inf")}
+    _same(torch.compile(mlp, backend=torch_tensorrt_backend, options=options), mlp, torch.randn(2, 4))
+    assert "100.00% coverage" in caplog.text
+
+
+def test_require_full_compilation_has_no_effect(interrupted: nn.Module) -> None:
+    options = {"require_full_compilation": True, "min_block_size": 1}
+    _same(torch.compile(interrupted, backend=torch_tensorrt_backend, options=options), interrupted, torch.randn(2, 4))
+
+
+def test_buffers_and_their_mutation() -> None:
+    class Counter(nn.Module):
+        calls: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("scale", torch.full((4,), 2.0))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return torch.relu(self.linear(x)) * self.scale + self.calls
+
+    torch.manual_seed(0)
+    model = Counter().eval()
+    torch.manual_seed(0)
+    twin = Counter().eval()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, dynamic=False, options={"min_block_size": 1})
+    x = torch.randn(2, 4)
+    for calls in (1, 2, 3):
+        _same(optimized, twin, x)
+        assert model.calls == calls
+
+
+def test_inputs_written_to_in_place() -> None:
+    class Shift(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.add_(1)
+            return torch.relu(x) * 2
+
+    x = torch.randn(2, 4)
+    mine, theirs = x.clone(), x.clone()
+    optimized = torch.compile(Shift(), backend=torch_tensorrt_backend, options={"min_block_size": 1})
+    torch.testing.assert_close(optimized(mine), Shift()(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_graph_breaks_make_several_graphs(reports: list[Any]) -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.first(x))
+            torch._dynamo.graph_break()
+            return torch.relu(self.second(x))
+
+    model = Broken().eval()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, options={"min_block_size": 1})
+    _same(optimized, model, torch.randn(2, 4))
+    assert len(reports) == 2
+
+
+def test_branches_compile_anew(reports: list[Any]) -> None:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor, positive: bool, factor: float) -> torch.Tensor:
+            return (torch.relu(x) if positive else torch.tanh(x)) * factor
+
+    optimized = torch.compile(Branching(), backend=torch_tensorrt_backend, options={"min_block_size": 1})
+    x = torch.randn(2, 4)
+    for positive, factor in ((True, 2.0), (False, 2.0), (True, 2.0)):
+        _same(optimized, Branching(), x, positive, factor)
+    assert len(reports) == 2
+
+
+def test_structures_of_results(mlp: nn.Module) -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = mlp
+
+        def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, Any]:
+            y = self.mlp(x)
+            return {"y": y, "pair": (y * scale, x), "none": None, "number": 3}
+
+    model = Several()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        found, expected = optimized(x, scale=torch.ones(2)), model(x, scale=torch.ones(2))
+    torch.testing.assert_close(found["pair"], expected["pair"])
+    assert (found["none"], found["number"]) == (None, 3)
+    assert found["pair"][1] is x
+
+
+def test_gradients_run_in_pytorch_with_a_warning(mlp: nn.Module, reports: list[Any]) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend)
+    x = torch.randn(2, 4, requires_grad=True)
+    with pytest.warns(UserWarning, match="engines compute no gradients"):
+        optimized(x).sum().backward()
+    expected = torch.autograd.grad(mlp(x).sum(), x)[0]
+    torch.testing.assert_close(x.grad, expected)
+    assert not reports
+
+
+def test_without_gradients_nothing_is_warned_about(mlp: nn.Module) -> None:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", UserWarning)
+        torch.compile(mlp, backend=torch_tensorrt_backend)(torch.randn(2, 4))
+
+
+def test_graphs_that_cannot_be_lowered_run_in_pytorch(
+    mlp: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from trt_core import LoweringError
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise LoweringError("cannot lower on purpose")
+
+    monkeypatch.setattr(backend_module, "lower", refuse)
+    _same(torch.compile(mlp, backend=torch_tensorrt_backend), mlp, torch.randn(2, 4))
+    assert "runs in PyTorch: cannot lower on purpose" in caplog.text
+
+
+def test_weights_are_shared_with_the_model_and_not_inputs_of_engines(mlp: nn.Module) -> None:
+    graphs: list[Any] = []
+
+    def remember(gm: Any, inputs: Any, **options: Any) -> Any:
+        call = torch_tensorrt_backend(gm, inputs, **options)
+        graphs.append(call)
+        return call
+
+    _same(torch.compile(mlp, backend=remember, dynamic=False), mlp, torch.randn(2, 4))
+    (call,) = graphs
+    (engine,) = [child for child in call.compiled.children() if isinstance(child, TRTModule)]
+    assert [len(binding.shape) for binding in engine.header.inputs] == [2]
