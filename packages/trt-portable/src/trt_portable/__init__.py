@@ -188,6 +188,7 @@ from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
 from trt_portable.streams import IStreamReaderV2, IStreamWriter
 from trt_portable.tensor import ITensor
 from trt_portable.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
+from trt_portable.tracing import trace_engine
 from trt_portable.version import __version__ as __version__
 from trt_portable.weights import Weights
 
@@ -408,6 +409,7 @@ __all__ = [
     "set_device",
     "set_strict",
     "strict",
+    "trace_engine",
     "uint8",
     "volume",
 ]
