@@ -1,86 +1,117 @@
-"""The commands of `trtc`. Exit codes: 0 success, 1 a check failed, 2 bad usage or input."""
+"""The commands of `trtc`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from trt_core import TrtError
 
 FAILED = 1
 BAD_INPUT = 2
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+_EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input."
+
 console = Console()
 errors = Console(stderr=True)
 
 
+class _Commands(TyperGroup):
+    """Turns an error of ours into a message and an exit code, without a stack trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TrtError as error:
+            errors.print("error:", style="bold red", end=" ")
+            errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(BAD_INPUT) from error
+
+
+app = typer.Typer(
+    name="trtc",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Compiles PyTorch models into TensorRT engines.",
+    epilog=_EXIT_CODES,
+)
+
+
 def main() -> None:
-    """Runs the command line; an error of ours is a message, not a stack trace."""
-    try:
-        app()
-    except TrtError as error:
-        errors.print(f"[bold red]error:[/] {error}", highlight=False)
-        raise SystemExit(BAD_INPUT) from error
+    """Runs the command line."""
+    app()
 
 
-@app.command()
+@app.command(epilog=_EXIT_CODES)
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the random weights and inputs.")] = 0,
-    keep: Annotated[Path | None, typer.Option(help="Directory to keep the saved programs in.")] = None,
+    keep: Annotated[Path | None, typer.Option(file_okay=False, help="Folder to keep the saved programs in.")] = None,
 ) -> None:
-    """Shows the main job on two real models: trace, explain, compile, compare, time, save, load elsewhere."""
+    """Shows the main job on two real models: trace, explain, compile, compare, time, save, load elsewhere.
+
+    Exits with 1 when an output differs from what PyTorch computes.
+    """
     from trt_frontends.quickstart import run_quickstart
 
     if not run_quickstart(console, seed=seed, directory=keep):
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@app.command(epilog=_EXIT_CODES)
 def explain(
     model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
     min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
-    html: Annotated[Path | None, typer.Option(help="Write the report as an HTML page.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
-    fail_under: Annotated[float, typer.Option(help="Exit with 1 when coverage (0 to 1) is lower.")] = 0.0,
+    html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as an HTML page.")] = None,
+    json: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")] = None,
+    fail_under: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Exit with 1 when coverage (0 to 1) is lower.")
+    ] = 0.0,
 ) -> None:
-    """Reports which operators would run in engines; builds nothing."""
+    """Reports which operators of a model would run in engines.
+
+    Builds nothing, and needs no GPU, no TensorRT and no weights: the callable may return a model on the meta device.
+    Existing files are never overwritten.
+    """
+    for path in (html, json):
+        _require_new(path)
+    size = _block_size(min_block_size)
+
     from trt_frontends.cli.model_source import load_model
     from trt_frontends.compiler import explain as explain_model
-    from trt_partition import write_report
 
     module, arg_inputs, kwarg_inputs = load_model(model)
-    report = explain_model(
-        module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, min_block_size=_block_size(min_block_size)
-    )
-    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True)
-    for path in (html, json):
-        if path is not None:
-            write_report(report, str(path))
+    report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, min_block_size=size)
+    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    if html is not None:
+        _write(html, report.to_html(title=model))
+    if json is not None:
+        _write(json, report.to_json())
     if report.coverage < fail_under:
-        errors.print(f"coverage {report.coverage:.2%} is below {fail_under:.2%}")
+        errors.print(f"coverage {report.coverage:.2%} is below {fail_under:.2%}", highlight=False)
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@app.command(epilog=_EXIT_CODES)
 def diff(
-    before: Annotated[Path, typer.Argument(help="Report as JSON.")],
-    after: Annotated[Path, typer.Argument(help="Report as JSON.")],
+    before: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A report as JSON.")],
+    after: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A report as JSON.")],
 ) -> None:
-    """Says what changed between two reports; exits with 1 when something did."""
-    from trt_partition import PartitionReport, diff_reports
+    """Says what changed between two reports of `trtc explain --json`; exits with 1 when something did."""
+    from trt_partition import diff_reports
 
-    old, new = (PartitionReport.from_json(path.read_text()) for path in (before, after))
-    changes = diff_reports(old, new)
-    console.print(changes.to_text(), markup=False, highlight=False, soft_wrap=True)
+    changes = diff_reports(_read_report(before), _read_report(after))
+    console.print(changes.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
     if changes:
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@app.command(epilog=_EXIT_CODES)
 def info() -> None:
     """Says which versions are installed and which provider is in use."""
     import platform
@@ -100,4 +131,29 @@ def _block_size(text: str) -> float | int:
     try:
         return float("inf") if text == "inf" else int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither a whole number nor inf") from None
+        raise typer.BadParameter(
+            f"{text!r} is neither a whole number nor inf", param_hint="'--min-block-size'"
+        ) from None
+
+
+def _require_new(path: Path | None) -> None:
+    if path is None:
+        return
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _read_report(path: Path) -> Any:
+    from trt_partition import PartitionReport
+
+    try:
+        return PartitionReport.from_json(path.read_text(encoding="utf-8"))
+    except (TrtError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} is not a report: {str(error).partition(chr(10))[0]}") from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from trt_core import InputError
 from trt_core.suggest import did_you_mean
+from trt_runtime.program import engines_in
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 
@@ -21,14 +23,14 @@ def load_model(source: str) -> Model:
     """Loads a model from a saved program or from Python code.
 
     Args:
-        source: Path of a `.pt2` file, or `module:callable` where the callable returns `(model, inputs)` or
-            `(model, inputs, keyword inputs)`. The current directory is on the import path.
+        source: Path of a `.pt2` file, or `module:callable` where the callable returns `(model, inputs)`,
+            `(model, inputs, keyword inputs)`, or an exported program. The current directory is on the import path.
 
     Returns:
-        The model, its positional inputs and its keyword inputs; None for a saved program, which knows its own.
+        The model, its positional inputs and its keyword inputs; None for a program, which knows its own.
 
     Raises:
-        InputError: There is no such file, module or callable, or it returns something else.
+        InputError: There is no such file, module or callable, it fails, or it returns something else.
     """
     path = Path(source)
     if path.suffix == ".pt2" or path.exists():
@@ -39,20 +41,26 @@ def load_model(source: str) -> Model:
             f"cannot find the model {source!r}",
             hint="give the path of a .pt2 file, or module:callable",
         )
-    return _call(_import(module_name), module_name, name)
+    return _read_result(source, _find(_import(module_name), module_name, name))
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
     if not path.is_file():
-        raise InputError(f"there is no file {path}")
+        raise InputError(f"there is no file {path}", hint="give the path of a .pt2 file, or module:callable")
     try:
-        return torch.export.load(path)
+        program = torch.export.load(path)
     except Exception as error:
         raise InputError(
             f"{path} is not a saved program",
             why=str(error).partition("\n")[0],
             hint="save one with torch.export.save(program, path)",
         ) from error
+    if engines_in(program):
+        raise InputError(
+            f"{path} is a compiled model, whose operators are in engines already",
+            hint="explain the model that it was compiled from",
+        )
+    return program
 
 
 def _import(name: str) -> Any:
@@ -61,22 +69,52 @@ def _import(name: str) -> Any:
         sys.path.insert(0, directory)
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # a model's file may fail in any way
         raise InputError(
-            f"cannot import {name}", why=str(error), hint="run trtc where the module can be imported"
+            f"cannot import {name}",
+            where=_place(error),
+            why=f"{type(error).__name__}: {error}",
+            hint="run trtc where the module can be imported",
         ) from error
 
 
-def _call(module: Any, module_name: str, name: str) -> Model:
+def _find(module: Any, module_name: str, name: str) -> Callable[[], Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"{module_name} has no callable {name!r}", hint=did_you_mean(name, dir(module)))
-    result = function()
-    parts = result if isinstance(result, tuple) else (result,)
-    if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
+    found: Callable[[], Any] = function
+    return found
+
+
+def _read_result(source: str, function: Callable[[], Any]) -> Model:
+    try:
+        result = function()
+    except Exception as error:
         raise InputError(
-            f"{module_name}:{name} returned {type(result).__name__}",
-            hint="return (model, inputs) or (model, inputs, keyword inputs)",
+            f"{source} failed",
+            where=_place(error),
+            why=f"{type(error).__name__}: {error}",
+            hint="it is called without arguments, and returns (model, inputs)",
+        ) from error
+    if isinstance(result, torch.export.ExportedProgram):
+        return result, None, None
+    parts = result if isinstance(result, tuple) else (result,)
+    if len(parts) not in (2, 3) or not isinstance(parts[0], (nn.Module, torch.export.ExportedProgram)):
+        raise InputError(
+            f"{source} returned {_describe(result)}",
+            hint="return (model, inputs), (model, inputs, keyword inputs), or an exported program",
         )
     model, inputs, *rest = parts
     return model, inputs, rest[0] if rest else None
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
+    return f"a {type(result).__name__}"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else ""

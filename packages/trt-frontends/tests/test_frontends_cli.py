@@ -1,0 +1,218 @@
+"""The command line: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import trt_frontends
+from trt_frontends.cli import app
+from trt_partition import PartitionReport
+
+MODELS = """
+import torch
+from torch import nn
+
+class Interrupted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, *, scale=None):
+        y = torch.relu(self.second(torch.special.bessel_j0(torch.relu(self.first(x)))))
+        return y if scale is None else y * scale
+
+def small():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (torch.ones(2, 4),)
+
+def interrupted():
+    return Interrupted().eval(), (torch.ones(2, 4),), {"scale": torch.ones(4)}
+
+def large():
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(1 << 20, 1 << 20), nn.ReLU()).eval(), (torch.ones(1, 1 << 20),)
+
+def program():
+    model, inputs = small()
+    return torch.export.export(model, inputs)
+
+def nothing():
+    return None
+
+def reversed_result():
+    return (torch.ones(2, 4),), small()[0]
+
+def broken():
+    raise RuntimeError("broken on purpose")
+
+def misfit():
+    return small()[0], (torch.ones(2, 4), torch.ones(2, 4))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with models in it, as the current one."""
+    import sys
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    (tmp_path / "cli_models.py").write_text(MODELS)
+    (tmp_path / "cli_broken.py").write_text("import torch\nraise OSError('no such thing')\n")
+    monkeypatch.delitem(sys.modules, "cli_models", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_explain_prints_the_report() -> None:
+    result = run("explain", "cli_models:small")
+    assert result.exit_code == 0
+    assert "100.00% coverage" in result.stdout
+    module, inputs = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (torch.ones(2, 4),)
+    assert result.stdout == trt_frontends.explain(module, arg_inputs=inputs).to_text()
+
+
+def test_explain_reads_saved_programs(tmp_path: Path, mlp: nn.Module) -> None:
+    torch.export.save(torch.export.export(mlp, (torch.ones(2, 4),)), tmp_path / "model.pt2")
+    result = run("explain", "model.pt2")
+    assert result.exit_code == 0
+    assert "3 Total Operators" in result.stdout
+
+
+def test_explain_takes_keyword_inputs_and_programs() -> None:
+    assert "7 Total Operators" not in run("explain", "cli_models:small").stdout
+    assert "6 Total Operators" in run("explain", "cli_models:interrupted").stdout
+    assert run("explain", "cli_models:program").exit_code == 0
+
+
+def test_explain_needs_no_weights() -> None:
+    result = run("explain", "cli_models:large")
+    assert result.exit_code == 0
+    assert "100.00% coverage" in result.stdout
+
+
+def test_min_block_size() -> None:
+    assert "TRT Engine #2" in run("explain", "cli_models:interrupted", "--min-block-size", "1").stdout
+    assert "TRT Engine #1" not in run("explain", "cli_models:interrupted", "--min-block-size", "inf").stdout
+    result = run("explain", "cli_models:interrupted", "--min-block-size", "few")
+    assert result.exit_code == 2
+    assert "neither a whole number nor inf" in result.stderr
+    result = run("explain", "cli_models:interrupted", "--min-block-size", "0")
+    assert result.exit_code == 2
+    assert "min_block_size=0 is out of range" in result.stderr
+
+
+def test_reports_as_files(tmp_path: Path) -> None:
+    result = run("explain", "cli_models:small", "--html", "page.htm", "--json", "report.data")
+    assert result.exit_code == 0
+    assert result.stdout.count("Dry-Run Results") == 1
+    assert "<title>cli_models:small</title>" in (tmp_path / "page.htm").read_text()
+    assert PartitionReport.from_json((tmp_path / "report.data").read_text()).coverage == 1.0
+
+
+@pytest.mark.parametrize(("path", "message"), [("kept.json", "exists already"), ("nowhere/a.json", "no folder")])
+def test_files_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "kept.json").write_text("kept")
+    result = run("explain", "cli_models:broken", "--json", path)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert (tmp_path / "kept.json").read_text() == "kept"
+
+
+@pytest.mark.parametrize(("limit", "code"), [("0.8", 0), ("0.84", 1), ("1.0", 1)])
+def test_fail_under(limit: str, code: int) -> None:
+    result = run("explain", "cli_models:interrupted", "--fail-under", limit)
+    assert result.exit_code == code
+    assert ("coverage 83.33% is below" in result.stderr) == bool(code)
+
+
+def test_a_limit_in_percent_is_refused() -> None:
+    result = run("explain", "cli_models:small", "--fail-under", "95")
+    assert result.exit_code == 2
+    assert "is not in the range" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("cli_models", "cannot find the model 'cli_models'"),
+        ("missing.pt2", "there is no file missing.pt2"),
+        ("cli_models.py", "cli_models.py is not a saved program"),
+        ("cli_missing:small", "cannot import cli_missing"),
+        ("cli_broken:small", "cli_broken.py:2"),
+        ("cli_models:smal", "did you mean 'small'?"),
+        ("cli_models:MODELS", "has no callable 'MODELS'"),
+        ("cli_models:nothing", "returned a NoneType"),
+        ("cli_models:reversed_result", "returned a tuple of tuple, Sequential"),
+        ("cli_models:broken", "RuntimeError: broken on purpose"),
+        ("cli_models:misfit", "the inputs do not fit Sequential.forward(input)"),
+    ],
+)
+def test_models_that_cannot_be_found_or_read(source: str, message: str) -> None:
+    result = run("explain", source)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_compiled_models_are_refused(tmp_path: Path, mlp: nn.Module) -> None:
+    x = torch.ones(2, 4)
+    trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(x,)), tmp_path / "compiled.pt2", arg_inputs=(x,))
+    result = run("explain", "compiled.pt2")
+    assert result.exit_code == 2
+    assert "is a compiled model" in result.stderr
+
+
+def test_diff_of_equal_and_different_reports(tmp_path: Path) -> None:
+    run("explain", "cli_models:interrupted", "--json", "a.json")
+    run("explain", "cli_models:interrupted", "--json", "b.json", "--min-block-size", "1")
+    same = run("diff", "a.json", "a.json")
+    assert (same.exit_code, same.stdout) == (0, "No differences.\n")
+    changed = run("diff", "a.json", "b.json")
+    assert changed.exit_code == 1
+    assert "min_block_size: 5 -> 1" in changed.stdout
+    assert "engines: 0 -> 2" in changed.stdout
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json", json.dumps({"nodes": []})])
+def test_diff_of_what_is_no_report(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    result = run("diff", "a.json", "a.json")
+    assert result.exit_code == 2
+    assert "a.json is not a report" in result.stderr
+
+
+def test_diff_of_missing_files() -> None:
+    result = run("diff", "a.json", "b.json")
+    assert result.exit_code == 2
+    assert "does not exist" in result.stderr
+
+
+def test_info_names_versions_and_provider() -> None:
+    result = run("info")
+    assert result.exit_code == 0
+    assert f"PyTorch {torch.__version__}" in result.stdout
+    assert "provider" in result.stdout
+
+
+@pytest.mark.parametrize("command", [(), ("explain",), ("diff",), ("info",), ("quickstart",)])
+def test_help_tells_the_exit_codes(command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert "0 success, 1 a check failed, 2 bad usage or input" in result.stdout
+
+
+def test_unknown_commands_are_bad_usage() -> None:
+    result = run("explian", "cli_models:small")
+    assert result.exit_code == 2
+    assert "No such command" in result.stderr
