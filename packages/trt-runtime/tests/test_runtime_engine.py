@@ -301,6 +301,23 @@ def test_a_header_with_other_bindings_is_refused(make_engine: Any, static_engine
             ENGINES.engine_for(static_engine.plan, changed.text, torch.device("cpu"))
 
 
+def test_inputs_that_the_provider_dropped_are_still_taken(dynamic_engine: TRTModule) -> None:
+    header = dynamic_engine.header
+    unused = Binding("unused", torch.int64, ("s1", 2))
+    changed = _replace(
+        header,
+        inputs=(unused, *header.inputs),
+        ranges=(((1, 2, 4), (2, 2, 2)), *header.ranges),
+        symbols={"s0": (1, 0), "s1": (0, 0)},
+    )
+    engine = TRTModule(changed, dynamic_engine.plan)
+    for rows in (2, 5, 5):
+        x = torch.randn(rows, 3)
+        assert torch.equal(engine(torch.zeros(4, 2, dtype=torch.int64), x), x + x)
+    with pytest.raises(InputError, match="'unused'"):
+        engine(torch.zeros(4, 3, dtype=torch.int64), torch.ones(2, 3))
+
+
 def test_a_header_with_other_output_shapes_is_found_out(static_engine: TRTModule) -> None:
     changed = _replace(static_engine.header, outputs=(Binding("y", torch.float32, (2, 4)),))
     with pytest.raises(ExecutionError, match=r"has shape \(2, 3\), its header says \(2, 4\)"):

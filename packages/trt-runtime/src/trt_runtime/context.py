@@ -47,11 +47,15 @@ class EngineContext:
         # Parts of the engine, not the engine: it keeps its contexts, and must be freed with its last user.
         self._header = engine.header
         self._host_inputs = engine.host_inputs
+        self._host_outputs = engine.host_outputs
+        self._unused_inputs = engine.unused_inputs
         self._dynamic_inputs = engine.dynamic_inputs
         self._device = engine.device
         self._misaligned = CUDA_ALIGNMENT - 1 if engine.device.type == "cuda" else 0
         self._inputs = [(binding.name, binding.dtype) for binding in engine.header.inputs]
         self._outputs = [(binding.name, binding.dtype) for binding in engine.header.outputs]
+        on_host, host = set(engine.host_outputs), torch.device("cpu")
+        self._places = [host if index in on_host else engine.device for index in range(len(self._outputs))]
         self._addresses: dict[str, int] = {}
         # What stands in for the address of a tensor without elements, which must not be null.
         self._placeholder = torch.empty(CUDA_ALIGNMENT, dtype=torch.uint8, device=self._device)
@@ -86,8 +90,8 @@ class EngineContext:
             if addresses.get(name) != pointer:
                 self._set_address(name, pointer)
         outputs: list[torch.Tensor] = []
-        device, nothing = self._device, self._nothing
-        for (name, dtype), shape in zip(self._outputs, self._output_shapes):  # noqa: B905
+        nothing = self._nothing
+        for (name, dtype), device, shape in zip(self._outputs, self._places, self._output_shapes):  # noqa: B905
             if shape is None:
                 outputs.append(self._placeholder)
                 continue
@@ -106,8 +110,12 @@ class EngineContext:
             )
         for index, allocator in self._allocators.items():
             outputs[index] = allocator.take(self._outputs[index][0])
-            if stream is not None and self._side is not None:
+            if stream is not None and self._side is not None and outputs[index].is_cuda:
                 outputs[index].record_stream(stream)
+        if self._host_outputs and stream is not None:
+            stream.synchronize()
+            for index in self._host_outputs:
+                outputs[index] = outputs[index].to(self._device)
         return outputs
 
     def _pointers(self, inputs: list[torch.Tensor]) -> list[int] | None:
@@ -189,7 +197,7 @@ class EngineContext:
 
     def _set_allocator(self, index: int) -> None:
         name, dtype = self._outputs[index]
-        allocator = output_allocator(dtype, self._device)
+        allocator = output_allocator(dtype, self._places[index])
         if not self._native.set_output_allocator(name, allocator):
             raise ExecutionError(
                 f"{self._header.title} refuses an allocator for output {name!r}",
@@ -198,7 +206,7 @@ class EngineContext:
         self._allocators[index] = allocator
 
     def _set_address(self, name: str, pointer: int) -> None:
-        if not self._native.set_tensor_address(name, pointer):
+        if name not in self._unused_inputs and not self._native.set_tensor_address(name, pointer):
             self._shapes = None
             raise ExecutionError(f"{self._header.title} refuses the address of {name!r}", why=take_errors())
         self._addresses[name] = pointer

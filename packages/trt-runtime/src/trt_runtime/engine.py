@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 import weakref
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from trt_core.dtypes import dtype_name, from_trt
 from trt_core.errors import PlanError
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
+from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.context import EngineContext
@@ -36,8 +38,10 @@ class LoadedEngine:
     Attributes:
         header, device: As given.
         native: The provider's `ICudaEngine`.
+        unused_inputs: Names of inputs that no output depends on and that the provider dropped from the engine.
         dynamic_inputs: Indices of inputs whose shape must be set.
         host_inputs: Indices of inputs that are read on the host.
+        host_outputs: Indices of outputs that are written on the host.
 
     Raises:
         PlanError: The plan is not the one of the header, or the provider cannot load it.
@@ -60,17 +64,16 @@ class LoadedEngine:
                 why=take_errors(),
                 hint="compile the model again with the versions that run it",
             )
+        self.unused_inputs = self._dropped_inputs()
         self._check_bindings()
-        names = [binding.name for binding in header.inputs]
         self.dynamic_inputs = tuple(
             index
-            for index, name in enumerate(names)
-            if any(extent < 0 for extent in self.native.get_tensor_shape(name))
+            for index, binding in enumerate(header.inputs)
+            if binding.name not in self.unused_inputs
+            and any(extent < 0 for extent in self.native.get_tensor_shape(binding.name))
         )
-        host = provider_module().TensorLocation.HOST
-        self.host_inputs = tuple(
-            index for index, name in enumerate(names) if self.native.get_tensor_location(name) == host
-        )
+        self.host_inputs = self._on_host(header.inputs)
+        self.host_outputs = self._on_host(header.outputs)
         self._free: dict[int, list[EngineContext]] = {}
 
     def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -116,10 +119,26 @@ class LoadedEngine:
             return _NOTHING
         return torch.cuda.device(self.device)
 
+    def _dropped_inputs(self) -> frozenset[str]:
+        absent = provider_module().TensorIOMode.NONE
+        names = (binding.name for binding in self.header.inputs)
+        missing = frozenset(name for name in names if self.native.get_tensor_mode(name) == absent)
+        expected = len(self.header.inputs) + len(self.header.outputs)
+        # more bindings than that: the engine has inputs that the header does not know, and none was dropped
+        return missing if self.native.num_io_tensors == expected - len(missing) else frozenset()
+
+    def _on_host(self, bindings: Sequence[Binding]) -> tuple[int, ...]:
+        host = provider_module().TensorLocation.HOST
+        return tuple(
+            index
+            for index, binding in enumerate(bindings)
+            if binding.name not in self.unused_inputs and self.native.get_tensor_location(binding.name) == host
+        )
+
     def _check_bindings(self) -> None:
         modes = provider_module().TensorIOMode
         header = self.header
-        expected = [(binding, modes.INPUT) for binding in header.inputs]
+        expected = [(binding, modes.INPUT) for binding in header.inputs if binding.name not in self.unused_inputs]
         expected += [(binding, modes.OUTPUT) for binding in header.outputs]
         for binding, mode in expected:
             if self.native.get_tensor_mode(binding.name) != mode:
