@@ -125,6 +125,17 @@ def test_a_provider_that_is_not_installed_says_how_to_install_it(monkeypatch: py
     assert "trt-runtime[tensorrt]" in caught.value.hint
 
 
+@pytest.mark.usefixtures("portable")
+def test_a_tensorrt_that_is_too_old_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", _module("tensorrt", "10.9.0.34"))
+    _pretend_cuda(monkeypatch, True)
+    assert current_provider() is Provider.PORTABLE
+    set_provider("tensorrt")
+    with pytest.raises(ProviderError, match="10.9.0.34 is too old") as caught:
+        provider_module()
+    assert "10.16" in caught.value.hint
+
+
 def test_a_failed_import_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     set_provider("tensorrt")
     monkeypatch.setitem(sys.modules, "tensorrt", None)

@@ -13,12 +13,16 @@ import os
 import threading
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Final
 
 import torch
 
 from trt_core.errors import ProviderError
 
 _VARIABLE = "TRT_PROVIDER"
+
+OLDEST_TENSORRT: Final = (10, 16)
+"""First (major, minor) of TensorRT whose API has every layer that converters add."""
 
 
 class Provider(enum.Enum):
@@ -71,8 +75,7 @@ def provider_module() -> ModuleType:
 
 def provider_version() -> tuple[int, int]:
     """Returns (major, minor) of the API in use; the portable provider answers with the API version it follows."""
-    major, minor, *_ = str(provider_module().__version__).split(".")
-    return int(major), int(minor)
+    return _api_version(provider_module())
 
 
 def provider_identity() -> str:
@@ -138,7 +141,7 @@ def _load() -> tuple[Provider, ModuleType]:
 def _import(provider: Provider) -> ModuleType:
     name = _MODULES[provider]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except (ImportError, OSError) as error:  # a TensorRT without its shared libraries raises OSError
         extra = "pip install 'trt-runtime[tensorrt]'" if provider is Provider.TENSORRT else "pip install trt-portable"
         raise ProviderError(
@@ -147,3 +150,16 @@ def _import(provider: Provider) -> ModuleType:
             why=str(error),
             hint=f"install it with {extra}, or choose another one with {_VARIABLE} or trt_core.set_provider",
         ) from error
+    if provider is Provider.TENSORRT and _api_version(module) < OLDEST_TENSORRT:
+        oldest = ".".join(map(str, OLDEST_TENSORRT))
+        raise ProviderError(
+            f"TensorRT {module.__version__} is too old",
+            where=f"import {name}",
+            hint=f"install TensorRT {oldest} or newer, or choose the portable provider with {_VARIABLE}",
+        )
+    return module
+
+
+def _api_version(module: ModuleType) -> tuple[int, int]:
+    major, minor, *_ = str(module.__version__).split(".")
+    return int(major), int(minor)
