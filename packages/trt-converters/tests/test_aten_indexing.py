@@ -79,6 +79,14 @@ def test_embedding_bag(mode: int) -> None:
     ends = tensor([0, 3, 3, 8])
     args = (table, indices, ends, False, mode, False, weights, True, 2)
     check_conversion(aten.embedding_bag.padding_idx, args, results=(0,))
+    # -1 is the last row of the table here, and no row at all for `_embedding_bag`
+    args = (table, tensor([9, 1, 9, 2]), tensor([0, 2]), False, mode, False, None, False, -1)
+    check_conversion(aten.embedding_bag.padding_idx, args, results=(0,))
+    check_conversion(aten._embedding_bag.default, args, results=(0,))
+    refused = check_conversion(
+        aten.embedding_bag.padding_idx, args, results=(0,), dynamic={0: {0: (10, 10, 20)}}, expect_supported=False
+    )
+    assert refused.verdict.reason is Reason.DYNAMIC_SHAPE
 
 
 def test_one_hot() -> None:

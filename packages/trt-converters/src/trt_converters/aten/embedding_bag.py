@@ -42,6 +42,14 @@ def one_bag_or_more(call: Call) -> Verdict | None:
     return None
 
 
+def counts_from_known_end(call: Call) -> Verdict | None:
+    """Refuses a negative `padding_idx`, which counts from the table's end, where the table's length is symbolic."""
+    padding_idx, rows = call["padding_idx"], call.tensor("weight").shape[0]
+    if padding_idx is not None and padding_idx < 0 and not isinstance(rows, int):
+        return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"padding_idx={padding_idx} of a table of {rows} rows")
+    return None
+
+
 CHECKS = (dtypes("weight", FLOATS), only_results(0), rank("indices", 1, 1), rank("offsets", 1, 1), one_bag_or_more)
 
 
@@ -148,7 +156,7 @@ def aten_embedding_bag(
     return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None),)
 
 
-@converter(aten.embedding_bag.padding_idx, checks=CHECKS)
+@converter(aten.embedding_bag.padding_idx, checks=(*CHECKS, counts_from_known_end))
 def aten_embedding_bag_padding_idx(
     ctx: ConversionContext,
     weight: Operand,
@@ -162,4 +170,6 @@ def aten_embedding_bag_padding_idx(
     padding_idx: int | None,
 ) -> tuple[Any, ...]:
     """embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
+    if padding_idx is not None and padding_idx < 0:  # unlike in `_embedding_bag`, where -1 means no row
+        padding_idx += dimension(ctx, weight, 0)
     return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),)
