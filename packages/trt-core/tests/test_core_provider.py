@@ -131,7 +131,7 @@ def test_a_tensorrt_that_is_too_old_is_not_used(monkeypatch: pytest.MonkeyPatch)
     _pretend_cuda(monkeypatch, True)
     assert current_provider() is Provider.PORTABLE
     set_provider("tensorrt")
-    with pytest.raises(ProviderError, match="10.9.0.34 is too old") as caught:
+    with pytest.raises(ProviderError, match="is too old") as caught:
         provider_module()
     assert "10.16" in caught.value.hint
 
