@@ -7,10 +7,12 @@ plain, and its own dictionary holds the values.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
+from typing import Final
 
 from trt_portable.layer import ILayer
+
+_FROZEN: Final[dict[type[ILayer], type[ILayer]]] = {}
 
 
 def freeze(layers: Iterable[ILayer]) -> None:
@@ -19,11 +21,11 @@ def freeze(layers: Iterable[ILayer]) -> None:
         kind = type(layer)
         if kind._ATTRIBUTES and not kind._IS_FROZEN:
             values = {attribute.name: getattr(layer, attribute.name) for attribute in kind._ATTRIBUTES}
-            layer.__class__ = _frozen(kind)
+            layer.__class__ = _FROZEN.get(kind) or _frozen(kind)
             layer.__dict__.update(values)
 
 
-@functools.cache
 def _frozen(kind: type[ILayer]) -> type[ILayer]:
     plain = dict.fromkeys(attribute.name for attribute in kind._ATTRIBUTES)
-    return type(kind.__name__, (kind,), {**plain, "_IS_FROZEN": True, "__doc__": kind.__doc__})
+    made = type(kind.__name__, (kind,), {**plain, "_IS_FROZEN": True, "__doc__": kind.__doc__})
+    return _FROZEN.setdefault(kind, made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -13,9 +13,11 @@ class Sealed:
     Classes that applications derive take what they like.
     """
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name[0] != "_" and not hasattr(type(self), name):
-            kind = type(self)
-            if kind.__module__.partition(".")[0] == _PACKAGE:
-                raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-        object.__setattr__(self, name, value)
+    if not TYPE_CHECKING:  # or type checkers would allow any name
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name[0] != "_" and not hasattr(type(self), name):
+                kind = type(self)
+                if kind.__module__.partition(".")[0] == _PACKAGE:
+                    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+            object.__setattr__(self, name, value)

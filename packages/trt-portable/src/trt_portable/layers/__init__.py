@@ -6,8 +6,8 @@ from trt_portable.layers.assertion import (
     IAssertionLayer,
     IDistCollectiveLayer,
 )
-from trt_portable.layers.attention import (
-    IAttention,
+from trt_portable.layers.attention import IAttention
+from trt_portable.layers.attention_ends import (
     IAttentionBoundaryLayer,
     IAttentionInputLayer,
     IAttentionOutputLayer,
