@@ -10,11 +10,13 @@ import pytest
 import torch
 
 OPTION = "--conformance-report"
+LIMIT = "--conformance-limit"
 PROPERTY = "conformance"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(OPTION, type=Path, default=None, help="write what became of every operator to this JSON file")
+    parser.addoption(LIMIT, type=int, default=None, help="most samples of an operator and type; by default all of them")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -28,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption(OPTION, None)
     if target is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_ReportWriter(target))
+
+
+@pytest.fixture
+def sample_limit(request: pytest.FixtureRequest) -> int | None:
+    """Most samples of an operator and type."""
+    limit: int | None = request.config.getoption(LIMIT)
+    return limit
 
 
 class _ReportWriter:
