@@ -156,6 +156,8 @@ def _attention_layer(
     attention.decomposable = True  # a fused kernel need not exist for every type and size
     if mask is not None:
         attention.mask = ctx.tensor(_full_mask(ctx, with_rank(ctx, mask, 4), query, key))
+        if attention.mask is None:  # the property drops what it does not take without a word
+            raise ctx.fail("TensorRT refused the mask of an attention layer")
     result = attention.get_output(0)
     return squeeze(ctx, result, (axis,)) if unbatched else result
 

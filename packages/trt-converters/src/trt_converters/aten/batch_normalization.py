@@ -12,7 +12,7 @@ from trt_converters.checks import dtypes, only_results
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
 from trt_converters.layers import binary, cast, mean_square, reduce, squeeze, unary, unsqueeze
 from trt_converters.registry import converter
-from trt_core import Reason, Verdict, trt
+from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import FLOATS
 
 aten = torch.ops.aten
@@ -59,7 +59,7 @@ def affine(ctx: ConversionContext, input: Operand, scale: Operand, shift: Operan
             trt.ScaleMode.CHANNEL,
             shift=ctx.weights(shift),
             scale=ctx.weights(scale),
-            power=trt.Weights(),
+            power=trt.Weights(to_trt(dtype)),
             channel_axis=1,
         )
         return ctx.output(layer)

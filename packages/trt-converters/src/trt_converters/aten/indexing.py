@@ -39,10 +39,13 @@ from trt_core import Reason, Verdict, trt
 
 aten = torch.ops.aten
 
+_COUNTED = (torch.float32, torch.float16, torch.int32, torch.bool)
+"""Types that every description of the layer lists."""
+
 
 def nonzero_positions(ctx: ConversionContext, value: Operand) -> Any:
     """Returns the coordinates of every element that is not zero: shape (rank, n), int64, in row-major order."""
-    if dtype_of(value) in (torch.int64, torch.uint8):  # the layer takes neither
+    if dtype_of(value) not in _COUNTED:
         value = cast(ctx, value, torch.bool)
     return ctx.output(ctx.network.add_non_zero(ctx.tensor(value), trt.DataType.INT64), "nonzero")
 
