@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trt_converters.byte_tensor import ByteTensor, carrier_of
 from trt_converters.call import Call
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
@@ -16,7 +17,7 @@ from trt_core.provenance import node_location, source_line
 from trt_core.ranges import ShapeRanges
 
 Operand = Any
-"""What converters get for a tensor: a `trt.ITensor`, or a `torch.Tensor` that is known while building."""
+"""What converters get for a tensor: a `trt.ITensor`, a `ByteTensor`, or a `torch.Tensor` known while building."""
 
 Size = Any
 """An extent: an int, a `SymInt` of the graph's metadata, or a `trt.ITensor` of shape (1,), int64."""
@@ -129,10 +130,13 @@ class ConversionContext:
 
         Args:
             value: An `ITensor`, a `torch.Tensor`, or a number (which becomes a 0-d tensor of PyTorch's default type).
+                uint8 becomes an `ITensor` of that type, which only a network's output may be.
 
         Raises:
             ConversionError: The value has a type that constants cannot have.
         """
+        if isinstance(value, ByteTensor):
+            return self.output(self.network.add_cast(value.carrier, trt.DataType.UINT8), "bytes")
         if not isinstance(value, (torch.Tensor, int, float, bool)):
             return value
         constant = value if isinstance(value, torch.Tensor) else torch.tensor(value)
@@ -173,7 +177,7 @@ class ConversionContext:
             if isinstance(extent, torch.SymInt):
                 key = _size_key(extent)
                 if key is not None:
-                    self._dimensions.setdefault(key, (tensor, axis))
+                    self._dimensions.setdefault(key, (carrier_of(tensor), axis))
 
     def size(self, value: Size) -> Any:
         """Returns an extent as an int, or as an `ITensor` of shape (1,), int64.

@@ -9,7 +9,9 @@ import torch
 from torch import fx
 
 from trt_converters.binding import bind_arguments, map_nodes
+from trt_converters.byte_tensor import ByteTensor
 from trt_converters.context import ConversionContext, dtype_of, shape_of
+from trt_converters.layers import cast
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_integer
 from trt_core import CompilationSettings, ConversionError, to_trt
@@ -88,6 +90,8 @@ class BlockInterpreter:
             raise self.context.fail(f"TensorRT refused an input of type {meta.dtype} and shape {tuple(meta.shape)}")
         self.input_names.append(node.name)
         self.context.register_dimensions(tensor, meta)
+        if meta.dtype is torch.uint8:
+            return ByteTensor(cast(self.context, tensor, torch.float32))
         return tensor
 
     def _constant(self, node: fx.Node) -> Any:
@@ -128,14 +132,12 @@ class BlockInterpreter:
 
     def _mark_outputs(self, results: Any) -> None:
         outputs = results if isinstance(results, (tuple, list)) else (results,)
-        marked: set[int] = set()
         for index, node in enumerate(outputs):
             value = self._values[node] if isinstance(node, fx.Node) else node
             tensor = self.context.tensor(value)
             # an input, a constant or a tensor that is an output already cannot be marked: a copy can
-            if tensor.is_network_input or isinstance(value, torch.Tensor) or id(tensor) in marked:
+            if tensor.is_network_input or tensor.is_network_output or isinstance(value, torch.Tensor):
                 tensor = self.context.output(self.context.network.add_identity(tensor), "identity")
-            marked.add(id(tensor))
             name = f"output_{index}"
             while name in self.input_names:
                 name += "_"

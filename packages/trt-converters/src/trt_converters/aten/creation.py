@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from trt_converters.byte_tensor import as_bytes
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
 from trt_converters.layers import binary, cast, expand, greater_equal, less_equal, select, squeeze
@@ -36,6 +37,8 @@ def filled(ctx: ConversionContext, shape: Sequence[Size], value: Operand, dtype:
         return number
     if isinstance(number, torch.Tensor):
         number = number.reshape([1] * len(sizes))
+    if dtype is torch.uint8:
+        return as_bytes(expand(ctx, ctx.tensor(cast(ctx, number, torch.float32)), sizes))
     return expand(ctx, ctx.tensor(number), sizes)
 
 
@@ -202,7 +205,7 @@ def _triangle(ctx: ConversionContext, value: Operand, diagonal: Size, relation: 
 
 def _selectable(call: Call) -> Verdict | None:
     dtype = call.result.dtype
-    if dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
+    if dtype in (torch.int8, torch.float8_e4m3fn):
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no layer selects between elements of type {dtype}")
     return None
 

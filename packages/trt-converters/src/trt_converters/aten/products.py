@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trt_converters.aten.linear import matrix_multiply, multiplies
-from trt_converters.checks import dtypes
+from trt_converters.checks import computable, dtypes
 from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis
 from trt_converters.layers import binary, cast, expand, gather, reduce, squeeze, unsqueeze
 from trt_converters.registry import converter
@@ -93,7 +93,7 @@ def aten_vdot(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     return aten_dot(ctx, self, other)
 
 
-@converter(aten.outer.default, aten.ger.default)
+@converter(aten.outer.default, aten.ger.default, checks=computable)
 def aten_outer(ctx: ConversionContext, self: Operand, vec2: Operand) -> Any:
     """outer(Tensor self, Tensor vec2) -> Tensor"""
     dtype = ctx.result_dtype

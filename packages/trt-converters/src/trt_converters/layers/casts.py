@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from trt_converters.byte_tensor import ByteTensor, as_bytes
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
-from trt_core import to_trt, trt
+from trt_core import to_trt
 
 
 def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
@@ -28,14 +31,26 @@ def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
-    floats = (torch.float32, torch.float16)
-    # uint8 converts only from and to float32 and float16
-    if torch.uint8 in (source, dtype) and source not in floats and dtype not in floats:
-        middle = ctx.output(ctx.network.add_cast(value, trt.DataType.FLOAT), "cast")
-        if dtype is torch.bool or dtype is not torch.uint8:
-            return ctx.output(ctx.network.add_cast(middle, to_trt(dtype)), "cast")
-        value = middle
+    if isinstance(value, ByteTensor):
+        return cast(ctx, value.carrier, dtype)
+    if dtype is torch.uint8:
+        whole = cast(ctx, value, torch.int32) if source.is_floating_point else value
+        return ByteTensor(cast(ctx, whole, torch.float32))
+    if source is torch.uint8 and dtype is not torch.float32:  # it converts to floats only
+        return cast(ctx, cast(ctx, value, torch.float32), dtype)
     return ctx.output(ctx.network.add_cast(value, to_trt(dtype)), "cast")
+
+
+def moves_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a function that moves a value's elements, and does not compute with them, take uint8 as well."""
+
+    @functools.wraps(function)
+    def moved(ctx: ConversionContext, value: Operand, *arguments: Any, **options: Any) -> Any:
+        if dtype_of(value) is not torch.uint8:
+            return function(ctx, value, *arguments, **options)
+        return as_bytes(function(ctx, cast(ctx, value, torch.float32), *arguments, **options))
+
+    return moved
 
 
 def result_type(*values: Operand) -> torch.dtype:

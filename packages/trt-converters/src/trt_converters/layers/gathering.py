@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from trt_converters.byte_tensor import as_bytes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
-from trt_converters.layers.casts import cast
+from trt_converters.layers.casts import cast, moves_bytes
 from trt_converters.layers.pointwise import binary, select
 from trt_converters.layers.sizes import shape_vector
 from trt_core import trt
@@ -29,7 +30,8 @@ def linear_range(ctx: ConversionContext, sizes: list[Any], steps: list[int], sta
         for axis, (size, step) in enumerate(zip(known, steps, strict=True)):
             total = total + (torch.arange(size) * step).reshape([-1 if i == axis else 1 for i in range(len(known))])
         return total
-    layer = ctx.network.add_fill((1,) * len(known), trt.FillOperation.LINSPACE, trt.DataType.INT64)
+    # the static extent stands until the inputs are set: alone, a ramp has one axis
+    layer = ctx.network.add_fill((1,), trt.FillOperation.LINSPACE, trt.DataType.INT64)
     layer.set_input(0, ctx.tensor(shape_vector(ctx, known)))
     layer.set_input(1, ctx.tensor(torch.tensor(start)))
     layer.set_input(2, ctx.tensor(torch.tensor(steps)))
@@ -61,6 +63,7 @@ def wrap_negative(ctx: ConversionContext, indices: Operand, size: Size) -> Any:
     return select(ctx, binary(ctx, "LESS", indices, torch.zeros((), dtype=dtype_of(indices))), shifted, indices)
 
 
+@moves_bytes
 def gather(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) -> Any:
     """Replaces an axis by the axes of `indices`: `value[:, ..., indices, ..., :]`.
 
@@ -77,6 +80,7 @@ def gather(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) 
     return ctx.output(layer, "gather")
 
 
+@moves_bytes
 def gather_elements(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) -> Any:
     """Takes `value[i, ..., indices[i, ..., k], ...]`; both have one rank, and equal extents on every other axis."""
     layer = ctx.network.add_gather_v2(ctx.tensor(value), ctx.tensor(_as_indices(ctx, indices)), trt.GatherMode.ELEMENT)
@@ -106,13 +110,14 @@ def _scatter(
     ctx: ConversionContext, value: Operand, indices: Operand, updates: Operand, mode: Any, axis: int | None
 ) -> Any:
     dtype = dtype_of(value)
-    if dtype is torch.bool:  # the layer has no bool
-        value, updates = cast(ctx, value, torch.int32), cast(ctx, updates, torch.int32)
+    carrier = {torch.bool: torch.int32, torch.uint8: torch.float32}.get(dtype, dtype)  # the layer has neither
+    value, updates = cast(ctx, value, carrier), cast(ctx, updates, carrier)
     operands = [ctx.tensor(operand) for operand in (value, _as_indices(ctx, indices), updates)]
     layer = ctx.network.add_scatter(*operands, mode)
     if layer is not None and axis is not None:
         layer.axis = axis
-    return cast(ctx, ctx.output(layer, "scatter"), dtype)
+    result = ctx.output(layer, "scatter")
+    return as_bytes(result) if dtype is torch.uint8 else cast(ctx, result, dtype)
 
 
 def _as_indices(ctx: ConversionContext, indices: Operand) -> Any:

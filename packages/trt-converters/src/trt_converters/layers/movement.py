@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
+from trt_converters.byte_tensor import as_bytes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
+from trt_converters.layers.casts import cast, moves_bytes
 from trt_converters.layers.sizes import shape_vector
 from trt_core import trt
 
 
+@moves_bytes
 def reshape(ctx: ConversionContext, value: Operand, sizes: Sequence[Size]) -> Any:
     """Gives a value another shape of the same volume.
 
@@ -45,6 +48,7 @@ def _resolve_free_size(ctx: ConversionContext, sizes: Sequence[Size]) -> list[An
     return [ctx.size(size) for size in sizes]
 
 
+@moves_bytes
 def permute(ctx: ConversionContext, value: Operand, order: Sequence[int]) -> Any:
     """Reorders axes: axis i of the result is axis `order[i]` of the value. The order is non-negative."""
     if list(order) == list(range(len(order))):
@@ -56,6 +60,7 @@ def permute(ctx: ConversionContext, value: Operand, order: Sequence[int]) -> Any
     return ctx.output(layer, "permute")
 
 
+@moves_bytes
 def unsqueeze(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> Any:
     """Inserts axes of extent 1; `axes` are non-negative positions in the result."""
     if not axes:
@@ -68,6 +73,7 @@ def unsqueeze(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> An
     return ctx.output(ctx.network.add_unsqueeze(value, positions), "unsqueeze")
 
 
+@moves_bytes
 def squeeze(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> Any:
     """Removes axes of extent 1; `axes` are non-negative."""
     if not axes:
@@ -84,6 +90,7 @@ def with_rank(ctx: ConversionContext, value: Operand, rank: int) -> Any:
     return unsqueeze(ctx, value, range(missing)) if missing > 0 else value
 
 
+@moves_bytes
 def expand(
     ctx: ConversionContext, value: Operand, sizes: Sequence[Size], source: Sequence[int | torch.SymInt] | None = None
 ) -> Any:
@@ -135,6 +142,7 @@ def _stride_of(ctx: ConversionContext, value: Any, axis: int, size: Size) -> Any
     return combine(ctx, "min", [combine(ctx, "add", [extent, -1]), 1])
 
 
+@moves_bytes
 def slice_tensor(
     ctx: ConversionContext,
     value: Operand,
@@ -172,11 +180,13 @@ def slice_tensor(
     axes, *parts = zip(*chosen, strict=True)
     static = [all(isinstance(item, int) for item in part) for part in parts]
     dims = [tuple(part) if known else (0,) * len(axes) for part, known in zip(parts, static, strict=True)]
-    layer = ctx.network.add_slice(value, *dims)
+    partial = len(axes) < rank
+    layer = ctx.network.add_slice(value, *([(0,) * rank, (1,) * rank, (1,) * rank] if partial else dims))
     if layer is None:
         raise ctx.fail(f"TensorRT refused a slice of {extents} from {starts} of size {sizes}")
-    if len(axes) < rank:
+    if partial:  # the layer learns of its axes only now: until then every axis wants a number
         layer.axes = tuple(axes)
+        layer.start, layer.shape, layer.stride = dims
     for index, (part, known) in enumerate(zip(parts, static, strict=True), start=1):
         if not known:
             layer.set_input(index, ctx.tensor(shape_vector(ctx, part)))
@@ -204,6 +214,8 @@ def concatenate(ctx: ConversionContext, values: Sequence[Operand], axis: int) ->
     if len(values) == 1:
         return values[0]
     assert len({dtype_of(value) for value in values}) == 1, "cast the operands first"
+    if dtype_of(values[0]) is torch.uint8:
+        return as_bytes(concatenate(ctx, [cast(ctx, value, torch.float32) for value in values], axis))
     layer = ctx.network.add_concatenation([ctx.tensor(value) for value in values])
     if layer is not None:
         layer.axis = axis

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_converters.byte_tensor import as_bytes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
 from trt_converters.layers.casts import cast
 from trt_converters.layers.movement import concatenate, expand, slice_tensor
@@ -39,7 +40,7 @@ def crop_and_pad(ctx: ConversionContext, value: Operand, before: Sequence[int], 
         return cropped
     carrier = _CARRIERS.get(dtype, dtype)
     padded = _sample(ctx, cast(ctx, value, carrier), before, after, "FILL", constant.to(carrier))
-    return cast(ctx, padded, dtype)
+    return _restored(ctx, padded, dtype)
 
 
 def pad_by_sampling(
@@ -57,7 +58,11 @@ def pad_by_sampling(
     if mode == "WRAP":
         return _wrap(ctx, value, before, after)
     carrier = _CARRIERS.get(dtype, dtype)
-    return cast(ctx, _sample(ctx, cast(ctx, value, carrier), before, after, mode, None), dtype)
+    return _restored(ctx, _sample(ctx, cast(ctx, value, carrier), before, after, mode, None), dtype)
+
+
+def _restored(ctx: ConversionContext, carried: Operand, dtype: torch.dtype) -> Any:
+    return as_bytes(carried) if dtype is torch.uint8 else cast(ctx, carried, dtype)
 
 
 def _sample(

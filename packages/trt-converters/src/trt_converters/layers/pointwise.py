@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from trt_converters.byte_tensor import as_bytes
 from trt_converters.context import ConversionContext, Operand, dtype_of
-from trt_converters.layers.casts import promote
+from trt_converters.layers.casts import cast, promote
 from trt_core import trt
 
 
@@ -51,6 +52,9 @@ def select(ctx: ConversionContext, condition: Operand, then: Operand, otherwise:
     rank = max(len(condition.shape), len(then.shape))
     from trt_converters.layers.movement import with_rank
 
+    if dtype_of(then) is torch.uint8:
+        carried = (cast(ctx, part, torch.float32) for part in (then, otherwise))
+        return as_bytes(select(ctx, condition, *carried))
     condition, then, otherwise = (with_rank(ctx, part, rank) for part in (condition, then, otherwise))
     assert dtype_of(condition) is torch.bool, "the condition of a select is a bool tensor"
     layer = ctx.network.add_select(*(ctx.tensor(part) for part in (condition, then, otherwise)))

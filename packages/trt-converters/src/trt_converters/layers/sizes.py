@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from trt_converters.byte_tensor import carrier_of
 from trt_converters.context import ConversionContext, Operand, Size, shape_of
 from trt_core import trt
 
@@ -17,7 +18,7 @@ def dimension(ctx: ConversionContext, value: Operand, axis: int) -> Any:
     extent = shape_of(value)[axis]
     if extent >= 0:
         return extent
-    shape = ctx.output(ctx.network.add_shape(value), "shape")
+    shape = ctx.output(ctx.network.add_shape(carrier_of(value)), "shape")
     return ctx.output(ctx.network.add_slice(shape, (axis,), (1,), (1,)), "dimension")
 
 
