@@ -56,6 +56,8 @@ def run_engine(
         context = engine.create_execution_context()
         held = [tensor.to(device).contiguous() for tensor in inputs]
         for name, tensor in zip(input_names, held, strict=True):
+            if engine.get_tensor_mode(name) == trt.TensorIOMode.NONE:  # no output depends on it: the builder drops it
+                continue
             require(context.set_input_shape(name, tuple(tensor.shape)), f"{name} of shape {tuple(tensor.shape)}")
             # an empty tensor has no memory of its own, yet every binding needs an address
             require(context.set_tensor_address(name, tensor.data_ptr() or _byte_address(held)), f"address of {name}")
