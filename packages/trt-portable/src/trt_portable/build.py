@@ -14,6 +14,7 @@ from trt_portable.enums import BuilderFlag, DataType, LayerType
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.fold_constants import fold_constants
+from trt_portable.fold_scales import fold_scales
 from trt_portable.host_memory import IHostMemory
 from trt_portable.progress_monitor import Phase
 from trt_portable.serialization import layers_from_json, leaf_layers, network_to_json
@@ -49,6 +50,8 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
         with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
             weights = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step)
+            if config.builder_optimization_level > 0 and not network._debug_unfused:
+                weights = _fold_scales(structure, weights, is_refittable, frozenset(debug))
         phase.step()
         slots = _weight_slots(structure, is_refittable)
         info = EngineInfo(
@@ -103,6 +106,20 @@ def _optimize(
     entries = folded.layers
     structure["layers"] = [entries[at] for at in live_layers(entries, wanted)]
     return {**weights, **folded.weights}
+
+
+def _fold_scales(
+    structure: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    is_refittable: Callable[[str, str], bool],
+    debug: frozenset[int],
+) -> dict[str, torch.Tensor]:
+    """Merges scales into convolutions of the structure in place; returns old and new weights."""
+    keep = debug.union(structure["outputs"], structure["shape_outputs"])
+    structure["layers"], made = fold_scales(
+        structure["layers"], weights, is_fixed=lambda key, role: not is_refittable(key, role), keep=keep
+    )
+    return {**weights, **made}
 
 
 def _refit_mode(config: IBuilderConfig) -> RefitMode:

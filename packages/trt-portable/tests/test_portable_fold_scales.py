@@ -1,0 +1,100 @@
+"""Scales after convolutions become part of them, where nothing can tell the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import trt_portable as trt
+
+Load = Callable[..., trt.ICudaEngine]
+
+
+def _network(
+    builder: Any, *, groups: int = 1, uniform: bool = False, bias: bool = True, scales: int = 1, dtype: Any = np.float32
+) -> tuple[Any, Any]:
+    """A convolution of 4 channels to 6 and scales behind it; also the convolution's own result."""
+    rng = np.random.default_rng(3)
+
+    def random(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(dtype)
+
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32 if dtype == np.float32 else trt.float16, (-1, 4, 6, 6))
+    conv = network.add_convolution_nd(x, 6, (3, 3), random(6, 4 // groups, 3, 3), random(6) if bias else None)
+    conv.name, conv.num_groups = "conv", groups
+    tensor = conv.get_output(0)
+    for index in range(scales):
+        count = 1 if uniform else 6
+        mode = trt.ScaleMode.UNIFORM if uniform else trt.ScaleMode.CHANNEL
+        layer = network.add_scale(tensor, mode, random(count), random(count), None)
+        layer.name = f"scale {index}"
+        tensor = layer.get_output(0)
+    network.mark_output(tensor)
+    return network, conv
+
+
+RANGES = {"x": ((1, 4, 6, 6), (2, 4, 6, 6), (4, 4, 6, 6))}
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    groups=st.sampled_from((1, 2)),
+    uniform=st.booleans(),
+    bias=st.booleans(),
+    scales=st.integers(1, 2),
+    half=st.booleans(),
+)
+def test_one_layer_computes_the_same(
+    builder: Any, load: Load, execute: Any, groups: int, uniform: bool, bias: bool, scales: int, half: bool
+) -> None:
+    dtype = np.float16 if half else np.float32
+    made = [
+        _network(builder, groups=groups, uniform=uniform, bias=bias, scales=scales, dtype=dtype)[0] for _ in range(2)
+    ]
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 0
+    plain, folded = load(made[0], RANGES, config=config), load(made[1], RANGES)
+    assert (plain.num_layers, folded.num_layers) == (1 + scales, 1)
+    x = torch.randn(3, 4, 6, 6, dtype=torch.float16 if half else torch.float32)
+    (wanted,), (found,) = (execute(e.create_execution_context(), {"x": x}).values() for e in (plain, folded))
+    # half: each of the layers rounds to 11 bits, and results are sums of 36 products
+    tolerance = {"rtol": 2e-2, "atol": 5e-2} if half else {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(found, wanted, **tolerance)
+
+
+def test_the_inspector_names_both(builder: Any, load: Load) -> None:
+    network, _ = _network(builder)
+    inspector = load(network, RANGES).create_engine_inspector()
+    assert "conv + scale 0" in inspector.get_engine_information(trt.LayerInformationFormat.ONELINE)
+
+
+@pytest.mark.parametrize("why", ["refit", "output", "debug", "second reader"])
+def test_what_others_see_stays(builder: Any, load: Load, why: str) -> None:
+    network, conv = _network(builder)
+    between = conv.get_output(0)
+    if why == "output":
+        network.mark_output(between)
+    elif why == "debug":
+        network.mark_debug(between)
+    elif why == "second reader":
+        network.mark_output(network.add_activation(between, trt.ActivationType.RELU).get_output(0))
+    flags = [trt.BuilderFlag.REFIT] if why == "refit" else []
+    assert load(network, RANGES, flags=flags).num_layers == (3 if why == "second reader" else 2)
+
+
+def test_powers_and_elementwise_scales_stay(builder: Any, load: Load) -> None:
+    for mode, count, power in ((trt.ScaleMode.CHANNEL, 6, True), (trt.ScaleMode.ELEMENTWISE, 6 * 4 * 4, False)):
+        network = builder.create_network()
+        x = network.add_input("x", trt.float32, (-1, 4, 6, 6))
+        conv = network.add_convolution_nd(x, 6, (3, 3), np.ones((6, 4, 3, 3), np.float32))
+        ones = np.ones(count, np.float32)
+        layer = network.add_scale(conv.get_output(0), mode, ones, ones, 2 * ones if power else None)
+        network.mark_output(layer.get_output(0))
+        assert load(network, RANGES).num_layers == 2
