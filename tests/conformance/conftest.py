@@ -29,7 +29,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption(OPTION, None)
     if target is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_ReportWriter(target))
+        config.pluginmanager.register(_ReportWriter(target, config.getoption(LIMIT)))
 
 
 @pytest.fixture
@@ -42,8 +42,9 @@ def sample_limit(request: pytest.FixtureRequest) -> int | None:
 class _ReportWriter:
     """Collects the outcomes that tests recorded, from every worker, and writes them in the end."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, limit: int | None) -> None:
         self._target = target
+        self._limit = limit
         self._operators: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -58,9 +59,10 @@ class _ReportWriter:
         entry["refusals"][outcome["type"]] = outcome["refusals"]
 
     def pytest_sessionfinish(self) -> None:
-        lines = [f'"torch": {json.dumps(torch.__version__)}', '"operators": {']
         rows = [f"{json.dumps(name)}: {json.dumps(_merged(entry))}" for name, entry in sorted(self._operators.items())]
-        self._target.write_text("{\n" + ",\n".join(lines) + "\n" + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
+        # one operator on a line, so that a change shows as a change of its lines
+        head = f'"torch": {json.dumps(torch.__version__)},\n"limit": {json.dumps(self._limit)},\n"operators": {{\n'
+        self._target.write_text("{\n" + head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
 
 
 def _merged(entry: dict[str, Any]) -> dict[str, Any]:
