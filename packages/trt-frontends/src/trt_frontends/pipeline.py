@@ -152,7 +152,7 @@ def dynamic_shapes_of(graph: fx.GraphModule, ranges: ShapeRanges) -> dict[str, A
 def _dynamic_dims(value: Any, ranges: ShapeRanges) -> dict[int, Any] | None:
     if not isinstance(value, torch.Tensor):
         return None
-    found = {}
+    found: dict[int, Any] = {}
     for axis, extent in enumerate(value.shape):
         if isinstance(extent, torch.SymInt):
             low, _, high = ranges.bounds(extent)

@@ -97,7 +97,7 @@ def _run(console: Console, example: Example, seed: int, folder: Path) -> bool:
     model = example.make()
     program = _timed(console, "traced", lambda: trace(model, arg_inputs=example.inputs))
     report = _timed(console, "explained (nothing built)", lambda: explain(program, arg_inputs=example.inputs))
-    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True)
+    _print_report(console, report.to_text())
     with ConsoleProgress(console) as progress:
         compiled = compile(program, arg_inputs=example.inputs, progress=progress)
 
@@ -112,6 +112,13 @@ def _run(console: Console, example: Example, seed: int, folder: Path) -> bool:
     _timed(console, f"saved {path.name}", lambda: save(compiled, path, arg_inputs=inputs))
     reloaded = _timed(console, "loaded and run in another process", lambda: _run_elsewhere(path, inputs))
     return _compare(console, "loaded beside eager", expected, reloaded) and agreed
+
+
+def _print_report(console: Console, text: str) -> None:
+    """Prints a report for reading: long lines are wrapped, and the banner and the line of settings are cut."""
+    for line in text.splitlines():
+        is_cut = line.startswith(("++++", "Compiled with:"))
+        console.print(line, markup=False, highlight=False, no_wrap=is_cut, overflow="ellipsis" if is_cut else None)
 
 
 def _run_elsewhere(program: Path, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -138,9 +145,14 @@ def _compare(console: Console, title: str, expected: dict[str, torch.Tensor], fo
     table = Table("output", "shape", "worst absolute error", "worst relative error", title=title, title_justify="left")
     agreed = expected.keys() == found.keys()
     for name, wanted in expected.items():
-        difference = (found[name] - wanted).abs().max().item()
+        value = found.get(name)
+        if value is None or value.shape != wanted.shape:
+            agreed = False
+            table.add_row(name, str(tuple(wanted.shape)), "missing" if value is None else "another shape", "")
+            continue
+        difference = (value - wanted).abs().max().item()
         relative = difference / wanted.abs().max().item()
-        agreed = agreed and found[name].shape == wanted.shape and relative <= RELATIVE_TOLERANCE
+        agreed = agreed and relative <= RELATIVE_TOLERANCE
         table.add_row(name, str(tuple(wanted.shape)), f"{difference:.2e}", f"{relative:.2e}")
     console.print(table)
     return agreed
@@ -170,10 +182,12 @@ def _timed(console: Console, what: str, action: Callable[[], Any]) -> Any:
 def _resnet18() -> nn.Module:
     from torchvision.models import resnet18
 
-    return resnet18(weights=None).eval()
+    module: nn.Module = resnet18(weights=None)
+    return module.eval()
 
 
 def _bert() -> nn.Module:
     from transformers import BertConfig, BertModel
 
-    return BertModel(BertConfig()).eval()
+    module: nn.Module = BertModel(BertConfig())
+    return module.eval()

@@ -6,6 +6,7 @@ docstring. Importing a module registers its converters; `load` imports all of th
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
@@ -14,6 +15,11 @@ from trt_converters.aten import vision
 
 def load() -> None:
     """Imports every family, once; operators that other packages define are registered when those are there."""
+    _import_families()
+    vision.register()
+
+
+@functools.cache
+def _import_families() -> None:
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    vision.register()
