@@ -13,7 +13,7 @@ from trt_converters.interpreter import BlockInterpreter
 from trt_converters.layers import concatenate, gather, permute, reshape, select
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import CompilationSettings, trt
-from trt_core.provider_log import provider_logger
+from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.ranges import ShapeRanges
 
 aten = torch.ops.aten
@@ -130,3 +130,24 @@ def test_a_network_that_returns_its_bytes_copies_them(make_block: Any) -> None:
     outputs = [network.get_output(index) for index in range(network.num_outputs)]
     assert len({output.name for output in outputs}) == 3
     assert {output.dtype for output in outputs} == {trt.DataType.UINT8}
+
+
+def test_the_portable_provider_builds_no_bytes_inside_a_network() -> None:
+    builder = trt.Builder(provider_logger())
+    network = builder.create_network(0)
+    image = network.add_input("image", trt.DataType.UINT8, (2, 3))
+    wide = network.add_cast(image, trt.DataType.FLOAT).get_output(0)
+    narrow = network.add_cast(wide, trt.DataType.UINT8).get_output(0)
+    network.mark_output(network.add_cast(narrow, trt.DataType.FLOAT).get_output(0))
+    forget_errors()
+    assert builder.build_serialized_network(network, builder.create_builder_config()) is None
+    assert "UINT8, which only inputs and outputs of a network may have" in take_errors()
+
+
+def test_constants_may_be_outputs(make_block: Any) -> None:
+    table = torch.tensor([3, 200], dtype=torch.uint8)
+    block = make_block(lambda x: (x + 1.0, aten.full_like.default(x, 7, dtype=torch.uint8)), torch.ones(2))
+    network = trt.Builder(provider_logger()).create_network(0)
+    BlockInterpreter(block, network, CompilationSettings(), ShapeRanges({})).run()
+    assert network.get_output(1).dtype == trt.DataType.UINT8
+    check_conversion(aten.index.Tensor, (table, [torch.tensor([1, 0, 1])]), constants=(0,))

@@ -140,6 +140,8 @@ class ConversionContext:
         if not isinstance(value, (torch.Tensor, int, float, bool)):
             return value
         constant = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        if constant.dtype is torch.uint8:
+            return self.tensor(ByteTensor(self.tensor(constant.float())))
         key: tuple[Any, ...] = (constant.data_ptr(), constant.dtype, tuple(constant.shape), constant.stride())
         small = constant.numel() <= 16 and not constant.is_cuda and not _is_fake(constant)
         if small:  # equal small constants share a layer whatever memory they came from
@@ -161,7 +163,7 @@ class ConversionContext:
 
     def _add_constant(self, value: torch.Tensor) -> Any:
         self._held.append(value)  # keys hold addresses, which must not be reused by another tensor
-        carrier = {torch.bool: torch.int32, torch.uint8: torch.float32}.get(value.dtype, value.dtype)
+        carrier = torch.int32 if value.dtype is torch.bool else value.dtype
         stored = value.to(carrier)
         layer = self.network.add_constant(tuple(stored.shape), self.weights(stored))
         result = self.output(layer, "constant")

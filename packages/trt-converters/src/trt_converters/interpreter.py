@@ -136,7 +136,8 @@ class BlockInterpreter:
             value = self._values[node] if isinstance(node, fx.Node) else node
             tensor = self.context.tensor(value)
             # an input, a constant or a tensor that is an output already cannot be marked: a copy can
-            if tensor.is_network_input or tensor.is_network_output or isinstance(value, torch.Tensor):
+            is_constant = isinstance(value, torch.Tensor) and value.dtype is not torch.uint8
+            if is_constant or tensor.is_network_input or tensor.is_network_output:
                 tensor = self.context.output(self.context.network.add_identity(tensor), "identity")
             name = f"output_{index}"
             while name in self.input_names:

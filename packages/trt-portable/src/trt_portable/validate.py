@@ -35,11 +35,21 @@ def _refusals(network: INetworkDefinition, config: IBuilderConfig) -> Iterator[F
             rule = "collectives across devices need NVIDIA hardware and NCCL"
             yield layer.name, Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE)
     yield from network._validate()
+    yield from _byte_refusals(network)
     yield from _io_refusals(network)
     try:
         complete_profiles(network, config)
     except Refusal as refusal:
         yield "optimization profile", refusal
+
+
+def _byte_refusals(network: INetworkDefinition) -> Iterator[Finding]:
+    for layer in network._layers:
+        for index in range(layer.num_outputs):
+            tensor = layer.get_output(index)
+            if tensor is not None and tensor.dtype is DataType.UINT8 and not tensor.is_network_output:
+                rule = f"{tensor.name!r} has type UINT8, which only inputs and outputs of a network may have"
+                yield layer.name, Refusal(rule)
 
 
 def _io_refusals(network: INetworkDefinition) -> Iterator[Finding]:
