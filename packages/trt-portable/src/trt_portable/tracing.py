@@ -189,7 +189,7 @@ def _with_weights(traced: fx.GraphModule, parameters: dict[str, torch.Tensor]) -
     for node, (name, tensor) in zip(holders, parameters.items(), strict=False):
         if node.users:
             traced.register_buffer(name, tensor)
-            with graph.inserting_before(node):
+            with graph.inserting_after(holders[-1]):
                 read = graph.get_attr(name)
                 read.meta = dict(node.meta)
             node.replace_all_uses_with(read)
