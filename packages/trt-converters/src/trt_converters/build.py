@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ def build_block(
     start = time.perf_counter()
     with device_scope(settings.device.torch_device):
         forget_errors()
-        builder = trt.Builder(provider_logger())
+        builder = _new_builder(name)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         network.name = name
         interpreter = BlockInterpreter(block, network, settings, ranges, registry)
@@ -98,6 +98,17 @@ def build_block(
     )
 
 
+def _new_builder(name: str) -> Any:
+    try:
+        return trt.Builder(provider_logger())
+    except TypeError as error:  # what the bindings make of a builder that TensorRT could not create
+        raise BuildError(
+            f"the engine {name} could not be built: there is no builder",
+            why=take_errors() or str(error),
+            hint="check that this TensorRT release supports the GPU and its driver, and that memory is left",
+        ) from error
+
+
 def _metadata(block: fx.GraphModule) -> Sequence[torch.Tensor]:
     output = next(node for node in reversed(block.graph.nodes) if node.op == "output")
     results = output.args[0]
@@ -121,11 +132,20 @@ def _add_profile(
         profile = builder.create_optimization_profile()
         for name in symbolic:
             low, best, high = zip(*bounds[name], strict=True)
-            profile.set_shape(name, low, best, high)
+            try:
+                profile.set_shape(name, low, best, high)
+            except (RuntimeError, ValueError) as error:
+                raise _refused_profile({name: bounds[name]}) from error
         if config.add_optimization_profile(profile) < 0:
-            raise BuildError(
-                "the provider refused the optimization profile",
-                why=", ".join(f"{name}: {bounds[name]}" for name in symbolic),
-                hint="give Input ranges with min <= opt <= max that agree with each other",
-            )
+            raise _refused_profile({name: bounds[name] for name in symbolic})
     return bounds
+
+
+def _refused_profile(bounds: Mapping[str, Sequence[Bounds]]) -> BuildError:
+    listed = ", ".join(f"{name}: {extents}" for name, extents in bounds.items())
+    logged = take_errors()
+    return BuildError(
+        "the provider refused the optimization profile",
+        why=f"{listed}; {logged}" if logged else listed,
+        hint="give Input ranges with min <= opt <= max that agree with each other",
+    )

@@ -267,7 +267,14 @@ _NOTHING = contextlib.nullcontext()
 
 @functools.lru_cache(maxsize=4)
 def _runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
-    runtime = trt.Runtime(provider_logger())
+    try:
+        runtime = trt.Runtime(provider_logger())
+    except TypeError as error:  # what the bindings make of a runtime that TensorRT could not create
+        raise PlanError(
+            "engines cannot be loaded: there is no runtime",
+            why=take_errors() or str(error),
+            hint="check that this TensorRT release supports the GPU and its driver",
+        ) from error
     if host_code_allowed:  # version-compatible plans carry their own lean runtime
         runtime.engine_host_code_allowed = True
     return runtime
