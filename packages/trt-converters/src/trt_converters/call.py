@@ -76,14 +76,16 @@ class Call:
             found = getattr(found, part)
         return found
 
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """Yields every tensor among the arguments and the results that anything uses."""
-        for value in self.arguments.values():
-            yield from _tensors_in(value)
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Returns every tensor among the arguments and the results that anything uses."""
+        return self._tensors
+
+    @cached_property
+    def _tensors(self) -> tuple[torch.Tensor, ...]:
         result = self.result
         if isinstance(result, (list, tuple)):
             result = [item for index, item in enumerate(result) if self.uses(index)]
-        yield from _tensors_in(result)
+        return tuple(_tensors_in([*self.arguments.values(), result]))
 
     def uses(self, index: int) -> bool:
         """Whether anything uses an item of the result; nothing does after lowering removed dead code."""

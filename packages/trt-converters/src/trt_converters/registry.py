@@ -52,7 +52,7 @@ class Converter:
 
     def __post_init__(self) -> None:
         if not self.origin:
-            object.__setattr__(self, "origin", self.function.__module__.partition(".")[0])
+            object.__setattr__(self, "origin", (self.function.__module__ or "__main__").partition(".")[0])
 
     @property
     def is_builtin(self) -> bool:
