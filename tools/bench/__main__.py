@@ -18,6 +18,7 @@ BENCHMARKS = (
     "engine_overhead",
     "portable_scaling",
     "partition_scaling",
+    "conversion_scaling",
     "latency",
 )
 
