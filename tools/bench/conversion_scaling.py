@@ -53,7 +53,7 @@ def _block(size: int, is_dynamic: bool) -> fx.GraphModule:
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
     extents = [DimDynamic.DYNAMIC if is_dynamic else DimDynamic.STATIC, DimDynamic.STATIC]
-    context: Any = StatelessSymbolicContext(dynamic_sizes=extents) if is_dynamic else None  # type: ignore[call-arg]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=extents) if is_dynamic else None
     value = mode.from_tensor(torch.empty(6, 8), static_shapes=not is_dynamic, symbolic_context=context)
     rows = value.shape[0]
     root, graph = torch.nn.Module(), fx.Graph()
