@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.plan import FORMAT_VERSION, MAGIC, PlanError, read_plan, write_plan
+from trt_portable.plan import FORMAT_VERSION, MAGIC, PlanError, _open_weights, _tensor_table, read_plan, write_plan
 
 WEIGHTS = {
     "f32": torch.arange(5, dtype=torch.float32),
@@ -54,6 +56,25 @@ def test_tensors_start_at_multiples_of_64_in_a_valid_safetensors_segment() -> No
         if name in WEIGHTS:
             assert entry["data_offsets"][0] % 64 == 0
     assert begin + end == len(data)
+
+
+def test_offsets_beyond_four_gigabytes(tmp_path: Path) -> None:
+    """The table and its reader alone, on a file with a hole: what matters is how far apart things are."""
+    sizes = {"first": 3 << 30, "second": 2 << 30}
+    large = {name: torch.empty(size, dtype=torch.uint8, device="meta") for name, size in sizes.items()}
+    table, offsets, data_bytes = _tensor_table({**large, "last": torch.empty(4)})
+    assert offsets["last"] == 5 << 30
+    path = tmp_path / "weights"
+    with path.open("wb") as file:
+        file.write(table)
+        file.seek(len(table) + offsets["last"])
+        file.write(struct.pack("<4f", 1, 2, 3, 4))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        data, weights, found = _open_weights(memoryview(mapped), slice(0, len(table) + data_bytes))
+        assert found == offsets
+        assert weights["last"].tolist() == [1, 2, 3, 4]
+        assert weights["second"].shape == (2 << 30,)
+        del data, weights
 
 
 def test_host_memory_exports_its_own_bytes() -> None:

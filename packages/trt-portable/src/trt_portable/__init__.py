@@ -188,7 +188,7 @@ from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
 from trt_portable.streams import IStreamReaderV2, IStreamWriter
 from trt_portable.tensor import ITensor
 from trt_portable.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
-from trt_portable.tracing import trace_engine
+from trt_portable.tracing import TraceFailure, trace_engine
 from trt_portable.version import __version__ as __version__
 from trt_portable.weights import Weights
 
@@ -384,6 +384,7 @@ __all__ = [
     "TimingCacheKey",
     "TimingCacheValue",
     "TopKOperation",
+    "TraceFailure",
     "TripLimit",
     "UnaryOperation",
     "Weights",
