@@ -8,7 +8,7 @@ that an assumption made for one layer (two extents that must be equal, say) neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from trt_portable.tensor import ITensor
 
+_LARGE: Final = 1 << 20
 _HOST_TYPES = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL, DataType.FLOAT})
 
 
@@ -89,6 +90,12 @@ class Symbols:
             self._integers.clear()
             return
         self._ranges = dict(environment.var_to_range)
+
+    def assume_large(self) -> None:
+        """Takes every extent for large until `settle`: for layers whose windows must fit in it anyway."""
+        environment, _ = self._open()
+        for symbol in list(environment.var_to_range):
+            torch._check(environment.create_symintnode(symbol, hint=None) >= _LARGE)
 
     def _open(self) -> tuple[ShapeEnv, FakeTensorMode]:
         if self._environment is None or self._mode is None:
@@ -183,9 +190,13 @@ class Inference:
                 return known
             if not symbolic:
                 return self._facts(layer, layer._compute([self._value(t) for t in sources]))
-            with self.symbols.mode():
-                values = layer._compute([self._value(tensor) for tensor in sources])
-                return self._facts(layer, values)
+            try:
+                return self._computed(layer, sources)
+            except RuntimeError:  # some versions of PyTorch want to know whether a window fits
+                if not layer._HAS_WINDOWS:
+                    raise
+                self.symbols.assume_large()
+                return self._computed(layer, sources)
         except Refusal:
             raise
         except NotOnHost:
@@ -196,6 +207,10 @@ class Inference:
         finally:
             if symbolic:
                 self.symbols.settle()
+
+    def _computed(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
+        with self.symbols.mode():
+            return self._facts(layer, layer._compute([self._value(tensor) for tensor in sources]))
 
     def _value(self, tensor: ITensor | None) -> Value | None:
         if tensor is None:

@@ -51,6 +51,8 @@ class ILayer(Sealed):
     """Whether attributes and input shapes alone decide the output shapes."""
     _DEFERRED: ClassVar[bool] = False
     """Whether attributes set after the layer was added may cure what `_check` and `_compute` refuse."""
+    _HAS_WINDOWS: ClassVar[bool] = False
+    """Whether windows slide over axes, and must fit."""
     _NUM_OUTPUTS: ClassVar[int] = 1
     _ALIASES: ClassVar[Mapping[int, int]] = {}
     """Outputs that share the memory of an input in an engine, by index."""

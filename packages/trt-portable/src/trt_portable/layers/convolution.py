@@ -47,6 +47,7 @@ class _FilterLayer(ILayer):
     _ROLES = ("KERNEL", "BIAS")
     _MAX_INPUTS = 3
     _DEFERRED = True
+    _HAS_WINDOWS = True
 
     num_output_maps = integer(0, "Number of output channels.")
     kernel_size_nd = dims(Dims(), "Extents of the kernel.")

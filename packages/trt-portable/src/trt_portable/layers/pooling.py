@@ -32,6 +32,7 @@ class IPoolingLayer(ILayer):
 
     _KIND = LayerType.POOLING
     _DEFERRED = True
+    _HAS_WINDOWS = True
 
     type = member(PoolingType, PoolingType.MAX, "What a window computes.")
     window_size_nd = dims(Dims(), "Extents of the window.")

@@ -14,6 +14,7 @@ from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import AttentionIOForm, DataType, KVCacheMode, LayerType, MoEActType
 from trt_portable.errors import Refusal
 from trt_portable.layer import ILayer
+from trt_portable.layers.products import multiply
 from trt_portable.layers.quantization import quantize_blocks, round_to
 from trt_portable.rules import require, require_equal_types, require_rank, require_type
 from trt_portable.tensor import ITensor
@@ -262,12 +263,12 @@ class IMoELayer(ILayer):
         total = torch.zeros_like(hidden)
         for expert in range(gate.shape[0]):
             chosen = torch.where(experts == expert, scores, torch.zeros_like(scores)).sum(-1, True)
-            opened = hidden @ gate[expert]
-            raised = hidden @ up[expert]
+            opened = multiply(hidden, gate[expert])
+            raised = multiply(hidden, up[expert])
             if gate_b is not None and up_b is not None:
                 opened, raised = opened + gate_b[expert], raised + up_b[expert]
             inner = self._quantized(self._gated(opened, raised), scale)
-            result = inner @ down[expert]
+            result = multiply(inner, down[expert])
             if down_b is not None:
                 result = result + down_b[expert]
             total = total + (result * chosen).to(total.dtype)
