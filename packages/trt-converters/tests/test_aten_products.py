@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision  # noqa: F401 - defines its operators
 
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
 from trt_core import Reason
@@ -104,6 +103,7 @@ def test_distances(p: float) -> None:
 
 
 def test_nms_keeps_the_best_boxes_in_order() -> None:
+    pytest.importorskip("torchvision")  # defines the operator
     boxes = torch.rand(20, 4) * 10
     boxes[:, 2:] += boxes[:, :2]
     check_conversion(torch.ops.torchvision.nms.default, (boxes, randn(20), 0.3))
@@ -113,6 +113,7 @@ def test_nms_keeps_the_best_boxes_in_order() -> None:
 
 
 def test_roi_align_says_why_it_is_refused() -> None:
+    pytest.importorskip("torchvision")  # defines the operator
     args = (randn(1, 3, 8, 8), tensor([[0.0, 1, 1, 5, 5]]), 1.0, 2, 2, 2, True)
     result = check_conversion(torch.ops.torchvision.roi_align.default, args, expect_supported=False)
     assert "regions" in result.verdict.message

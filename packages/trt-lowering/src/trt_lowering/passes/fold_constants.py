@@ -138,7 +138,8 @@ def _compute(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> A
     fake = next((value for value in operands.values() if isinstance(value, FakeTensor)), None)
     if fake is not None:  # one mode for all of them: fake tensors and real ones do not mix
         operands = {operand: _as_fake(value, fake.fake_mode) for operand, value in operands.items()}
-    args, kwargs = (fx.map_arg(given, operands.__getitem__) for given in (node.args, node.kwargs))
+    args: Any = fx.map_arg(node.args, operands.__getitem__)
+    kwargs: Any = fx.map_arg(node.kwargs, operands.__getitem__)
     return node.target(*args, **kwargs)
 
 
