@@ -6,7 +6,7 @@ PyTorch finds it through the entry point group `torch_dynamo_backends`, so nothi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import with_device
 from trt_frontends.compiler import visible_log
 from trt_frontends.pipeline import Compilation, announce
-from trt_frontends.specialize import SpecializedGraph, specialize
+from trt_frontends.specialize import SpecializedGraph, find_state, specialize
 from trt_lowering import export_module, lower
 
 Runner = Callable[..., Any]
@@ -86,11 +86,10 @@ class _CompiledPerShape:
 def _compile_graph(gm: fx.GraphModule, inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
     with visible_log(settings), torch.no_grad():
         try:
-            specialized = specialize(gm, inputs)
-            program = export_module(
-                specialized.module, specialized.select(inputs), {}, dynamic_shapes=None, strict=False
-            )
-            graph = lower(program, settings, preserve=preserve_predicate(settings))
+            specialized, graph = _lower_specialized(gm, inputs, settings)
+            state = find_state(graph)
+            if state:
+                specialized, graph = _lower_specialized(gm, inputs, settings, state)
         except (ExportError, LoweringError, InputError) as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(gm.graph.nodes), error)
             return gm.forward
@@ -99,6 +98,14 @@ def _compile_graph(gm: fx.GraphModule, inputs: Sequence[Any], settings: Compilat
             announce(compilation.report(), settings)
             return gm.forward
         return _Call(compilation.run(), specialized)
+
+
+def _lower_specialized(
+    gm: fx.GraphModule, inputs: Sequence[Any], settings: CompilationSettings, state: Collection[int] = ()
+) -> tuple[SpecializedGraph, fx.GraphModule]:
+    specialized = specialize(gm, inputs, state)
+    program = export_module(specialized.module, specialized.select(inputs), {}, dynamic_shapes=None, strict=False)
+    return specialized, lower(program, settings, preserve=preserve_predicate(settings))
 
 
 class _Call:

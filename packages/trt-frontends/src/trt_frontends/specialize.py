@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
+
+from trt_core.state import is_state
+
+_PREFIX: Final = "_fixed_"
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,13 @@ class SpecializedGraph:
         return tuple(inputs[position] for position in self.kept)
 
 
-def specialize(gm: fx.GraphModule, inputs: Sequence[Any]) -> SpecializedGraph:
+def specialize(gm: fx.GraphModule, inputs: Sequence[Any], state: Collection[int] = ()) -> SpecializedGraph:
     """Fixes what does not change between calls.
 
     Args:
         gm: A graph that `torch.compile` captured; it is not changed.
         inputs: What it is called with: parameters and buffers become attributes, numbers become constants.
+        state: Positions of inputs that are never fixed, see `find_state`.
     """
     graph = fx.Graph()
     fixed: dict[str, torch.Tensor] = {}
@@ -46,8 +51,8 @@ def specialize(gm: fx.GraphModule, inputs: Sequence[Any]) -> SpecializedGraph:
         given = inputs[position]
         if not isinstance(given, torch.Tensor):
             values[node] = int(given) if isinstance(given, torch.SymInt) else given
-        elif _is_fixed(node, given):
-            name = f"_fixed_{position}"
+        elif position not in state and _is_fixed(node, given):
+            name = f"{_PREFIX}{position}"
             fixed[name] = given
             values[node] = graph.get_attr(name)
             values[node].meta = dict(node.meta)
@@ -63,6 +68,20 @@ def specialize(gm: fx.GraphModule, inputs: Sequence[Any]) -> SpecializedGraph:
         elif node.op == "get_attr":
             root[str(node.target)] = fixed.get(str(node.target), _attribute(gm, str(node.target)))
     return SpecializedGraph(fx.GraphModule(root, graph), tuple(kept))
+
+
+def find_state(lowered: fx.GraphModule) -> frozenset[int]:
+    """Returns the positions of inputs that were fixed although the graph writes to them.
+
+    PyTorch puts another tensor in the place of a buffer that a model assigns to, so the graph must be given the present
+    one at every call. Only lowering knows what is written to: calls in a captured graph do not say it.
+
+    Args:
+        lowered: What lowering made of a specialized graph.
+    """
+    attributes = lowered.graph.find_nodes(op="get_attr")
+    names = [str(node.target) for node in attributes if is_state(node)]
+    return frozenset(int(name.removeprefix(_PREFIX)) for name in names if name.startswith(_PREFIX))
 
 
 def _attribute(gm: fx.GraphModule, path: str) -> Any:
