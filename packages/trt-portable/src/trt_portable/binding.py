@@ -28,6 +28,7 @@ class Binding:
     """
 
     __slots__ = (
+        "_dtype",
         "_engine_device",
         "_value",
         "_value_address",
@@ -47,6 +48,7 @@ class Binding:
         self.shape: Shape | None = None
         self.address = 0
         self._engine_device = device
+        self._dtype = tensor.torch_dtype
         self._window = AddressWindow(tensor.torch_dtype, self.device)
         self._value: torch.Tensor | None = None
         self._value_address = 0
@@ -68,7 +70,7 @@ class Binding:
     def write(self, value: Value) -> None:
         """Copies an output to the bound memory."""
         tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
-        if not self.is_cuda and tensor.is_cpu and tensor.is_contiguous():
+        if not self.is_cuda and tensor.is_cpu and tensor.dtype is self._dtype and tensor.is_contiguous():
             size = tensor.nbytes
             if 0 < size <= _MOVED_BYTES:
                 ctypes.memmove(self.address, tensor.data_ptr(), size)
