@@ -1,4 +1,4 @@
-"""Fills pages from the sources: reason codes from `trt_core.verdicts`, settings from `CompilationSettings`.
+"""Fills pages from the sources: reason codes, settings, and what became of the samples of operators.
 
 A page holds a line `<!-- generated: NAME -->`; the text of that name takes its place when the page is read.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -17,6 +19,7 @@ from sphinx.application import Sphinx
 from trt_core import CompilationSettings, Reason
 from trt_core.settings_reader import _INVERTED, _RENAMED, REMOVAL_VERSION
 
+_CONFORMANCE: Final = Path(__file__).parents[1] / "data" / "conformance.json"
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _GROUP = re.compile(r"^([A-Z][\w ]+):$")
 _FIELD = re.compile(r"^    (\w+): (.*)$")
@@ -60,6 +63,33 @@ def retired_settings() -> str:
     return "\n".join([head, *rows])
 
 
+def operators() -> str:
+    """Returns the table of operators, from the outcomes that the conformance tests wrote."""
+    data = json.loads(_CONFORMANCE.read_text(encoding="utf-8"))
+    taken = f"the first {data['limit']} samples" if data["limit"] else "all samples"
+    parts = [
+        f"With PyTorch {data['torch'].partition('+')[0]}: {len(data['operators'])} entries of the database, "
+        f"{taken} of each in float32 and int64, at most four in other types.\n",
+        "| operator | converted | decomposed | PyTorch | why |\n|---|--:|--:|--:|---|",
+    ]
+    for name, entry in data["operators"].items():
+        totals = [
+            sum(counts.get(kind, 0) for counts in entry["types"].values())
+            for kind in ("converted", "decomposed", "refused")
+        ]
+        reasons = "; ".join(
+            f"[{code}](../reasons.md#{code.lower()}) {_cell(text)}" for code, text in entry["refusals"].items()
+        )
+        parts.append(f"| `{name}` | {' | '.join(str(total or '') for total in totals)} | {reasons} |")
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    """A message on one line of a table, without what Markdown would take for markup."""
+    plain = " ".join(text.removeprefix("torch.ops.").split())
+    return re.sub(r"([|*_<>\[\]`])", r"\\\1", plain)
+
+
 def _described_fields(docstring: str) -> dict[str, dict[str, str]]:
     """Reads the groups of the class docstring: a line `Group:` before each `Attributes:` section."""
     groups: dict[str, dict[str, str]] = {}
@@ -86,6 +116,7 @@ def _default(item: dataclasses.Field[Any]) -> str:
 
 
 _TEXTS: Final[dict[str, Callable[[], str]]] = {
+    "operators": operators,
     "reasons": reasons,
     "retired_settings": retired_settings,
     "settings": settings,
