@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -178,6 +179,7 @@ def _recompute(node: fx.Node) -> torch.Tensor | None:
         return None
     args = fx.map_arg(node.args, lambda operand: operand.meta["val"])
     kwargs = fx.map_arg(node.kwargs, lambda operand: operand.meta["val"])
-    with value.fake_mode, torch.no_grad():
+    # composite operators ask for sizes, which only the Python dispatcher can answer with symbols
+    with value.fake_mode, enable_python_dispatcher(), torch.no_grad():
         result = node.target(*args, **kwargs)
     return result if isinstance(result, torch.Tensor) else None
