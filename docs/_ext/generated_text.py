@@ -123,7 +123,9 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def _fill(_app: Sphinx, _page: str, source: list[str]) -> None:
+def _fill(app: Sphinx, _page: str, source: list[str]) -> None:
+    if "<!-- generated: operators -->" in source[0]:
+        app.env.note_dependency(str(_CONFORMANCE))
     source[0] = _MARKER.sub(lambda match: _TEXTS[match.group(1)](), source[0])
 
 
