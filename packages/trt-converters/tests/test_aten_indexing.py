@@ -83,10 +83,6 @@ def test_embedding_bag(mode: int) -> None:
     args = (table, tensor([9, 1, 9, 2]), tensor([0, 2]), False, mode, False, None, False, -1)
     check_conversion(aten.embedding_bag.padding_idx, args, results=(0,))
     check_conversion(aten._embedding_bag.default, args, results=(0,))
-    refused = check_conversion(
-        aten.embedding_bag.padding_idx, args, results=(0,), dynamic={0: {0: (10, 10, 20)}}, expect_supported=False
-    )
-    assert refused.verdict.reason is Reason.DYNAMIC_SHAPE
 
 
 def test_one_hot() -> None:

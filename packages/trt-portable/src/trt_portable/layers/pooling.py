@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,8 @@ from trt_portable.layers.windows import (
 from trt_portable.rules import require, require_minimum_rank, require_rank, require_type
 from trt_portable.tensor import ITensor
 from trt_portable.values import Value, as_tensor
+
+_HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 
 
 class IPoolingLayer(ILayer):
@@ -106,6 +109,8 @@ class IPoolingLayer(ILayer):
     def _average(self, x: torch.Tensor, paddings: Sequence[Padding]) -> torch.Tensor:
         if not x.dtype.is_floating_point:
             return torch.round(self._average(x.to(torch.float32), paddings)).to(x.dtype)
+        if len(self.window_size_nd) == 3 and x.dtype in _HALVES and x.device.type == "cpu":
+            return self._average(x.to(torch.float32), paddings).to(x.dtype)  # PyTorch has no such kernel
         size, stride = tuple(self.window_size_nd), tuple(self.stride_nd)
         excludes = self.average_count_excludes_padding
         same = self._fits(paddings)
