@@ -1,4 +1,4 @@
-"""What every test of the workspace shares: one thread, exact float32, repeatable properties, GPU tests only where there is a GPU."""
+"""What every test shares: one thread, exact float32, repeatable properties, GPU tests only where there is a GPU."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     yield make
     DYNAMO_CONVERTERS.restore(before)
     for name in set(sys.modules) - modules:
-        del sys.modules[name]
+        if str(tmp_path) in str(
+            getattr(sys.modules[name], "__file__", "")
+        ):  # a plugin, not what it made PyTorch import
+            del sys.modules[name]
 
 
 def _status(name: str) -> plugins.PluginStatus:

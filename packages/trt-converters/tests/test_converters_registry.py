@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -142,3 +144,11 @@ def test_a_converter_knows_the_package_it_comes_from() -> None:
     assert foreign.origin == __name__.partition(".")[0]
     assert not foreign.is_builtin
     assert Converter(RELU, _convert, origin="elsewhere").origin == "elsewhere"
+
+
+def test_the_shared_registry_knows_the_built_in_converters_without_being_told_to_load() -> None:
+    script = (
+        "import torch; from trt_converters import DYNAMO_CONVERTERS as c; "
+        "assert torch.ops.aten.relu.default in c; assert len(c.copy()) == len(c) > 300"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

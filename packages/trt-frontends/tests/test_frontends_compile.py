@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import CompilationSettings, IncompleteCompilationError, Input, InputError, SettingsError
+from trt_core import CompilationSettings, Device, IncompleteCompilationError, Input, InputError, SettingsError
 from trt_partition import diff_reports
 from trt_runtime import TRTModule
 
@@ -277,7 +277,7 @@ def test_settings_that_make_no_sense(settings: Any, message: str, mlp: nn.Module
         {"use_fast_partitioner": False},
         {"enable_experimental_decompositions": True},
         {"use_python_runtime": True},
-        {"settings": CompilationSettings(min_block_size=2)},
+        {"settings": CompilationSettings(min_block_size=2, device=Device("cpu"))},
     ],
     ids=lambda settings: next(iter(settings)) + str(next(iter(settings.values())))[:5],
 )

@@ -168,3 +168,19 @@ def test_disabled_converters_are_not_used(chain: nn.Module, compare: Any) -> Non
     finally:
         DYNAMO_CONVERTERS.enable(RELU)
     assert "torch.ops.aten.relu.default" not in {node.op for node in report.nodes}  # lowering decomposed it instead
+
+
+def test_a_registry_of_its_own_changes_one_compilation() -> None:
+    class Activated(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.erfinv(x * 0.5) + 1
+
+    registry = DYNAMO_CONVERTERS.copy()
+    registry.disable(torch.ops.aten.mul.Tensor)
+    x = torch.rand(3)
+    for chosen, reasons in ((registry, {"TRT-F004"}), (DYNAMO_CONVERTERS, set())):
+        compiled = trt_frontends.compile(Activated(), arg_inputs=(x,), min_block_size=1, registry=chosen)
+        report = compiled.meta["partition_report"]
+        assert {node.verdict.code for node in report.torch_nodes} == reasons
+        assert trt_frontends.explain(Activated(), arg_inputs=(x,), min_block_size=1, registry=chosen) == report
+        torch.testing.assert_close(compiled(x), Activated()(x), rtol=1e-4, atol=1e-5)

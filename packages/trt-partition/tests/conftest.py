@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict, operator_name
+from trt_core import SUPPORTED, CompilationSettings, Device, Reason, Verdict, operator_name
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _capture(
 
 
 def _settings(**changes: Any) -> CompilationSettings:
-    return CompilationSettings(**{"min_block_size": 1, **changes})
+    return CompilationSettings(**{"min_block_size": 1, "device": Device("cpu"), **changes})
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,7 @@ class ConverterRegistry:
     _candidates: dict[Any, tuple[Converter, ...]] = field(default_factory=dict)
     _disabled: frozenset[Any] = frozenset()
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    _unloaded: bool = field(default=False, repr=False)
 
     def register(self, converter: Converter) -> None:
         """Adds a candidate for its operator; see `Converter.priority` for the order."""
@@ -130,32 +131,43 @@ class ConverterRegistry:
 
     def copy(self) -> ConverterRegistry:
         """Returns an independent registry with the same converters, for one compilation to change."""
+        self._load_builtin()
         with self._lock:
             return ConverterRegistry(dict(self._candidates), self._disabled)
 
     def get(self, target: Any, default: Converter | None = None) -> Converter | None:
         """Returns the first enabled candidate of an operator, or the default."""
+        self._load_builtin()
         found = self.candidates(target)
         return found[0] if found else default
 
     def __contains__(self, target: Any) -> bool:
-        return bool(self.candidates(target))
+        return self.get(target) is not None
 
     def __getitem__(self, target: Any) -> Converter:
-        found = self.candidates(target)
-        if not found:
+        found = self.get(target)
+        if found is None:
             raise KeyError(f"no converter for {operator_name(target)}")
-        return found[0]
+        return found
 
     def __iter__(self) -> Iterator[Any]:
+        self._load_builtin()
         with self._lock:
             return iter([target for target in self._candidates if target not in self._disabled])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def _load_builtin(self) -> None:
+        """Whoever asks the shared registry means the built-in converters and plugins too; they load at first use."""
+        if self._unloaded:
+            self._unloaded = False  # first: plugins ask the registry while they load
+            from trt_converters.support import load_converters
 
-DYNAMO_CONVERTERS = ConverterRegistry()
+            load_converters()
+
+
+DYNAMO_CONVERTERS = ConverterRegistry(_unloaded=True)
 """The registry that compilations use unless they are given another."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from trt_converters import preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, logger, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, with_device
@@ -29,6 +29,7 @@ def compile(
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
     progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> fx.GraphModule:
     """Compiles a module, or an exported program, into engines.
@@ -39,6 +40,7 @@ def compile(
             given, they decide the range and the optimum of its dynamic dimensions.
         kwarg_inputs: Inputs by keyword.
         progress: Called with what is being done, and how much of it.
+        registry: Where converters are looked up; a changed `DYNAMO_CONVERTERS.copy()` is for this compilation alone.
         settings: Compilation settings; see `CompilationSettings`.
 
     Returns:
@@ -59,7 +61,9 @@ def compile(
         >>> compiled.meta["partition_report"].coverage
         1.0
     """
-    compilation, graph = prepare(module, inputs, arg_inputs, kwarg_inputs, settings, progress, needs_weights=True)
+    compilation, graph = prepare(
+        module, inputs, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True
+    )
     with visible_log(compilation.settings):
         if compilation.settings.dryrun:
             report = compilation.report()
@@ -78,13 +82,14 @@ def explain(
     *,
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> PartitionReport:
     """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
 
     Args:
-        module, inputs, arg_inputs, kwarg_inputs, settings: See `compile`. The module may lack weights: a model on the
-            `meta` device, or made of fake tensors, is explained like the real one, in little memory.
+        module, inputs, arg_inputs, kwarg_inputs, registry, settings: See `compile`. The module may lack weights: a
+            model on the `meta` device, or made of fake tensors, is explained like the real one, in little memory.
 
     Raises:
         ExportError: The module cannot be exported.
@@ -97,7 +102,8 @@ def explain(
         (1, 1)
     """
     # the obstacles are what the report is asked for, so they are no error here
-    compilation, _ = prepare(module, inputs, arg_inputs, kwarg_inputs, {**settings, "require_full_compilation": False})
+    without_demands = {**settings, "require_full_compilation": False}
+    compilation, _ = prepare(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)
     return compilation.report()
 
 
@@ -108,6 +114,7 @@ def prepare(
     kwarg_inputs: Mapping[str, Any] | None,
     given: Mapping[str, Any],
     progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     *,
     needs_weights: bool = False,
 ) -> tuple[Compilation, fx.GraphModule]:
@@ -117,6 +124,7 @@ def prepare(
         module, inputs, arg_inputs, kwarg_inputs: See `compile`.
         given: Settings as the user gave them.
         progress: Told what is being done.
+        registry: Where converters are looked up.
         needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
 
     Returns:
@@ -130,11 +138,11 @@ def prepare(
     if needs_weights and not settings.dryrun:
         require_weights(program)
     progress("lowering", 0, 1)
-    graph = lower(program, settings, preserve=preserve_predicate(settings))
+    graph = lower(program, settings, preserve=preserve_predicate(settings, registry))
     require_known_modules(graph, settings)
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(graph, flat)
-    return Compilation(graph, settings, ranges, progress=progress), graph
+    return Compilation(graph, settings, ranges, registry, progress), graph
 
 
 @contextlib.contextmanager
