@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from trt_portable.allocators import IGpuAllocator
 from trt_portable.build import build_plan
 from trt_portable.builder_config import IBuilderConfig
 from trt_portable.engine import ICudaEngine
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError, Refusal
 from trt_portable.host_memory import IHostMemory
+from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
 from trt_portable.network import INetworkDefinition
 from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.progress_monitor import BuildCancelled
 from trt_portable.runtime import load_engine
-from trt_portable.sealed import Sealed
 from trt_portable.streams import IStreamWriter, write_all
 from trt_portable.validate import first_refusal
-
-if TYPE_CHECKING:
-    from trt_portable.plugin_registry import IPluginRegistry
 
 _KNOWN_NETWORK_FLAGS: Final = 0b111
 
 
-class Builder(Sealed):
+class Builder(HostSettings):
     """Builds engines. One thread at a time.
 
     Args:
@@ -147,57 +144,9 @@ class Builder(Sealed):
     # Settings --------------------------------------------------------------------------------------
 
     @property
-    def logger(self) -> ILogger | None:
-        """As given."""
-        return self._reporter.logger
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors of the builder and of what it makes."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
-
-    @property
-    def gpu_allocator(self) -> IGpuAllocator | None:
-        """Kept and reported; memory comes from PyTorch's allocator."""
-        return self._gpu_allocator
-
-    @gpu_allocator.setter
-    def gpu_allocator(self, allocator: IGpuAllocator | None) -> None:
-        if allocator is not None and not isinstance(allocator, IGpuAllocator):
-            raise TypeError(f"gpu_allocator must be IGpuAllocator, not {type(allocator).__name__}")
-        self._gpu_allocator = allocator
-
-    @property
-    def max_threads(self) -> int:
-        """Most threads for building; kept and reported."""
-        return self._max_threads
-
-    @max_threads.setter
-    def max_threads(self, count: int) -> None:
-        if count < 1:
-            self._reporter.error("max_threads", f"must be at least 1, not {count}")
-            return
-        self._max_threads = int(count)
-
-    @property
-    def num_DLA_cores(self) -> int:
-        """0: there is no DLA."""
-        return 0
-
-    @property
     def max_DLA_batch_size(self) -> int:
         """0: there is no DLA."""
         return 0
-
-    def get_plugin_registry(self) -> IPluginRegistry:
-        """The process-wide plugin registry."""
-        from trt_portable.plugin_registry import get_plugin_registry
-
-        return get_plugin_registry()
 
 
 def _expect(network: INetworkDefinition, config: IBuilderConfig) -> None:

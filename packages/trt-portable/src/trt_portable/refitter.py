@@ -12,16 +12,16 @@ from trt_portable.engine import ICudaEngine
 from trt_portable.engine_info import RefitMode, WeightSlot
 from trt_portable.engine_plan import is_host_constant
 from trt_portable.enums import DataType, ErrorCodeTRT, TensorLocation, WeightsRole
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import Reporter
+from trt_portable.host_settings import ThreadedSettings
 from trt_portable.logger import ILogger
 from trt_portable.memory import wrap_address
-from trt_portable.sealed import Sealed
 from trt_portable.weights import Weights, as_weights
 
 _CPU = torch.device("cpu")
 
 
-class Refitter(Sealed):
+class Refitter(ThreadedSettings):
     """Collects new weights and puts them into an engine all at once.
 
     Args:
@@ -233,32 +233,6 @@ class Refitter(Sealed):
         return True
 
     # Settings --------------------------------------------------------------------------------------
-
-    @property
-    def logger(self) -> ILogger | None:
-        """As given."""
-        return self._reporter.logger
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors of the refitter; the engine's recorder by default."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
-
-    @property
-    def max_threads(self) -> int:
-        """Most threads for refitting; kept and reported."""
-        return self._max_threads
-
-    @max_threads.setter
-    def max_threads(self, count: int) -> None:
-        if count < 1:
-            self._reporter.error("max_threads", f"must be at least 1, not {count}")
-            return
-        self._max_threads = int(count)
 
 
 class _Prototype(Weights):

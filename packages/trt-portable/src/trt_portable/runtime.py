@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from trt_portable.allocators import IGpuAllocator
 from trt_portable.device import current_device
 from trt_portable.engine import ICudaEngine
 from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
+from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
 from trt_portable.plan import PlanError, read_plan
-from trt_portable.sealed import Sealed
 from trt_portable.streams import IStreamReaderV2, read_all
 
-if TYPE_CHECKING:
-    from trt_portable.plugin_registry import IPluginRegistry
 
-
-class Runtime(Sealed):
+class Runtime(HostSettings):
     """Loads engines.
 
     Args:
@@ -86,54 +83,6 @@ class Runtime(Sealed):
         rule = f"{path!r} cannot be loaded: this provider has no lean runtimes"
         self._reporter.error("load_runtime", rule, ErrorCodeTRT.UNSUPPORTED_STATE)
         return None
-
-    def get_plugin_registry(self) -> IPluginRegistry:
-        """The process-wide plugin registry."""
-        from trt_portable.plugin_registry import get_plugin_registry
-
-        return get_plugin_registry()
-
-    @property
-    def logger(self) -> ILogger | None:
-        """As given."""
-        return self._reporter.logger
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors of the runtime and of its engines."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
-
-    @property
-    def gpu_allocator(self) -> IGpuAllocator | None:
-        """Kept and reported; memory comes from PyTorch's allocator."""
-        return self._gpu_allocator
-
-    @gpu_allocator.setter
-    def gpu_allocator(self, allocator: IGpuAllocator | None) -> None:
-        if allocator is not None and not isinstance(allocator, IGpuAllocator):
-            raise TypeError(f"gpu_allocator must be IGpuAllocator, not {type(allocator).__name__}")
-        self._gpu_allocator = allocator
-
-    @property
-    def max_threads(self) -> int:
-        """Most threads for loading; kept and reported."""
-        return self._max_threads
-
-    @max_threads.setter
-    def max_threads(self, count: int) -> None:
-        if count < 1:
-            self._reporter.error("max_threads", f"must be at least 1, not {count}")
-            return
-        self._max_threads = int(count)
-
-    @property
-    def num_DLA_cores(self) -> int:
-        """0: there is no DLA."""
-        return 0
 
     @property
     def dla_workspace_allocation_strategy(self) -> DLAWorkspaceAllocationStrategy:
