@@ -15,6 +15,7 @@ from trt_converters.call import Call, is_static
 from trt_converters.registry import Check, Converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
+from trt_core.extents import depends_on_data
 
 MAX_RANK = 8
 
@@ -186,13 +187,9 @@ def _check_tensor(tensor: torch.Tensor, converter: Converter) -> Verdict | None:
                 return Verdict.refuse(Reason.EMPTY_TENSOR, f"a tensor has shape {tuple(tensor.shape)}")
         elif not converter.dynamic:
             return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"a tensor has shape {tuple(tensor.shape)}")
-        elif not converter.data_dependent and _depends_on_data(extent):
+        elif not converter.data_dependent and depends_on_data(extent):
             return Verdict.refuse(Reason.DATA_DEPENDENT_SHAPE, f"a tensor has shape {tuple(tensor.shape)}")
     return None
-
-
-def _depends_on_data(extent: torch.SymInt) -> bool:
-    return any(str(symbol).startswith("u") for symbol in extent.node.expr.free_symbols)
 
 
 COMPUTABLE = FLOATS | INTEGERS | {torch.bool}

@@ -13,6 +13,7 @@ from trt_converters.call import Call
 from trt_converters.checks import general_checks
 from trt_converters.registry import DYNAMO_CONVERTERS, Converter, ConverterRegistry
 from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict, operator_name, provider_version
+from trt_core.extents import depends_on_data
 from trt_core.provenance import source_line
 
 
@@ -136,7 +137,7 @@ def is_symbolic_integer(node: fx.Node) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, torch.SymInt):
-        return not any(str(symbol).startswith("u") for symbol in value.node.expr.free_symbols)
+        return not depends_on_data(value)
     return isinstance(value, int)
 
 

@@ -94,6 +94,11 @@ def symbols_in(extent: Extent) -> set[str]:
     return set()
 
 
+def depends_on_data(value: torch.SymInt) -> bool:
+    """Whether a dimension follows from values of tensors, not from shapes alone."""
+    return any(_is_unbacked(symbol) for symbol in value.node.expr.free_symbols)
+
+
 def _from_sympy(expr: Any) -> Extent:
     if expr.is_Integer:
         return int(expr)
