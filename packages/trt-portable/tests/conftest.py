@@ -12,7 +12,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.dtypes import CARRIERS, FROM_TORCH
-from trt_portable.serialization import layers_from_json, network_to_json
+from trt_portable.network.serialization import layers_from_json, network_to_json
 from trt_portable.values import as_tensor
 
 

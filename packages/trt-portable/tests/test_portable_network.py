@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.serialization import network_to_json
+from trt_portable.network.serialization import network_to_json
 
 A = trt.ActivationType
 E = trt.ElementWiseOperation

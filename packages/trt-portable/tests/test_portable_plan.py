@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.plan import FORMAT_VERSION, MAGIC, PlanError, _open_weights, _tensor_table, read_plan, write_plan
+from trt_portable.plan.container import (
+    FORMAT_VERSION,
+    MAGIC,
+    PlanError,
+    _open_weights,
+    _tensor_table,
+    read_plan,
+    write_plan,
+)
 
 WEIGHTS = {
     "f32": torch.arange(5, dtype=torch.float32),

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.serialization import layers_from_json, network_to_json
+from trt_portable.network.serialization import layers_from_json, network_to_json
 from trt_portable.values import as_tensor
 
 STEPS = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.tracing import TraceFailure
+from trt_portable.runtime.tracing import TraceFailure
 
 E = trt.ElementWiseOperation
 

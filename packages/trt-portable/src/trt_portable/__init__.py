@@ -6,19 +6,13 @@ Use it as ``import trt_portable as trt``.
 from __future__ import annotations
 
 from trt_portable.allocators import IGpuAllocator, IGpuAsyncAllocator, IOutputAllocator
-from trt_portable.builder import Builder
-from trt_portable.builder_config import IBuilderConfig
-from trt_portable.conditional import (
-    IConditionLayer,
-    IIfConditional,
-    IIfConditionalBoundaryLayer,
-    IIfConditionalInputLayer,
-    IIfConditionalOutputLayer,
-)
+from trt_portable.builder.builder import Builder
+from trt_portable.builder.config import IBuilderConfig
+from trt_portable.builder.progress_monitor import IProgressMonitor
+from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.device import current_device, device, set_device
 from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
 from trt_portable.dtypes import nptype, volume
-from trt_portable.engine import ICudaEngine
 from trt_portable.enums import (
     ActivationType,
     AllocatorFlag,
@@ -85,10 +79,7 @@ from trt_portable.enums import (
 )
 from trt_portable.error_recorder import IErrorRecorder
 from trt_portable.errors import NetworkError, PortableError, set_strict, strict
-from trt_portable.execution_context import IExecutionContext
 from trt_portable.host_memory import IHostMemory
-from trt_portable.inspector import EngineInspector
-from trt_portable.layer import ILayer
 from trt_portable.layers import (
     IActivationLayer,
     IAssertionLayer,
@@ -142,7 +133,15 @@ from trt_portable.layers import (
     IUnsqueezeLayer,
 )
 from trt_portable.logger import ILogger, Logger
-from trt_portable.loop import (
+from trt_portable.network.conditional import (
+    IConditionLayer,
+    IIfConditional,
+    IIfConditionalBoundaryLayer,
+    IIfConditionalInputLayer,
+    IIfConditionalOutputLayer,
+)
+from trt_portable.network.layer import ILayer
+from trt_portable.network.loop import (
     IIteratorLayer,
     ILoop,
     ILoopBoundaryLayer,
@@ -150,10 +149,11 @@ from trt_portable.loop import (
     IRecurrenceLayer,
     ITripLimitLayer,
 )
-from trt_portable.network import INetworkDefinition
-from trt_portable.observers import IDebugListener, IProfiler, Profiler
+from trt_portable.network.network import INetworkDefinition
+from trt_portable.network.tensor import ITensor
 from trt_portable.optimization_profile import IOptimizationProfile
-from trt_portable.plugin import (
+from trt_portable.plugins.field import PluginField, PluginFieldCollection, PluginFieldCollection_
+from trt_portable.plugins.plugin import (
     InterfaceInfo,
     IPluginCapability,
     IPluginCreatorInterface,
@@ -167,28 +167,28 @@ from trt_portable.plugin import (
     IPluginV3OneRuntime,
     IVersionedInterface,
 )
-from trt_portable.plugin_field import PluginField, PluginFieldCollection, PluginFieldCollection_
-from trt_portable.plugin_registry import (
+from trt_portable.plugins.registry import (
     IPluginRegistry,
     get_builder_plugin_registry,
     get_plugin_registry,
     init_libnvinfer_plugins,
 )
-from trt_portable.plugin_shape import (
+from trt_portable.plugins.shape import (
     DimsExprs,
     DynamicPluginTensorDesc,
     IDimensionExpr,
     IExprBuilder,
     PluginTensorDesc,
 )
-from trt_portable.progress_monitor import IProgressMonitor
-from trt_portable.refitter import Refitter
-from trt_portable.runtime import Runtime
-from trt_portable.runtime_config import IRuntimeConfig, ISerializationConfig
+from trt_portable.runtime.engine import ICudaEngine
+from trt_portable.runtime.execution_context import IExecutionContext
+from trt_portable.runtime.inspector import EngineInspector
+from trt_portable.runtime.observers import IDebugListener, IProfiler, Profiler
+from trt_portable.runtime.refitter import Refitter
+from trt_portable.runtime.runtime import Runtime
+from trt_portable.runtime.runtime_config import IRuntimeConfig, ISerializationConfig
+from trt_portable.runtime.tracing import TraceFailure, trace_engine
 from trt_portable.streams import IStreamReaderV2, IStreamWriter
-from trt_portable.tensor import ITensor
-from trt_portable.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
-from trt_portable.tracing import TraceFailure, trace_engine
 from trt_portable.version import __version__ as __version__
 from trt_portable.weights import Weights
 

@@ -11,7 +11,7 @@ from trt_portable.dims import Dims, Permutation, as_dims
 from trt_portable.enums import DataType, PybindEnum
 
 if TYPE_CHECKING:
-    from trt_portable.layer import ILayer
+    from trt_portable.network.layer import ILayer
 
 T = TypeVar("T")
 E = TypeVar("E", bound=PybindEnum)

@@ -10,7 +10,7 @@ from trt_portable.logger import ILogger
 from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
-    from trt_portable.plugin_registry import IPluginRegistry
+    from trt_portable.plugins.registry import IPluginRegistry
 
 
 class ThreadedSettings(Sealed):
@@ -69,6 +69,6 @@ class HostSettings(ThreadedSettings):
 
     def get_plugin_registry(self) -> IPluginRegistry:
         """The process-wide plugin registry."""
-        from trt_portable.plugin_registry import get_plugin_registry
+        from trt_portable.plugins.registry import get_plugin_registry
 
         return get_plugin_registry()

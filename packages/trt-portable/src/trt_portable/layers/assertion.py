@@ -8,7 +8,6 @@ from typing import Any, Final
 import torch
 
 from trt_portable.attributes import Attribute, integer, member, text, to_integer
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     CollectiveOperation,
@@ -18,9 +17,10 @@ from trt_portable.enums import (
     ReduceOperation,
 )
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
-from trt_portable.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.tensor import ITensor
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, host_numbers
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from trt_portable.attributes import to_boolean, to_integer
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.enums import AttentionNormalizationOp, CausalMaskKind
 from trt_portable.errors import Refusal
 from trt_portable.layers.attention_ends import (
@@ -16,8 +15,9 @@ from trt_portable.layers.attention_ends import (
     IAttentionInputLayer,
     IAttentionOutputLayer,
 )
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.sealed import Sealed
-from trt_portable.tensor import ITensor
 
 
 def _forwarded(name: str, doc: str) -> Any:

@@ -17,10 +17,10 @@ from trt_portable.enums import (
     DataType,
     LayerType,
 )
-from trt_portable.layer import ILayer
 from trt_portable.layers.products import multiply
-from trt_portable.rules import require, require_equal_types, require_rank, require_type
-from trt_portable.tensor import ITensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:

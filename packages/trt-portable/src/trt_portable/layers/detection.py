@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from trt_portable.attributes import integer, member
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.enums import BoundingBoxFormat, DataType, LayerType
-from trt_portable.layer import ILayer
 from trt_portable.layers.reduction import indices_type
-from trt_portable.rules import require, require_equal_types, require_rank, require_type
-from trt_portable.tensor import ITensor
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, host_numbers
 
 

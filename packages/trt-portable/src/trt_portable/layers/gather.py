@@ -9,18 +9,18 @@ import numpy as np
 import torch
 
 from trt_portable.attributes import integer, member
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, GatherMode, LayerType
-from trt_portable.layer import ILayer
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     require,
     require_axis,
     require_equal_ranks,
     require_minimum_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import HostValues, Value, as_tensor, is_unknown
 
 _NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}

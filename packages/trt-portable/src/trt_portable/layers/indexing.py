@@ -8,12 +8,12 @@ from typing import Final
 import torch
 
 from trt_portable.attributes import integer, member
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, LayerType, ScatterMode
-from trt_portable.layer import ILayer
 from trt_portable.layers.reduction import indices_type
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     require,
     require_axis,
     require_equal_ranks,
@@ -22,7 +22,7 @@ from trt_portable.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, host_numbers
 
 _NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}

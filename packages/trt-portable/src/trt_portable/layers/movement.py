@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from trt_portable.attributes import boolean, integer, permutation
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
 from trt_portable.layers.overridden import OverriddenDims
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     require,
     require_axis,
     require_equal_ranks,
@@ -25,7 +25,7 @@ from trt_portable.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import HostValues, Value, host_numbers, is_unknown
 
 MOVABLE: Final = frozenset(DataType) - {DataType.UINT8, DataType.E8M0}

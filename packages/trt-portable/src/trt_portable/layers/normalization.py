@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from trt_portable.attributes import Attribute, integer, member, number, to_integer
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
-from trt_portable.layer import ILayer, WeightsAttribute
 from trt_portable.layers.windows import Padding, pad
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer, WeightsAttribute
+from trt_portable.network.rules import (
     axes_of_mask,
     require,
     require_axis,
@@ -23,7 +23,7 @@ from trt_portable.rules import (
     require_minimum_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, is_unknown
 from trt_portable.weights import Weights, optional_weights
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trt_portable.attributes import Attribute, optional_dims
 from trt_portable.dims import Dims
-from trt_portable.layer import ILayer
+from trt_portable.network.layer import ILayer
 
 
 class OverriddenDims(Attribute[Dims | None]):

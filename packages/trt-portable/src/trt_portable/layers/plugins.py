@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FROM_TORCH
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, PluginCapabilityType, TensorRTPhase
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
-from trt_portable.plugin import IPluginResourceContext, IPluginV3
-from trt_portable.plugin_field import PluginField, PluginFieldCollection, PluginFieldCollection_
-from trt_portable.plugin_registry import get_plugin_registry
-from trt_portable.plugin_shape import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require
+from trt_portable.network.tensor import Facts, ITensor
+from trt_portable.plugins.field import PluginField, PluginFieldCollection, PluginFieldCollection_
+from trt_portable.plugins.plugin import IPluginResourceContext, IPluginV3
+from trt_portable.plugins.registry import get_plugin_registry
+from trt_portable.plugins.shape import (
     DimsExprs,
     DynamicPluginTensorDesc,
     IDimensionExpr,
     IExprBuilder,
     PluginTensorDesc,
 )
-from trt_portable.rules import require
-from trt_portable.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor, host_numbers
 
 if TYPE_CHECKING:
-    from trt_portable.inference import Symbols
+    from trt_portable.network.inference import Symbols
 
 
 _TUPLE: Final = tuple

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from trt_portable.attributes import Attribute, member, to_number
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     ActivationType,
@@ -20,14 +19,15 @@ from trt_portable.enums import (
     UnaryOperation,
 )
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     require_broadcast,
     require_broadcast_to,
     require_equal_types,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 
 _SIGNED: Final = FLOATS | INDICES | {DataType.INT8}

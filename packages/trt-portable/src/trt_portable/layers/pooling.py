@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from trt_portable.attributes import boolean, dims, member, number
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, PaddingMode, PoolingType
-from trt_portable.layer import ILayer
 from trt_portable.layers.windows import (
     Padding,
     both_paddings,
@@ -23,8 +21,10 @@ from trt_portable.layers.windows import (
     symmetric,
     window_padding,
 )
-from trt_portable.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.tensor import ITensor
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})

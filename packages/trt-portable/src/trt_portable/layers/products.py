@@ -8,18 +8,18 @@ from typing import Any, Final
 import torch
 
 from trt_portable.attributes import Attribute, member, to_text
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     require,
     require_equal_types,
     require_minimum_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 
 _VECTOR: Final = MatrixOperation.VECTOR

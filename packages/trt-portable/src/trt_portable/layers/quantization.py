@@ -8,13 +8,13 @@ from typing import Any, Final
 import torch
 
 from trt_portable.attributes import dims, element_type, integer
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, QUANTIZED
 from trt_portable.enums import DataType, LayerType
-from trt_portable.layer import ILayer
-from trt_portable.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.tensor import ITensor
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor
 
 LARGEST: Final = {

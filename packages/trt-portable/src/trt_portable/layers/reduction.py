@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from trt_portable.attributes import Attribute, boolean, element_type, integer, member, to_integer
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     CumulativeOperation,
@@ -19,15 +18,16 @@ from trt_portable.enums import (
     TopKOperation,
 )
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     axes_of_mask,
     require,
     require_minimum_rank,
     require_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
 
 K_LIMIT: Final = 3840

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from trt_portable.attributes import Attribute, boolean, member, number, optional_dims, to_number
-from trt_portable.definition import LayerFactory, expect_tensor
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     DataType,
@@ -22,15 +21,16 @@ from trt_portable.enums import (
     SampleMode,
 )
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
-from trt_portable.rules import (
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
     require,
     require_equal_types,
     require_minimum_rank,
     require_rank,
     require_type,
 )
-from trt_portable.tensor import ITensor
+from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
 
 _ROUNDING: Final[dict[ResizeRoundMode, Callable[[torch.Tensor], torch.Tensor]]] = {

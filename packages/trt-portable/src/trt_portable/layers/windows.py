@@ -12,7 +12,7 @@ from trt_portable.attributes import Attribute, dims, optional_dims
 from trt_portable.dims import Dims
 from trt_portable.enums import PaddingMode
 from trt_portable.errors import Refusal
-from trt_portable.layer import ILayer
+from trt_portable.network.layer import ILayer
 from trt_portable.values import is_unknown
 
 

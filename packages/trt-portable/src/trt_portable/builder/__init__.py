@@ -1,0 +1,3 @@
+"""Building: from a network and a configuration to a plan."""
+
+from __future__ import annotations

@@ -1,0 +1,382 @@
+"""`IBuilderConfig`: how to build an engine. Settings without a meaning here are kept and reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from trt_portable.builder.progress_monitor import IProgressMonitor
+from trt_portable.builder.timing_cache import ITimingCache
+from trt_portable.enums import (
+    BuilderFlag,
+    DeviceType,
+    EngineCapability,
+    ErrorCodeTRT,
+    HardwareCompatibilityLevel,
+    MemoryPoolType,
+    PreviewFeature,
+    ProfilingVerbosity,
+    PybindEnum,
+    RuntimePlatform,
+    TacticSource,
+    TilingOptimizationLevel,
+)
+from trt_portable.error_recorder import Reporter
+from trt_portable.optimization_profile import IOptimizationProfile
+from trt_portable.sealed import Sealed
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+
+MAX_OPTIMIZATION_LEVEL: Final = 5
+DEFAULT_OPTIMIZATION_LEVEL: Final = 3
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+# WORKSPACE and TACTIC_DRAM default to all of the device's memory, which is not asked for here.
+_UNLIMITED: Final = (1 << 63) - 1
+_DEFAULT_POOLS: Final = {
+    MemoryPoolType.WORKSPACE: _UNLIMITED,
+    MemoryPoolType.DLA_MANAGED_SRAM: _MIB,
+    MemoryPoolType.DLA_LOCAL_DRAM: _GIB,
+    MemoryPoolType.DLA_GLOBAL_DRAM: 512 * _MIB,
+    MemoryPoolType.TACTIC_DRAM: _UNLIMITED,
+    MemoryPoolType.TACTIC_SHARED_MEMORY: _GIB - 1,
+}
+_ALL_TACTIC_SOURCES: Final = sum(1 << int(source) for source in TacticSource)
+_NO_DLA: Final = "this provider has no DLA"
+
+_E = TypeVar("_E", bound=PybindEnum)
+
+
+def _member(kind: type[_E], value: Any, what: str) -> _E:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+class IBuilderConfig(Sealed):
+    """Settings of a build; made by `Builder.create_builder_config`."""
+
+    DLA_core: int = -1
+    """Kept; there is no DLA."""
+    l2_limit_for_tiling: int = -1
+    """Bytes of cache for tiling; kept."""
+    profile_stream: int = 0
+    """CUDA stream for timing; kept."""
+    remote_auto_tuning_config: str = ""
+    """Kept."""
+    build_route: str = ""
+    """Kept."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self.reset()
+
+    def reset(self) -> None:
+        """Returns every setting to its default and forgets the profiles."""
+        self._flags = 1 << int(BuilderFlag.TF32)
+        self._pools = dict(_DEFAULT_POOLS)
+        self._profiles: list[IOptimizationProfile] = []
+        self._timing_cache: ITimingCache | None = None
+        self._progress_monitor: IProgressMonitor | None = None
+        self._device_types: dict[str, DeviceType] = {}
+        self._preview: dict[PreviewFeature, bool] = {}
+        self._tactic_sources = _ALL_TACTIC_SOURCES
+        self._optimization_level = DEFAULT_OPTIMIZATION_LEVEL
+        self._avg_timing_iterations = 1
+        self._profiling_verbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
+        self._engine_capability = EngineCapability.STANDARD
+        self._hardware_compatibility_level = HardwareCompatibilityLevel.NONE
+        self._runtime_platform = RuntimePlatform.SAME_AS_BUILD
+        self._tiling_optimization_level = TilingOptimizationLevel.NONE
+        self._default_device_type = DeviceType.GPU
+        self._max_num_tactics = -1
+        self._max_aux_streams = 0
+        self.DLA_core = -1
+        self.l2_limit_for_tiling = -1
+        self._plugins_to_serialize: list[str] = []
+        self.profile_stream = 0
+        self.remote_auto_tuning_config = ""
+        self.build_route = ""
+
+    # Flags -----------------------------------------------------------------------------------------
+
+    @property
+    def flags(self) -> int:
+        """Bit mask of ``1 << int(flag)``; `BuilderFlag.TF32` is set at first."""
+        return self._flags
+
+    @flags.setter
+    def flags(self, flags: int) -> None:
+        self._flags = int(flags)
+
+    def set_flag(self, flag: BuilderFlag) -> None:
+        """Sets one flag."""
+        self._flags |= 1 << int(_member(BuilderFlag, flag, "flag"))
+
+    def clear_flag(self, flag: BuilderFlag) -> None:
+        """Clears one flag."""
+        self._flags &= ~(1 << int(_member(BuilderFlag, flag, "flag")))
+
+    def get_flag(self, flag: BuilderFlag) -> bool:
+        """Whether a flag is set."""
+        return bool(self._flags >> int(_member(BuilderFlag, flag, "flag")) & 1)
+
+    # Levels and modes ------------------------------------------------------------------------------
+
+    @property
+    def builder_optimization_level(self) -> int:
+        """0 to 5, 3 at first; greater values mean 5. At 0 no tactic is timed."""
+        return self._optimization_level
+
+    @builder_optimization_level.setter
+    def builder_optimization_level(self, level: int) -> None:
+        if level < 0:
+            self._invalid("builder_optimization_level", f"must be 0 to 5, not {level}")
+            return
+        self._optimization_level = min(int(level), MAX_OPTIMIZATION_LEVEL)
+
+    @property
+    def avg_timing_iterations(self) -> int:
+        """Runs over which a tactic's time is averaged."""
+        return self._avg_timing_iterations
+
+    @avg_timing_iterations.setter
+    def avg_timing_iterations(self, count: int) -> None:
+        if count < 1:
+            self._invalid("avg_timing_iterations", f"must be at least 1, not {count}")
+            return
+        self._avg_timing_iterations = int(count)
+
+    @property
+    def max_num_tactics(self) -> int:
+        """Most tactics to time per program; -1 leaves it to the builder."""
+        return self._max_num_tactics
+
+    @max_num_tactics.setter
+    def max_num_tactics(self, count: int) -> None:
+        if count < -1:
+            self._invalid("max_num_tactics", f"must be -1 or more, not {count}")
+            return
+        self._max_num_tactics = int(count)
+
+    @property
+    def max_aux_streams(self) -> int:
+        """Most auxiliary streams; engines of this provider use the main stream only."""
+        return self._max_aux_streams
+
+    @max_aux_streams.setter
+    def max_aux_streams(self, count: int) -> None:
+        if count < 0:
+            self._invalid("max_aux_streams", f"must not be negative, got {count}")
+            return
+        self._max_aux_streams = int(count)
+
+    @property
+    def profiling_verbosity(self) -> ProfilingVerbosity:
+        """How much the engine inspector tells."""
+        return self._profiling_verbosity
+
+    @profiling_verbosity.setter
+    def profiling_verbosity(self, verbosity: ProfilingVerbosity) -> None:
+        self._profiling_verbosity = _member(ProfilingVerbosity, verbosity, "profiling_verbosity")
+
+    @property
+    def engine_capability(self) -> EngineCapability:
+        """Only STANDARD can be built."""
+        return self._engine_capability
+
+    @engine_capability.setter
+    def engine_capability(self, capability: EngineCapability) -> None:
+        self._engine_capability = _member(EngineCapability, capability, "engine_capability")
+
+    @property
+    def hardware_compatibility_level(self) -> HardwareCompatibilityLevel:
+        """Kept and reported; plans of this provider run on any device."""
+        return self._hardware_compatibility_level
+
+    @hardware_compatibility_level.setter
+    def hardware_compatibility_level(self, level: HardwareCompatibilityLevel) -> None:
+        self._hardware_compatibility_level = _member(HardwareCompatibilityLevel, level, "hardware_compatibility_level")
+
+    @property
+    def runtime_platform(self) -> RuntimePlatform:
+        """Kept; plans of this provider run on any platform."""
+        return self._runtime_platform
+
+    @runtime_platform.setter
+    def runtime_platform(self, platform: RuntimePlatform) -> None:
+        self._runtime_platform = _member(RuntimePlatform, platform, "runtime_platform")
+
+    @property
+    def tiling_optimization_level(self) -> TilingOptimizationLevel:
+        """Kept; tiling is left to PyTorch's kernels."""
+        return self._tiling_optimization_level
+
+    @tiling_optimization_level.setter
+    def tiling_optimization_level(self, level: TilingOptimizationLevel) -> None:
+        self._tiling_optimization_level = _member(TilingOptimizationLevel, level, "tiling_optimization_level")
+
+    @property
+    def plugins_to_serialize(self) -> list[str]:
+        """Paths of plugin libraries; kept."""
+        return self._plugins_to_serialize
+
+    @plugins_to_serialize.setter
+    def plugins_to_serialize(self, paths: list[str]) -> None:
+        self._plugins_to_serialize = [str(path) for path in paths]
+
+    @property
+    def all_build_routes(self) -> str:
+        """The routes a build can take, as JSON: there is one."""
+        return '{"routes": ["default"]}'
+
+    # Devices ---------------------------------------------------------------------------------------
+
+    @property
+    def default_device_type(self) -> DeviceType:
+        """Device of layers for which none was set; only GPU can be built."""
+        return self._default_device_type
+
+    @default_device_type.setter
+    def default_device_type(self, device_type: DeviceType) -> None:
+        self._default_device_type = _member(DeviceType, device_type, "default_device_type")
+
+    def set_device_type(self, layer: ILayer, device_type: DeviceType) -> None:
+        """Chooses a layer's device; DLA is refused when the engine is built."""
+        self._device_types[layer.name] = _member(DeviceType, device_type, "device_type")
+
+    def get_device_type(self, layer: ILayer) -> DeviceType:
+        """A layer's device."""
+        return self._device_types.get(layer.name, self._default_device_type)
+
+    def is_device_type_set(self, layer: ILayer) -> bool:
+        """Whether a device was chosen for the layer itself."""
+        return layer.name in self._device_types
+
+    def reset_device_type(self, layer: ILayer) -> None:
+        """Returns a layer to the default device."""
+        self._device_types.pop(layer.name, None)
+
+    def can_run_on_DLA(self, layer: ILayer) -> bool:
+        """False: there is no DLA."""
+        return False
+
+    # Memory pools ----------------------------------------------------------------------------------
+
+    def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: int) -> None:
+        """Limits a memory pool, in bytes. An unacceptable size is reported and changes nothing."""
+        size = int(pool_size)
+        kind = _member(MemoryPoolType, pool, "pool")
+        if size < 0:
+            self._invalid(f"memory pool {kind.name}", f"size must not be negative, got {size}")
+        elif kind is MemoryPoolType.DLA_MANAGED_SRAM and (size < 4 * _KIB or size & (size - 1)):
+            self._invalid(f"memory pool {kind.name}", f"size must be a power of two >= 4 KiB, not {size} bytes")
+        elif kind is MemoryPoolType.TACTIC_SHARED_MEMORY and size >= _GIB:
+            self._reporter.error(
+                f"memory pool {kind.name}",
+                f"size must be below 1 GiB, not {size} bytes",
+                ErrorCodeTRT.UNSUPPORTED_STATE,
+            )
+        else:
+            self._pools[kind] = size
+
+    def get_memory_pool_limit(self, pool: MemoryPoolType) -> int:
+        """A pool's limit in bytes."""
+        return self._pools[_member(MemoryPoolType, pool, "pool")]
+
+    # Tactics, previews -----------------------------------------------------------------------------
+
+    def set_tactic_sources(self, tactic_sources: int) -> bool:
+        """Chooses tactic sources by mask; False when the mask names an unknown one."""
+        sources = int(tactic_sources)
+        if sources & ~_ALL_TACTIC_SOURCES:
+            self._invalid("tactic_sources", f"mask {sources:#x} names unknown sources")
+            return False
+        self._tactic_sources = sources
+        return True
+
+    def get_tactic_sources(self) -> int:
+        """Mask of tactic sources."""
+        return self._tactic_sources
+
+    def set_preview_feature(self, feature: PreviewFeature, enable: bool) -> None:
+        """Turns a preview feature on or off; kept."""
+        self._preview[_member(PreviewFeature, feature, "feature")] = bool(enable)
+
+    def get_preview_feature(self, feature: PreviewFeature) -> bool:
+        """Whether a preview feature is on."""
+        return self._preview.get(_member(PreviewFeature, feature, "feature"), False)
+
+    # Timing cache, progress ------------------------------------------------------------------------
+
+    def create_timing_cache(self, serialized_timing_cache: Any) -> ITimingCache | None:
+        """A cache from bytes, an empty one from ``b""``; None and a report when they are no cache."""
+        try:
+            return ITimingCache._deserialize(serialized_timing_cache)
+        except (ValueError, KeyError, TypeError) as error:
+            self._invalid("timing cache", str(error))
+            return None
+
+    def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        """Attaches a cache; False when its timings stem from elsewhere and that is not ignored."""
+        if not isinstance(cache, ITimingCache):
+            raise TypeError(f"cache must be ITimingCache, not {type(cache).__name__}")
+        if not ignore_mismatch and not cache.matches():
+            self._invalid("timing cache", "made with another PyTorch or on another processor")
+            return False
+        self._timing_cache = cache
+        return True
+
+    def get_timing_cache(self) -> ITimingCache | None:
+        """The attached cache, or None."""
+        return self._timing_cache
+
+    @property
+    def progress_monitor(self) -> IProgressMonitor | None:
+        """Told about the progress of builds; may cancel them."""
+        return self._progress_monitor
+
+    @progress_monitor.setter
+    def progress_monitor(self, monitor: IProgressMonitor | None) -> None:
+        if monitor is not None and not isinstance(monitor, IProgressMonitor):
+            raise TypeError(f"progress_monitor must be IProgressMonitor, not {type(monitor).__name__}")
+        self._progress_monitor = monitor
+
+    # Profiles --------------------------------------------------------------------------------------
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        """Profiles added so far."""
+        return len(self._profiles)
+
+    def add_optimization_profile(self, profile: IOptimizationProfile) -> int:
+        """Adds a profile.
+
+        Returns:
+            Its index, or -1 when it is invalid.
+        """
+        if not isinstance(profile, IOptimizationProfile):
+            raise TypeError(f"profile must be IOptimizationProfile, not {type(profile).__name__}")
+        if not profile:
+            self._invalid("optimization profile", "is not valid")
+            return -1
+        self._profiles.append(profile)
+        return len(self._profiles) - 1
+
+    # What a build asks -----------------------------------------------------------------------------
+
+    def _refusal(self) -> str | None:
+        """Why nothing can be built with these settings, or None."""
+        if self._engine_capability is not EngineCapability.STANDARD:
+            return f"engine capability {self._engine_capability.name} needs NVIDIA hardware"
+        on_dla = [name for name, kind in self._device_types.items() if kind is DeviceType.DLA]
+        if self._default_device_type is DeviceType.DLA:
+            return f"default_device_type is DLA, but {_NO_DLA}"
+        if on_dla:
+            return f"layer {on_dla[0]!r} was put on DLA, but {_NO_DLA}"
+        whole = self.get_flag(BuilderFlag.REFIT) or self.get_flag(BuilderFlag.REFIT_IDENTICAL)
+        if self.get_flag(BuilderFlag.REFIT_INDIVIDUAL) and whole:
+            return "REFIT_INDIVIDUAL excludes REFIT and REFIT_IDENTICAL"
+        return None
+
+    def _invalid(self, subject: str, rule: str) -> None:
+        self._reporter.error(subject, rule, ErrorCodeTRT.INVALID_ARGUMENT)

@@ -1,0 +1,152 @@
+"""Constant folding: layers whose operands are all known are computed while the engine is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from trt_portable.dtypes import PACKED
+from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import Refusal
+from trt_portable.values import HostValues, Value
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+
+_ALWAYS_FOLDED_BYTES: Final = 1 << 20
+_CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The result of folding.
+
+    Attributes:
+        layers: Entries, with a constant in place of each output of a folded layer.
+        weights: Values of the new constants by weights key; views of their operands where possible.
+    """
+
+    layers: list[dict[str, Any]]
+    weights: dict[str, torch.Tensor]
+
+
+def fold_constants(
+    layers: Sequence[ILayer],
+    entries: Sequence[dict[str, Any]],
+    dtypes: Mapping[int, DataType],
+    weights: Mapping[str, torch.Tensor],
+    *,
+    is_fixed: Callable[[str], bool],
+    keep: frozenset[int],
+    step: Callable[[], None],
+) -> Folded:
+    """Computes what depends on constants alone, on the CPU.
+
+    A result that is larger than its operands and larger than 1 MiB is left to run time, as is anything
+    random, and anything that depends on weights which a refit may replace.
+
+    Args:
+        layers: Layers rebuilt from `entries`; used up.
+        entries: Layer entries in executable order.
+        dtypes: Element types by tensor id.
+        weights: Host weights by key.
+        is_fixed: Whether the weights of a key can never change.
+        keep: Ids of tensors whose producers must stay, such as debug tensors.
+        step: Called once per layer.
+
+    Raises:
+        Refusal: An assertion about constants does not hold.
+    """
+    known: dict[int, Value] = {}
+    result: list[dict[str, Any]] = []
+    made: dict[str, torch.Tensor] = {}
+    for layer, entry in zip(layers, entries, strict=True):
+        step()
+        values = None
+        packed = any(dtypes[tensor] in PACKED for tensor in entry["outputs"])
+        if not packed and _is_candidate(layer, entry, known, is_fixed, keep):
+            values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], weights)
+        if values is None:
+            result.append(entry)
+            continue
+        known.update(zip(entry["outputs"], values, strict=True))
+        if layer.type is LayerType.CONSTANT:
+            result.append(entry)
+            continue
+        for index, (tensor, value) in enumerate(zip(entry["outputs"], values, strict=True)):
+            key = f"{entry['name']}:{len(made)}"
+            made[key] = _as_tensor(value)
+            result.append(_constant_entry(entry, index, tensor, dtypes[tensor], key, made[key]))
+    return Folded(result, made)
+
+
+def _is_candidate(
+    layer: ILayer,
+    entry: Mapping[str, Any],
+    known: Mapping[int, Value],
+    is_fixed: Callable[[str], bool],
+    keep: frozenset[int],
+) -> bool:
+    if layer._is_random or layer._children() or not keep.isdisjoint(entry["outputs"]):
+        return False
+    return all(is_fixed(key) for key in entry["weights"].values()) and all(
+        tensor in known for tensor in entry["inputs"]
+    )
+
+
+def _compute(
+    layer: ILayer,
+    entry: Mapping[str, Any],
+    operands: Sequence[Value],
+    weights: Mapping[str, torch.Tensor],
+) -> Sequence[Value] | None:
+    """The layer's outputs, or None when they are better computed at run time."""
+    layer._device = _CPU
+    layer._bound = {role: weights[key] for role, key in entry["weights"].items()}
+    try:
+        values = layer._compute(operands)
+    except Exception as error:
+        if not entry["outputs"]:  # an assertion that can never hold
+            raise Refusal(f"layer {layer.name!r}: {error}") from error
+        return None  # fails at run time, with the same message
+    if layer.type is LayerType.CONSTANT:
+        return values
+    limit = max(_ALWAYS_FOLDED_BYTES, sum(_bytes(operand) for operand in operands))
+    foldable = all(_is_constant(value) and _bytes(value) <= limit for value in values)
+    return values if foldable else None
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a constant layer can stand for a value without changing where it is known."""
+    if isinstance(value, HostValues):
+        return value.dtype in (torch.int32, torch.int64)
+    return True
+
+
+def _bytes(value: Value) -> int:
+    if isinstance(value, HostValues):
+        return value.numel() * value.dtype.itemsize
+    return value.nbytes
+
+
+def _as_tensor(value: Value) -> torch.Tensor:
+    return value.tensor() if isinstance(value, HostValues) else value
+
+
+def _constant_entry(
+    folded: Mapping[str, Any], index: int, tensor: int, dtype: DataType, key: str, value: torch.Tensor
+) -> dict[str, Any]:
+    return {
+        "type": LayerType.CONSTANT.name,
+        "name": folded["name"] if index == 0 else f"{folded['name']}:{index}",
+        "metadata": folded["metadata"],
+        "num_ranks": 1,
+        "inputs": [],
+        "outputs": [tensor],
+        "attributes": {"shape": list(value.shape)},
+        "weights": {"CONSTANT": key},
+        "weight_specs": {"CONSTANT": [dtype.name, value.numel()]},
+    }

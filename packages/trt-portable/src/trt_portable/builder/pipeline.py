@@ -1,0 +1,219 @@
+"""From a network definition to a plan: validate, eliminate, fold, choose a tactic, serialize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trt_portable.builder.eliminate import live_layers
+from trt_portable.builder.fold_constants import fold_constants
+from trt_portable.builder.fold_scales import fold_scales
+from trt_portable.builder.progress_monitor import Phase
+from trt_portable.builder.tactic_choice import choose_tactic
+from trt_portable.builder.validate import complete_profiles, first_refusal
+from trt_portable.enums import BuilderFlag, DataType, LayerType
+from trt_portable.error_recorder import Reporter
+from trt_portable.errors import Refusal
+from trt_portable.host_memory import IHostMemory
+from trt_portable.network.serialization import layers_from_json, leaf_layers, network_to_json
+from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
+from trt_portable.plan.engine_plan import write_engine
+
+if TYPE_CHECKING:
+    from trt_portable.builder.config import IBuilderConfig
+    from trt_portable.network.network import INetworkDefinition
+
+_NOT_REFITTABLE = frozenset({"POWER"})
+
+
+def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Reporter) -> IHostMemory:
+    """Builds a plan.
+
+    Raises:
+        Refusal: Network or settings break a rule.
+        BuildCancelled: The progress monitor said so.
+    """
+    monitor = config.progress_monitor
+    root = f"Build {network.name}"
+    with Phase(monitor, root, None, 4) as phase:
+        found = first_refusal(network, config)
+        if found is not None:
+            subject, refusal = found
+            raise Refusal(f"{subject}: {refusal.rule}", refusal.code)
+        profiles = complete_profiles(network, config)
+        structure, weights = network_to_json(network)
+        phase.step()
+        refit = _refit_mode(config)
+        is_refittable = _refittable(refit, structure)
+        debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
+        with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
+            weights = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step)
+            if config.builder_optimization_level > 0 and not network._debug_unfused:
+                weights = _fold_scales(structure, weights, is_refittable, frozenset(debug))
+        phase.step()
+        slots = _weight_slots(structure, is_refittable)
+        info = EngineInfo(
+            name=network.name,
+            io=_io_tensors(network, structure),
+            profiles=profiles,
+            weight_slots=slots,
+            refit=refit,
+            debug_tensors=debug,
+            optimization_level=config.builder_optimization_level,
+            verbosity=config.profiling_verbosity,
+            capability=config.engine_capability,
+            hardware=config.hardware_compatibility_level,
+            tactic_sources=config.get_tactic_sources(),
+            weight_streaming=config.get_flag(BuilderFlag.WEIGHT_STREAMING),
+            settings=_settings(config),
+        )
+        used = {slot.weights for slot in slots}
+        tensors = {key: tensor for key, tensor in weights.items() if key in used}
+        info = choose_tactic(structure, info, tensors, config)
+        phase.step()
+        strip = config.get_flag(BuilderFlag.STRIP_PLAN)
+        plan = write_engine(structure, info, slots, tensors, _features(structure), strip=strip)
+        phase.step()
+    reporter.verbose(
+        f"built {network.name!r}: {len(structure['layers'])} of {network.num_layers} layers, {len(plan)} bytes"
+    )
+    return plan
+
+
+def _optimize(
+    structure: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    is_refittable: Callable[[str, str], bool],
+    debug: frozenset[int],
+    step: Callable[[], None],
+) -> dict[str, torch.Tensor]:
+    """Eliminates and folds layers of the structure in place; returns old and new weights."""
+    wanted = {*structure["outputs"], *structure["shape_outputs"], *debug}
+    entries = structure["layers"]
+    structure["layers"] = [entries[at] for at in live_layers(entries, wanted)]
+    dtypes = {tensor["id"]: DataType[tensor["dtype"]] for tensor in structure["tensors"]}
+    folded = fold_constants(
+        layers_from_json(structure).layers,
+        structure["layers"],
+        dtypes,
+        weights,
+        is_fixed=lambda key: not is_refittable(key, "CONSTANT"),
+        keep=debug,
+        step=step,
+    )
+    entries = folded.layers
+    structure["layers"] = [entries[at] for at in live_layers(entries, wanted)]
+    return {**weights, **folded.weights}
+
+
+def _fold_scales(
+    structure: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    is_refittable: Callable[[str, str], bool],
+    debug: frozenset[int],
+) -> dict[str, torch.Tensor]:
+    """Merges scales into convolutions of the structure in place; returns old and new weights."""
+    keep = debug.union(structure["outputs"], structure["shape_outputs"])
+    structure["layers"], made = fold_scales(
+        structure["layers"], weights, is_fixed=lambda key, role: not is_refittable(key, role), keep=keep
+    )
+    return {**weights, **made}
+
+
+def _refit_mode(config: IBuilderConfig) -> RefitMode:
+    if config.get_flag(BuilderFlag.REFIT_INDIVIDUAL):
+        return RefitMode.INDIVIDUAL
+    if config.get_flag(BuilderFlag.REFIT):
+        return RefitMode.ALL
+    # a stripped plan without another refit flag takes its own weights back
+    identical = config.get_flag(BuilderFlag.REFIT_IDENTICAL)
+    if identical or config.get_flag(BuilderFlag.STRIP_PLAN):
+        return RefitMode.IDENTICAL
+    return RefitMode.NONE
+
+
+def _refittable(refit: RefitMode, structure: Mapping[str, Any]) -> Callable[[str, str], bool]:
+    """Whether a refit may replace the weights of a key in a role."""
+    names: Mapping[str, str] = structure["weight_names"]
+    marked = frozenset(structure["refittable"])
+
+    def is_refittable(key: str, role: str) -> bool:
+        if refit is RefitMode.NONE or role in _NOT_REFITTABLE:
+            return False
+        return refit is not RefitMode.INDIVIDUAL or names.get(key) in marked
+
+    return is_refittable
+
+
+def _weight_slots(structure: Mapping[str, Any], is_refittable: Callable[[str, str], bool]) -> tuple[WeightSlot, ...]:
+    names = structure["weight_names"]
+    return tuple(
+        WeightSlot(
+            layer=index,
+            layer_name=layer.name,
+            role=role,
+            weights=key,
+            dtype=dtype,
+            count=count,
+            name=names.get(key),
+            refittable=is_refittable(key, role),
+        )
+        for index, layer in enumerate(leaf_layers(layers_from_json(structure).layers))
+        for role, key in layer._weight_keys.items()
+        for dtype, count in (layer._weight_specs[role],)
+    )
+
+
+def _io_tensors(network: INetworkDefinition, structure: Mapping[str, Any]) -> tuple[IOTensor, ...]:
+    entries = {tensor["id"]: tensor for tensor in structure["tensors"]}
+    inputs = structure["inputs"]
+    host = {tensor_id for tensor_id, source in zip(inputs, network._inputs, strict=True) if source.is_shape_tensor}
+    host.update(structure["shape_outputs"])
+    aliases = {
+        layer["outputs"][0]: layer["inputs"][0]
+        for layer in structure["layers"]
+        if layer["type"] == LayerType.KV_CACHE_UPDATE.name and layer["inputs"][0] in inputs
+    }
+
+    def tensor(tensor_id: int, is_input: bool) -> IOTensor:
+        entry = entries[tensor_id]
+        shape = tuple(entry["shape"])
+        names = entry["dimension_names"]
+        source = None if is_input else aliases.get(tensor_id)
+        return IOTensor(
+            name=entry["name"],
+            id=tensor_id,
+            dtype=DataType[entry["dtype"]],
+            shape=shape,
+            is_input=is_input,
+            is_host=tensor_id in host,
+            dimension_names=tuple(names.get(str(axis), "") for axis in range(len(shape))),
+            aliased_input=None if source is None else entries[source]["name"],
+        )
+
+    outputs = (*structure["outputs"], *structure["shape_outputs"])
+    return (*(tensor(at, True) for at in inputs), *(tensor(at, False) for at in outputs))
+
+
+def _settings(config: IBuilderConfig) -> dict[str, Any]:
+    return {
+        "flags": sorted(flag.name for flag in BuilderFlag if config.get_flag(flag)),
+        "max_aux_streams": config.max_aux_streams,
+        "tiling_optimization_level": config.tiling_optimization_level.name,
+        "runtime_platform": config.runtime_platform.name,
+        "memory_pools": {pool.name: size for pool, size in config._pools.items()},
+    }
+
+
+def _features(structure: Mapping[str, Any]) -> set[str]:
+    kinds = {layer["type"] for layer in structure["layers"]}
+    features = set()
+    if "LOOP" in kinds:
+        features.add("loops")
+    if "CONDITIONAL" in kinds:
+        features.add("conditionals")
+    if kinds & {LayerType.PLUGIN_V2.name, LayerType.PLUGIN_V3.name}:
+        features.add("plugins")
+    return features

@@ -1,0 +1,158 @@
+"""If-conditionals: a condition, inputs, and outputs that come from one of two branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import Refusal
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import (
+    require,
+    require_equal_ranks,
+    require_equal_types,
+    require_rank,
+    require_type,
+)
+from trt_portable.network.scope import BoundaryLayer, Scope
+from trt_portable.network.tensor import Facts, ITensor
+from trt_portable.values import Value
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
+
+
+class IIfConditionalBoundaryLayer(BoundaryLayer):
+    """A layer on the boundary of a conditional."""
+
+    @property
+    def conditional(self) -> IIfConditional | None:
+        """The conditional."""
+        return self._scope  # type: ignore[no-any-return]
+
+
+class IConditionLayer(IIfConditionalBoundaryLayer):
+    """The condition: a 0-D bool."""
+
+    _KIND = LayerType.CONDITION
+    _NUM_OUTPUTS = 0
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        assert inputs[0] is not None
+        require_type(inputs[0], {DataType.BOOL}, "the condition")
+        require_rank(inputs[0], {0}, "the condition")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return ()
+
+
+class IIfConditionalInputLayer(IIfConditionalBoundaryLayer):
+    """A tensor on its way into the branches; what depends on it runs only if its branch does."""
+
+    _KIND = LayerType.CONDITIONAL_INPUT
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        return (inputs[0],)
+
+
+class IIfConditionalOutputLayer(IIfConditionalBoundaryLayer):
+    """A tensor from the branch that the condition chose. Inputs: 0 if true, 1 if false."""
+
+    _KIND = LayerType.CONDITIONAL_OUTPUT
+    _CACHEABLE = False
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        chosen, other = inputs
+        assert chosen is not None and other is not None
+        require_equal_types((chosen, other), "the branches")
+        require_type(chosen, FLOATS | INDICES | {DataType.BOOL}, "a branch")
+        require_equal_ranks((chosen, other), "the branches")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        chosen, other = self._inputs
+        assert chosen is not None and other is not None
+        extents = tuple(
+            left if left == right else symbols.create()
+            for left, right in zip(chosen._extents or (), other._extents or (), strict=True)
+        )
+        return (Facts(extents, chosen._dtype, None),)
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        raise Refusal("the output of a conditional has no meaning outside it")
+
+
+class IIfConditional(Scope):
+    """A conditional. Its branches are what its outputs depend on and its inputs lead to."""
+
+    _network: ConditionalLayers
+
+    def set_condition(self, condition: ITensor) -> IConditionLayer | None:
+        """Sets the condition; once only.
+
+        Args:
+            condition: 0-D bool.
+        """
+        if self._of(IConditionLayer):
+            rule = "the condition is already set"
+            self._network._reporter.refuse(f"conditional {self.name!r}", Refusal(rule))
+            return None
+        added: IConditionLayer | None = self._join(
+            self._network._add(IConditionLayer._create(), expect_tensor(condition, "condition"))
+        )
+        return added
+
+    def add_input(self, input: ITensor) -> IIfConditionalInputLayer | None:
+        """Adds a tensor that the branches use."""
+        added: IIfConditionalInputLayer | None = self._join(
+            self._network._add(IIfConditionalInputLayer._create(), expect_tensor(input, "input"))
+        )
+        return added
+
+    def add_output(
+        self, true_subgraph_output: ITensor, false_subgraph_output: ITensor
+    ) -> IIfConditionalOutputLayer | None:
+        """Adds a result.
+
+        Args:
+            true_subgraph_output: The result if the condition holds.
+            false_subgraph_output: The result otherwise; same type and rank.
+        """
+        added: IIfConditionalOutputLayer | None = self._join(
+            self._network._add(
+                IIfConditionalOutputLayer._create(),
+                expect_tensor(true_subgraph_output, "true_subgraph_output"),
+                expect_tensor(false_subgraph_output, "false_subgraph_output"),
+            )
+        )
+        return added
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        return [layer for layer in self._boundary if isinstance(layer, kind)]
+
+    def _entries(self) -> list[ILayer]:
+        return self._of(IIfConditionalInputLayer)
+
+    def _exits(self) -> list[ILayer]:
+        return self._of(IIfConditionalOutputLayer)
+
+    def _region(self, body: list[ILayer]) -> ILayer:
+        from trt_portable.network.conditional_region import ConditionalRegion
+
+        require(bool(self._of(IConditionLayer)), f"conditional {self.name!r} has no condition")
+        return ConditionalRegion._of_scope(self.name, self._boundary, body)
+
+
+class ConditionalLayers(LayerFactory):
+    """The method that adds conditionals."""
+
+    _scopes: list[Scope]
+
+    def add_if_conditional(self) -> IIfConditional:
+        """Adds a conditional."""
+        conditional = IIfConditional(self, f"(Unnamed Conditional* {len(self._scopes)})")
+        self._scopes.append(conditional)
+        return conditional

@@ -1,0 +1,400 @@
+"""The base of all layers: the public interface and the seam to inference, plans and engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+from trt_portable.attributes import Attribute, to_integer, to_text
+from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, storage_dtype
+from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import Refusal
+from trt_portable.network.tensor import NAME_LIMIT, Facts, ITensor
+from trt_portable.sealed import Sealed
+from trt_portable.values import Value
+from trt_portable.weights import Weights
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from trt_portable.network.inference import Symbols
+    from trt_portable.network.network import INetworkDefinition
+
+META = torch.device("meta")
+L = TypeVar("L", bound="ILayer")
+
+LAYER_CLASSES: dict[str, type[ILayer]] = {}
+"""Every layer class by the name of its kind; plans name layers by it."""
+
+
+class ILayer(Sealed):
+    """A layer of a network.
+
+    A subclass defines the meaning of its kind in two methods: `_check` refuses what TensorRT refuses,
+    `_compute` is the meaning itself, as PyTorch expressions. The same expressions infer shapes (on
+    tensors without data), run (on tensors with data) and are traced.
+    """
+
+    _KIND: ClassVar[LayerType]
+    _ROLES: ClassVar[tuple[str, ...]] = ()
+    _MAX_INPUTS: ClassVar[int] = 0
+    """Inputs below this index may be added by `set_input`."""
+    _HOST_INPUTS: ClassVar[frozenset[int]] = frozenset()
+    """Inputs whose values the host must know."""
+    _SHAPE_ALGEBRA: ClassVar[bool] = False
+    """Whether values known to the host stay known through this layer."""
+    _DATA_DEPENDENT: ClassVar[bool] = False
+    """Whether an output extent depends on data."""
+    _CACHEABLE: ClassVar[bool] = True
+    """Whether attributes and input shapes alone decide the output shapes."""
+    _DEFERRED: ClassVar[bool] = False
+    """Whether attributes set after the layer was added may cure what `_check` and `_compute` refuse."""
+    _HAS_WINDOWS: ClassVar[bool] = False
+    """Whether windows slide over axes, and must fit."""
+    _NUM_OUTPUTS: ClassVar[int] = 1
+    _ALIASES: ClassVar[Mapping[int, int]] = {}
+    """Outputs that share the memory of an input in an engine, by index."""
+    _ATTRIBUTES: ClassVar[tuple[Attribute[Any], ...]] = ()
+    _IS_FROZEN: ClassVar[bool] = False
+    """Whether attributes can no longer change."""
+
+    def __init__(self) -> None:
+        raise TypeError(f"trt_portable.{type(self).__name__}: No constructor defined!")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        found: dict[str, Attribute[Any]] = {}
+        for base in reversed(cls.__mro__):
+            for name, value in vars(base).items():
+                if isinstance(value, Attribute):
+                    found[name] = value
+        cls._ATTRIBUTES = tuple(found.values())
+        if "_KIND" in vars(cls):
+            LAYER_CLASSES[cls._plan_type()] = cls
+
+    @classmethod
+    def _create(cls, **attributes: Any) -> Self:
+        """A layer that belongs to no network yet.
+
+        Raises:
+            TypeError: An attribute of the wrong Python type.
+        """
+        layer = cls.__new__(cls)
+        layer.__dict__.update(
+            _network=None,
+            _name="",
+            _metadata="",
+            _ranks=1,
+            _inputs=[],
+            _outputs=[],
+            _stale=False,
+            _roles={},
+            _weight_specs={},
+            _weight_keys={},
+            _bound={},
+            _device=META,
+        )
+        for name, value in attributes.items():
+            setattr(layer, name, value)
+        return layer
+
+    _network: INetworkDefinition | None
+    _name: str
+    _metadata: str
+    _ranks: int
+    _inputs: list[ITensor | None]
+    _outputs: list[ITensor]
+    _stale: bool
+    _roles: dict[str, Weights]
+    _weight_specs: dict[str, tuple[DataType, int]]
+    _weight_keys: dict[str, str]
+    _bound: dict[str, torch.Tensor]
+    _device: torch.device
+
+    @property
+    def name(self) -> str:
+        """The name, at most 4095 bytes; unique names make reports readable but are not required."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        if len(to_text(name).encode()) >= NAME_LIMIT:
+            self._report(Refusal(f"a name has at most {NAME_LIMIT - 1} bytes"))
+            return
+        self._name = name
+
+    @property
+    def metadata(self) -> str:
+        """Free text that the inspector shows with the layer."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: str) -> None:
+        self._metadata = to_text(metadata)
+
+    @property
+    def type(self) -> Any:
+        """The kind of the layer."""
+        return self._KIND
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs, gaps included."""
+        return len(self._inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs."""
+        return len(self._outputs)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of devices that run the layer together; 1 unless it is a collective."""
+        return self._ranks
+
+    @num_ranks.setter
+    def num_ranks(self, ranks: int) -> None:
+        wanted = to_integer(ranks)
+        if wanted < 1 or (self._ranks > 1 and wanted != self._ranks):
+            raise RuntimeError(f"num_ranks cannot change from {self._ranks} to {wanted}")
+        self._ranks = wanted
+        self._changed()
+
+    def get_input(self, index: int) -> ITensor | None:
+        """The input at an index; None if there is none."""
+        position = to_integer(index)
+        return self._inputs[position] if 0 <= position < len(self._inputs) else None
+
+    def get_output(self, index: int) -> ITensor | None:
+        """The output at an index; None if there is none."""
+        position = to_integer(index)
+        return self._outputs[position] if 0 <= position < len(self._outputs) else None
+
+    def get_output_type(self, index: int) -> DataType:
+        """The element type of an output."""
+        output = self.get_output(index)
+        return DataType.FLOAT if output is None else output.dtype
+
+    def set_input(self, index: int, tensor: ITensor) -> None:
+        """Replaces an input, or adds one of the optional inputs of this kind of layer."""
+        position = to_integer(index)
+        if not isinstance(tensor, ITensor):
+            raise TypeError(f"set_input takes an ITensor, not {tensor.__class__.__name__}")
+        limit = max(len(self._inputs), self._MAX_INPUTS)
+        if not 0 <= position < limit:
+            self._report(Refusal(f"input index {position} is outside [0, {limit})"))
+            return
+        if tensor._network is not self._network:
+            self._report(Refusal(f"input {position} ({tensor.name!r}) is of another network"))
+            return
+        self._connect(position, tensor)
+        self._changed()
+
+    def _connect(self, index: int, tensor: ITensor | None) -> None:
+        while len(self._inputs) <= index:
+            self._inputs.append(None)
+        previous = self._inputs[index]
+        self._inputs[index] = tensor
+        if previous is not None and not any(previous is other for other in self._inputs):
+            previous._consumers = [user for user in previous._consumers if user is not self]
+        if tensor is not None and not any(user is self for user in tensor._consumers):
+            tensor._consumers.append(self)
+        while self._inputs and self._inputs[-1] is None:
+            self._inputs.pop()
+
+    def _input(self, index: int) -> ITensor | None:
+        return self._inputs[index] if index < len(self._inputs) else None
+
+    def _report(self, refusal: Refusal) -> None:
+        if self._network is None:
+            raise refusal
+        self._network._reporter.refuse(self._subject(), refusal)
+
+    def _subject(self) -> str:
+        """Name, kind and operands of the layer, for messages."""
+        operands = ", ".join("none" if t is None else t._describe() for t in self._inputs)
+        return f"{self._name} [{self._KIND.name}]({operands})"
+
+    # --- inference -------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Forgets what was inferred, here and downstream; it is inferred again when it is read."""
+        if self._network is None or self._stale:
+            return
+        pending: list[ILayer] = [self]
+        while pending:
+            layer = pending.pop()
+            if layer._stale:
+                continue
+            layer._stale = True
+            for output in layer._outputs:
+                pending.extend(layer._dependents(output))
+        self._network._revision += 1
+
+    def _dependents(self, output: ITensor) -> Sequence[ILayer]:
+        return output._consumers
+
+    def _refresh(self) -> None:
+        """Infers this layer again, after those upstream that are stale."""
+        network = self._network
+        if network is not None:
+            network._refresh(self)
+
+    def _facts_source(self) -> Sequence[ITensor | None]:
+        """The tensors whose shapes decide the outputs' shapes."""
+        return self._inputs
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        """Refuses operands that no attribute could make right.
+
+        Raises:
+            Refusal: A rule is broken.
+        """
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        """Refuses types, ranks, extents and attributes that TensorRT refuses.
+
+        Raises:
+            Refusal: A rule is broken.
+        """
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        """The outputs' extents and types, for layers that know them without computing.
+
+        Args:
+            symbols: Makes symbols for extents that only running can tell.
+        """
+        return None
+
+    def _check_complete(self) -> None:
+        """Refuses what only a complete network can show; called before a build.
+
+        Raises:
+            Refusal: Something is missing.
+        """
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        """The meaning of the layer.
+
+        Args:
+            inputs: One value per input, None for gaps.
+
+        Returns:
+            One value per output.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    @staticmethod
+    def _carrier(dtype: DataType) -> torch.dtype:
+        return CARRIERS[dtype]
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether two runs may give different values."""
+        return False
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        """The element type of an output, given the PyTorch type that `_compute` gave."""
+        for tensor in self._facts_source():
+            if tensor is not None and tensor._dtype in PACKED and CARRIERS[tensor._dtype] is carrier:
+                return tensor._dtype
+        return FROM_TORCH[carrier]
+
+    def _signature(self) -> tuple[Any, ...]:
+        """Everything about the layer, apart from its inputs, that inference depends on."""
+        return (
+            type(self),
+            self._ranks,
+            *(attribute.__get__(self, type(self)) for attribute in self._ATTRIBUTES),
+            *((role, weights._dtype, weights._count) for role, weights in self._roles.items()),
+        )
+
+    # --- plans and engines -----------------------------------------------------------------------
+
+    def _attributes(self) -> dict[str, Any]:
+        """The attributes in JSON form."""
+        return {attribute.name: attribute.encode(attribute.__get__(self, type(self))) for attribute in self._ATTRIBUTES}
+
+    def _restore(self, attributes: Mapping[str, Any], weights: Mapping[str, tuple[DataType, int]]) -> None:
+        """Takes attributes and the types and counts of weights from a plan."""
+        for attribute in self._ATTRIBUTES:
+            if attribute.name in attributes:
+                self.__dict__[attribute.slot] = attribute.decode(attributes[attribute.name])
+        self._weight_specs = dict(weights)
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        """The name of the layer's type in a plan."""
+        return cls._KIND.name
+
+    def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
+        """More entries for a plan: those of layers inside this one."""
+        return {}
+
+    def _restore_nested(
+        self,
+        entry: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], ILayer],
+        tensors: Mapping[int, ITensor],
+    ) -> None:
+        """Takes the layers inside this one from a plan."""
+
+    def _children(self) -> tuple[ILayer, ...]:
+        """The layers inside this one."""
+        return ()
+
+    def _weights(self) -> dict[str, Weights]:
+        """The host weights in use, by role."""
+        return {role: weights for role, weights in self._roles.items() if weights._count}
+
+    def _has_weights(self, role: str) -> bool:
+        """Whether the role has elements, in a network or in a plan."""
+        weights = self._roles.get(role)
+        if weights is not None:
+            return weights._count > 0
+        return role in self._weight_specs
+
+    def _weight_spec(self, role: str) -> tuple[DataType, int]:
+        """Type and number of elements of a role."""
+        weights = self._roles.get(role)
+        if weights is not None:
+            return weights._dtype, weights._count
+        return self._weight_specs.get(role, (DataType.FLOAT, 0))
+
+    def _parameter(self, role: str) -> torch.Tensor:
+        """The weights of a role, flat: bound ones in an engine, ones without data while inferring.
+
+        Returns:
+            (count,) of the carrier type; (bytes,), uint8, for packed 4-bit types.
+        """
+        bound = self._bound.get(role)
+        if bound is not None:
+            return bound
+        dtype, count = self._weight_spec(role)
+        size = storage_bytes(dtype, count) if dtype in PACKED else count
+        return torch.empty(size, dtype=storage_dtype(dtype), device=META)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
+
+class WeightsAttribute:
+    """A settable property that holds host weights; read as a flat numpy view where numpy can."""
+
+    def __init__(self, role: str, doc: str = "") -> None:
+        self.role = role
+        self.__doc__ = doc
+
+    def __get__(self, layer: ILayer | None, owner: type) -> Any:
+        if layer is None:
+            return self
+        weights = layer._roles.get(self.role)
+        return None if weights is None else weights.numpy()
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        from trt_portable.weights import as_weights
+
+        layer._roles[self.role] = as_weights(value, self.role.lower())
+        layer._changed()

@@ -1,0 +1,327 @@
+"""A network definition: inputs, layers, outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trt_portable.attributes import to_integer, to_text
+from trt_portable.dims import Dims, DimsLike, as_dims
+from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
+from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.errors import Refusal
+from trt_portable.layers.assertion import AssertionLayers
+from trt_portable.layers.attention import AttentionLayers
+from trt_portable.layers.convolution import ConvolutionLayers
+from trt_portable.layers.detection import DetectionLayers
+from trt_portable.layers.gather import GatherLayers
+from trt_portable.layers.indexing import IndexingLayers
+from trt_portable.layers.movement import MovementLayers
+from trt_portable.layers.normalization import NormalizationLayers
+from trt_portable.layers.plugins import PluginLayers
+from trt_portable.layers.pointwise import PointwiseLayers
+from trt_portable.layers.pooling import PoolingLayers
+from trt_portable.layers.products import ProductLayers
+from trt_portable.layers.quantization import QuantizationLayers
+from trt_portable.layers.reduction import ReductionLayers
+from trt_portable.layers.resampling import ResamplingLayers
+from trt_portable.layers.slicing import SlicingLayers
+from trt_portable.layers.sources import SourceLayers
+from trt_portable.layers.transformer import TransformerLayers
+from trt_portable.network.conditional import ConditionalLayers
+from trt_portable.network.definition import expect_tensor
+from trt_portable.network.loop import LoopLayers
+from trt_portable.network.scope import Scope
+from trt_portable.network.shape_tensors import TensorKinds, classify
+from trt_portable.network.tensor import ITensor
+from trt_portable.weights import Weights, as_weights
+
+if TYPE_CHECKING:
+    from trt_portable.builder.builder import Builder
+
+
+class INetworkDefinition(
+    SourceLayers,
+    PointwiseLayers,
+    MovementLayers,
+    SlicingLayers,
+    ProductLayers,
+    ReductionLayers,
+    GatherLayers,
+    IndexingLayers,
+    ConvolutionLayers,
+    PoolingLayers,
+    ResamplingLayers,
+    NormalizationLayers,
+    AttentionLayers,
+    QuantizationLayers,
+    TransformerLayers,
+    DetectionLayers,
+    AssertionLayers,
+    PluginLayers,
+    LoopLayers,
+    ConditionalLayers,
+):
+    """A strongly typed network of layers; made by ``Builder.create_network``.
+
+    Every ``add_`` method answers with the layer, or logs an error and answers None when the layer is
+    refused (in strict mode it raises `NetworkError` instead).
+
+    Args:
+        reporter: The error channel of the builder.
+        flags: Bits ``1 << int(NetworkDefinitionCreationFlag)``.
+        builder: The builder that made it.
+    """
+
+    def __init__(self, reporter: Reporter, flags: int = 0, builder: Builder | None = None) -> None:
+        self._start(reporter.child())
+        self._flags = flags
+        self._builder = builder
+        self._name = "Unnamed Network 0"
+        self._inputs: list[ITensor] = []
+        self._marked: list[ITensor] = []
+        self._marked_for_shapes: list[ITensor] = []
+        self._debug: list[ITensor] = []
+        self._debug_unfused = False
+        self._weight_names: dict[str, tuple[int, DataType, int]] = {}
+        self._refittable: set[str] = set()
+        self._scopes: list[Scope] = []
+        self._kinds: tuple[int, TensorKinds] | None = None
+
+    # --- the network itself ----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name; it becomes that of the engine."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = to_text(name)
+
+    @property
+    def builder(self) -> Builder | None:
+        """The builder that made this network."""
+        return self._builder
+
+    @property
+    def flags(self) -> int:
+        """Bits ``1 << int(NetworkDefinitionCreationFlag)``."""
+        return self._flags
+
+    def get_flag(self, flag: NetworkDefinitionCreationFlag) -> bool:
+        """Whether a flag is set."""
+        if not isinstance(flag, NetworkDefinitionCreationFlag):
+            raise TypeError(f"get_flag takes NetworkDefinitionCreationFlag, not {type(flag).__name__}")
+        return bool(self._flags >> int(flag) & 1)
+
+    @property
+    def has_implicit_batch_dimension(self) -> bool:
+        """Always False."""
+        return False
+
+    @property
+    def error_recorder(self) -> IErrorRecorder | None:
+        """Receives errors instead of the logger."""
+        return self._reporter.recorder
+
+    @error_recorder.setter
+    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
+        self._reporter.recorder = recorder
+
+    # --- inputs ----------------------------------------------------------------------------------
+
+    def add_input(self, name: str, dtype: DataType, shape: DimsLike) -> ITensor | None:
+        """Adds an input.
+
+        Args:
+            name: Unique among inputs and outputs.
+            dtype: The element type.
+            shape: The extents; -1 where the extent is known only at run time.
+        """
+        label, dims = to_text(name), as_dims(shape)
+        if not isinstance(dtype, DataType):
+            raise TypeError(f"dtype must be DataType, not {type(dtype).__name__}")
+        if any(extent < -1 for extent in dims):
+            self._reporter.refuse(f"input {label!r}", Refusal(f"shape {dims} has an extent below -1"))
+            return None
+        if not label or any(tensor.name == label for tensor in self._inputs):
+            self._reporter.refuse(f"input {label!r}", Refusal("the name is empty or taken"))
+            return None
+        tensor = ITensor(self, None, 0, label, dtype)
+        self._declare(tensor, dims)
+        self._inputs.append(tensor)
+        self._revision += 1
+        return tensor
+
+    def _declare(self, tensor: ITensor, dims: Dims) -> None:
+        tensor._declared = tuple(dims)
+        tensor._extents = tuple(self._inference.symbols.create() if extent == -1 else extent for extent in dims)
+        tensor._host = None
+
+    def _set_input_shape(self, tensor: ITensor, dims: Dims) -> None:
+        self._declare(tensor, dims)
+        for layer in tensor._consumers:
+            layer._changed()
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self._inputs)
+
+    def get_input(self, index: int) -> ITensor | None:
+        """The input at an index; None if there is none."""
+        position = to_integer(index)
+        return self._inputs[position] if 0 <= position < len(self._inputs) else None
+
+    # --- outputs ---------------------------------------------------------------------------------
+
+    def mark_output(self, tensor: ITensor) -> None:
+        """Makes a tensor an output. A network input cannot be one: add an identity."""
+        if self._owns(tensor, "mark_output") and not self._is_output(tensor):
+            if tensor.is_network_input:
+                rule = "a network input cannot be an output; add an identity layer"
+                self._reporter.refuse(f"tensor {tensor.name!r}", Refusal(rule))
+                return
+            self._marked.append(tensor)
+            self._revision += 1
+
+    def unmark_output(self, tensor: ITensor) -> None:
+        """Makes an output an ordinary tensor again."""
+        if self._owns(tensor, "unmark_output"):
+            self._marked = [marked for marked in self._marked if marked is not tensor]
+            self._revision += 1
+
+    def mark_output_for_shapes(self, tensor: ITensor) -> bool:
+        """Asks for the values of a shape tensor (int32, 0-D or 1-D); False if refused."""
+        if not self._owns(tensor, "mark_output_for_shapes") or self._is_output(tensor):
+            return False
+        shape = tensor.shape
+        if tensor.dtype is not DataType.INT32 or len(shape) > 1 or -1 in tuple(shape):
+            rule = "a shape output is INT32, 0-D or 1-D, with constant extents"
+            self._reporter.refuse(f"tensor {tensor.name!r}", Refusal(rule))
+            return False
+        self._marked_for_shapes.append(tensor)
+        self._revision += 1
+        return True
+
+    def unmark_output_for_shapes(self, tensor: ITensor) -> bool:
+        """Takes `mark_output_for_shapes` back; False if it was not marked."""
+        if not any(tensor is marked for marked in self._marked_for_shapes):
+            return False
+        self._marked_for_shapes = [t for t in self._marked_for_shapes if t is not tensor]
+        self._revision += 1
+        return True
+
+    @property
+    def _outputs(self) -> list[ITensor]:
+        return [*self._marked, *self._marked_for_shapes]
+
+    def _is_output(self, tensor: ITensor) -> bool:
+        return any(tensor is output for output in self._outputs)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs."""
+        return len(self._outputs)
+
+    def get_output(self, index: int) -> ITensor | None:
+        """The output at an index; None if there is none."""
+        position, outputs = to_integer(index), self._outputs
+        return outputs[position] if 0 <= position < len(outputs) else None
+
+    def remove_tensor(self, tensor: ITensor) -> None:
+        """Removes an input that no layer uses; anything else is left with a warning."""
+        if not self._owns(tensor, "remove_tensor"):
+            return
+        if tensor._consumers or not tensor.is_network_input:
+            self._reporter.warning(f"tensor {tensor.name!r} is in use and is not removed")
+            return
+        self._inputs = [other for other in self._inputs if other is not tensor]
+        self._revision += 1
+
+    def _owns(self, tensor: Any, what: str) -> bool:
+        if expect_tensor(tensor, "tensor")._network is self:
+            return True
+        self._reporter.refuse(what, Refusal(f"tensor {tensor.name!r} is of another network"))
+        return False
+
+    # --- shape tensors ---------------------------------------------------------------------------
+
+    def _tensor_kinds(self) -> TensorKinds:
+        if self._kinds is None or self._kinds[0] != self._revision:
+            self._kinds = (self._revision, classify(self._layers, self._marked, self._marked_for_shapes))
+        return self._kinds[1]
+
+    def _is_shape_tensor(self, tensor: ITensor) -> bool:
+        return id(tensor) in self._tensor_kinds().shape
+
+    def _is_execution_tensor(self, tensor: ITensor) -> bool:
+        return id(tensor) in self._tensor_kinds().execution
+
+    # --- debug tensors ---------------------------------------------------------------------------
+
+    def mark_debug(self, tensor: ITensor) -> bool:
+        """Makes a tensor visible to a debug listener; False if it already is."""
+        if not self._owns(tensor, "mark_debug") or self.is_debug_tensor(tensor):
+            return False
+        self._debug.append(tensor)
+        return True
+
+    def unmark_debug(self, tensor: ITensor) -> bool:
+        """Takes `mark_debug` back; False if it was not marked."""
+        if not self.is_debug_tensor(tensor):
+            return False
+        self._debug = [marked for marked in self._debug if marked is not tensor]
+        return True
+
+    def is_debug_tensor(self, tensor: ITensor) -> bool:
+        """Whether a tensor is visible to a debug listener."""
+        return any(expect_tensor(tensor, "tensor") is marked for marked in self._debug)
+
+    def mark_unfused_tensors_as_debug_tensors(self) -> bool:
+        """Makes every tensor that survives the build visible to a debug listener."""
+        self._debug_unfused = True
+        return True
+
+    def unmark_unfused_tensors_as_debug_tensors(self) -> bool:
+        """Takes `mark_unfused_tensors_as_debug_tensors` back."""
+        self._debug_unfused = False
+        return True
+
+    # --- weights ---------------------------------------------------------------------------------
+
+    def set_weights_name(self, weights: Weights, name: str) -> bool:
+        """Names weights that a layer uses, so that a refit can find them.
+
+        Returns:
+            False if no layer uses the weights, or the name belongs to others.
+        """
+        key, label = as_weights(weights)._key, to_text(name)
+        if not any(used._key == key for layer in self._layers for used in layer._roles.values()):
+            self._reporter.refuse(f"weights {label!r}", Refusal("no layer uses these weights"))
+            return False
+        if self._weight_names.get(label, key) != key:
+            self._reporter.refuse(f"weights {label!r}", Refusal("other weights have this name"))
+            return False
+        self._weight_names = {n: k for n, k in self._weight_names.items() if k != key}
+        self._weight_names[label] = key
+        return True
+
+    def mark_weights_refittable(self, name: str) -> bool:
+        """Lets a refit replace named weights (with BuilderFlag.REFIT_INDIVIDUAL)."""
+        if to_text(name) not in self._weight_names:
+            self._reporter.refuse(f"weights {name!r}", Refusal("no weights have this name"))
+            return False
+        self._refittable.add(name)
+        return True
+
+    def unmark_weights_refittable(self, name: str) -> bool:
+        """Takes `mark_weights_refittable` back."""
+        if to_text(name) not in self._refittable:
+            return False
+        self._refittable.discard(name)
+        return True
+
+    def are_weights_marked_refittable(self, name: str) -> bool:
+        """Whether `mark_weights_refittable` named these weights."""
+        return to_text(name) in self._refittable

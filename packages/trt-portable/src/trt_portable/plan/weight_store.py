@@ -1,0 +1,97 @@
+"""The weights of a loaded engine: which tensor stands for each use, and what is still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from trt_portable.dtypes import storage_bytes, storage_dtype
+from trt_portable.plan.engine_info import WeightSlot
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+    from trt_portable.runtime.program import Program
+
+
+class WeightStore:
+    """Binds weights to layers, and replaces them when the engine is refitted.
+
+    A use of weights is a layer's role. Uses share a tensor until a refit gives one of them its own.
+
+    Args:
+        slots: Every use of weights.
+        layers: The engine's layers, by the index that a slot names.
+        tensors: A flat tensor per use, on the engine's device; None where it is missing.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[WeightSlot],
+        layers: Sequence[ILayer],
+        tensors: Sequence[torch.Tensor | None],
+    ) -> None:
+        self.slots = tuple(slots)
+        self.by_role: dict[tuple[str, str], list[int]] = {}
+        self.by_name: dict[str, list[int]] = {}
+        self._layers = layers
+        self._tensors = list(tensors)
+        for index, slot in enumerate(self.slots):
+            self.by_role.setdefault((slot.layer_name, slot.role), []).append(index)
+            if slot.name is not None:
+                self.by_name.setdefault(slot.name, []).append(index)
+        self.missing = {index for index, tensor in enumerate(self._tensors) if tensor is None}
+        for index in range(len(self.slots)):
+            self._bind(index)
+
+    def tensor(self, index: int) -> torch.Tensor | None:
+        """The tensor of a use, None while it is missing."""
+        return self._tensors[index]
+
+    def replace(self, tensors: Mapping[int, torch.Tensor], program: Program) -> None:
+        """Gives uses new tensors; runs that have begun keep the old ones."""
+        for index, tensor in tensors.items():
+            self._tensors[index] = tensor
+            self.missing.discard(index)
+            self._bind(index)
+        if not self.missing:
+            changed = {self.slots[index].layer for index in tensors}
+            program.load_constants([self._layers[layer] for layer in changed])
+
+    def _bind(self, index: int) -> None:
+        tensor = self._tensors[index]
+        if tensor is not None:
+            slot = self.slots[index]
+            layer = self._layers[slot.layer]
+            layer._bound = {**layer._bound, slot.role: tensor}
+
+    def snapshot(self) -> tuple[tuple[WeightSlot, ...], dict[str, torch.Tensor]]:
+        """Slots and tensors as a plan stores them: equal tensors once, under ids given anew."""
+        ids: dict[tuple[int, torch.dtype, int], str] = {}
+        tensors: dict[str, torch.Tensor] = {}
+        slots = []
+        for slot, tensor in zip(self.slots, self._tensors, strict=True):
+            if tensor is None:
+                slots.append(slot)
+                continue
+            key = (tensor.data_ptr(), tensor.dtype, tensor.numel())
+            name = ids.setdefault(key, f"w{len(ids)}")
+            tensors[name] = tensor
+            slots.append(replace(slot, weights=name))
+        return tuple(slots), tensors
+
+    def bytes_of(self, ids: Container[str] | None = None) -> int:
+        """Size of weights, each once: of all, or of those with the given ids in the plan."""
+        sizes = {
+            slot.weights: storage_bytes(slot.dtype, slot.count)
+            for slot in self.slots
+            if ids is None or slot.weights in ids
+        }
+        return sum(sizes.values())
+
+
+def accepts(slot: WeightSlot, tensor: torch.Tensor) -> bool:
+    """Whether a flat tensor has the type and size of a use of weights."""
+    return tensor.dtype is storage_dtype(slot.dtype) and tensor.nbytes == storage_bytes(slot.dtype, slot.count)

@@ -1,0 +1,95 @@
+"""One input or output of an execution context: its shape, its address, and the memory as a tensor."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Final
+
+import torch
+
+from trt_portable.memory import AddressWindow
+from trt_portable.plan.engine_info import IOTensor, Shape
+from trt_portable.values import HostValues, Value, as_tensor
+
+_CPU: Final = torch.device("cpu")
+_MOVED_BYTES: Final = 64 << 10  # above this, PyTorch's copies on several threads win
+
+
+class Binding:
+    """The state that a context keeps for one tensor.
+
+    Attributes:
+        tensor: What the engine knows of it.
+        device: Where its memory lies: the host for shape tensors, else the engine's device.
+        is_cuda: Whether that is CUDA memory.
+        shape: Extents of an input; None until a dynamic one is set.
+        address: Bound memory, 0 when there is none.
+    """
+
+    __slots__ = (
+        "_dtype",
+        "_engine_device",
+        "_value",
+        "_value_address",
+        "_value_shape",
+        "_window",
+        "address",
+        "device",
+        "is_cuda",
+        "shape",
+        "tensor",
+    )
+
+    def __init__(self, tensor: IOTensor, device: torch.device) -> None:
+        self.tensor = tensor
+        self.device = _CPU if tensor.is_host else device
+        self.is_cuda = self.device.type == "cuda"
+        self.shape: Shape | None = None
+        self.address = 0
+        self._engine_device = device
+        self._dtype = tensor.torch_dtype
+        self._window = AddressWindow(tensor.torch_dtype, self.device)
+        self._value: torch.Tensor | None = None
+        self._value_address = 0
+        self._value_shape: Shape | None = None
+
+    def input_value(self) -> Value:
+        """The bound memory of an input in its present shape; its extents alone when nothing is bound."""
+        shape = self.shape or ()
+        if not self.address:
+            return torch.zeros((), dtype=self.tensor.torch_dtype, device=self.device).expand(shape)
+        return self._wrap(shape)
+
+    def read_numbers(self) -> HostValues:
+        """The numbers of a host input as they are now."""
+        memory = self._wrap(self.shape or ())
+        numbers = memory.reshape(-1).tolist()
+        return HostValues.of(numbers, tuple(memory.shape), memory.dtype, self._engine_device)
+
+    def write(self, value: Value) -> None:
+        """Copies an output to the bound memory."""
+        tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
+        if not self.is_cuda and tensor.is_cpu and tensor.dtype is self._dtype and tensor.is_contiguous():
+            size = tensor.nbytes
+            if 0 < size <= _MOVED_BYTES:
+                ctypes.memmove(self.address, tensor.data_ptr(), size)
+                return
+        self._wrap(tensor.shape).copy_(tensor, non_blocking=True)
+
+    def shares_memory_with(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a view of the bound memory."""
+        return bool(self.address) and tensor.untyped_storage().data_ptr() == self.address
+
+    def _wrap(self, shape: Shape) -> torch.Tensor:
+        """The bound memory as a tensor of the given extents; the last one is remembered."""
+        value = self._value
+        if value is None or self._value_address != self.address or self._value_shape != shape:
+            value = self._value = self._window.at(self.address, shape)
+            self._value_address, self._value_shape = self.address, shape
+        return value
+
+
+def dense_bytes(shape: Shape, dtype: torch.dtype) -> int:
+    """Bytes of a dense tensor."""
+    return math.prod(shape) * dtype.itemsize

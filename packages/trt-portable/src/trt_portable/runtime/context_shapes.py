@@ -1,0 +1,232 @@
+"""Profiles and shapes of an execution context: what is set, what is allowed, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from trt_portable.dims import MAX_RANK, Dims
+from trt_portable.enums import ExecutionContextAllocationStrategy
+from trt_portable.error_recorder import Reporter
+from trt_portable.errors import Refusal
+from trt_portable.plan.engine_info import Shape
+from trt_portable.runtime.binding import Binding, dense_bytes
+from trt_portable.runtime.context_settings import ContextSettings
+from trt_portable.runtime.program import LayerFailure
+from trt_portable.runtime.shape_report import ShapeReport
+from trt_portable.values import HostValues, Value
+
+if TYPE_CHECKING:
+    from trt_portable.runtime.engine import ICudaEngine
+
+
+class ContextShapes(ContextSettings):
+    """The part of a context that knows extents.
+
+    Attributes:
+        _values: Inputs as the program takes them, while nothing that they depend on has changed.
+        _is_checked: Whether shapes and the presence of addresses passed the checks of a run.
+    """
+
+    def __init__(self, engine: ICudaEngine, strategy: ExecutionContextAllocationStrategy, reporter: Reporter) -> None:
+        super().__init__(engine, strategy, reporter)
+        self._bindings = [Binding(tensor, engine._device) for tensor in engine._info.io]
+        self._by_name = {binding.tensor.name: binding for binding in self._bindings}
+        self._inputs = [binding for binding in self._bindings if binding.tensor.is_input]
+        self._outputs = [binding for binding in self._bindings if not binding.tensor.is_input]
+        self._profile = 0
+        self._values: list[Value] | None = None
+        self._is_checked = False
+        self._reset_shapes()
+
+    @property
+    def active_optimization_profile(self) -> int:
+        """Index of the profile in use."""
+        return self._profile
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        """Switches to another profile; input shapes must be set again.
+
+        Raises:
+            RuntimeError: There is no such profile.
+        """
+        index = int(profile_index)
+        count = len(self._engine._info.profiles)
+        if not 0 <= index < count:
+            message = f"profile {index} does not exist: the engine has {count}"
+            self._reporter.error("set_optimization_profile_async", message)
+            raise RuntimeError(message)
+        self._profile = index
+        self._reset_shapes()
+        return True
+
+    def _reset_shapes(self) -> None:
+        """Forgets the shapes of inputs that the profile does not determine."""
+        shapes = self._engine._info.profiles[self._profile].shapes
+        for binding in self._inputs:
+            tensor = binding.tensor
+            allowed = shapes.get(tensor.name)
+            if not tensor.is_dynamic:
+                binding.shape = tensor.shape
+            elif allowed is not None and allowed.min == allowed.max:
+                binding.shape = allowed.min
+            else:
+                binding.shape = None
+        self._forget()
+
+    def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
+        """Sets the extents of an input.
+
+        Returns:
+            False, with a report, for an unknown name, an output, or extents that the network or the
+            profile does not allow.
+
+        Raises:
+            RuntimeError: More than 8 extents.
+        """
+        binding = self._by_name.get(name)
+        extents = tuple(shape)
+        if binding is not None and binding.shape == extents:
+            return True
+        if len(extents) > MAX_RANK:
+            raise RuntimeError(f"{name}: a shape has at most {MAX_RANK} extents, not {len(extents)}")
+        extents = tuple(int(extent) for extent in extents)
+        violation = self._shape_violation(binding, extents)
+        if violation is not None or binding is None:
+            self._reporter.error(f"set_input_shape({name!r}, {extents})", violation or "")
+            return False
+        binding.shape = extents
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        """The next run checks everything again."""
+        self._values = None
+        self._is_checked = False
+
+    def _shape_violation(self, binding: Binding | None, extents: Shape) -> str | None:
+        if binding is None:
+            return "the engine has no tensor of that name"
+        if not binding.tensor.is_input:
+            return "only inputs take a shape, and this is an output"
+        declared = binding.tensor.shape
+        if len(extents) != len(declared):
+            return f"rank {len(extents)} does not match the network's {declared}"
+        for axis, (extent, known) in enumerate(zip(extents, declared, strict=True)):
+            if known != -1 and extent != known:
+                return f"axis {axis} is {extent}, but the network fixes it to {known}"
+        allowed = self._engine._info.profiles[self._profile].shapes.get(binding.tensor.name)
+        violation = allowed.violation(extents) if allowed is not None else None
+        return None if violation is None else f"profile {self._profile}: {violation}"
+
+    @property
+    def all_binding_shapes_specified(self) -> bool:
+        """Whether every dynamic input has a shape."""
+        return all(binding.shape is not None for binding in self._inputs)
+
+    def infer_shapes(self) -> list[str]:
+        """Computes output shapes from input shapes and host inputs, and writes the host outputs.
+
+        Returns:
+            Names of inputs that lack a shape or, on the host, an address; empty when all is known.
+
+        Raises:
+            RuntimeError: The layers do not accept these shapes, or numbers leave the profile.
+        """
+        missing = self._insufficient_inputs()
+        if missing:
+            return missing
+        try:
+            report = self._shape_report()
+        except (Refusal, LayerFailure) as error:
+            self._reporter.error("infer_shapes", str(error))
+            raise RuntimeError(f"infer_shapes: {error}") from error
+        for binding, value in zip(self._outputs, report.outputs, strict=True):
+            if binding.tensor.is_host and binding.address and isinstance(value, HostValues):
+                numbers = torch.tensor(value.numbers(), dtype=value.dtype)
+                binding.write(numbers.reshape(value.shape))
+        return []
+
+    def _insufficient_inputs(self) -> list[str]:
+        return [
+            binding.tensor.name
+            for binding in self._inputs
+            if binding.shape is None or (binding.tensor.is_host and not binding.address)
+        ]
+
+    def _shape_report(self) -> ShapeReport:
+        """What the present inputs mean for the outputs; remembered by the engine.
+
+        Raises:
+            Refusal: Numbers of a host input leave the profile.
+            LayerFailure: A layer refused the shapes.
+        """
+        shapes = tuple(binding.shape or () for binding in self._inputs)
+        numbers = {index: tuple(self._read_host(self._inputs[index]).numbers()) for index in self._engine._host_inputs}
+        return self._engine._infer(shapes, numbers)
+
+    def _read_host(self, binding: Binding) -> HostValues:
+        """The numbers at a host input's address, checked against the profile.
+
+        Raises:
+            Refusal: A number leaves the profile.
+        """
+        values = binding.read_numbers()
+        allowed = self._engine._info.profiles[self._profile].values.get(binding.tensor.name)
+        if allowed is not None:
+            violation = allowed.violation([int(number) for number in values.numbers()])
+            if violation is not None:
+                raise Refusal(f"{binding.tensor.name!r}: profile {self._profile}: {violation}")
+        return values
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        """Extents as far as they are known, -1 for the others; invalid dims for an unknown name."""
+        binding = self._by_name.get(name)
+        if binding is None:
+            self._reporter.error("get_tensor_shape", f"the engine has no tensor named {name!r}")
+            return Dims._invalid()
+        return Dims(self._known_shape(binding))
+
+    def _known_shape(self, binding: Binding) -> Shape:
+        tensor = binding.tensor
+        if tensor.is_input:
+            return tensor.shape if binding.shape is None else binding.shape
+        if not tensor.is_dynamic or self._insufficient_inputs():
+            return tensor.shape
+        try:
+            value = self._shape_report().outputs[self._outputs.index(binding)]
+        except (Refusal, LayerFailure) as error:
+            self._reporter.error(f"shape of {tensor.name!r}", str(error))
+            return tensor.shape
+        return tensor.shape if value is None else tuple(int(extent) for extent in value.shape)
+
+    def get_tensor_strides(self, name: str) -> Dims:
+        """Distance in elements between neighbours along each axis: dense and row-major."""
+        shape = self.get_tensor_shape(name)
+        if not shape._is_valid:
+            return shape
+        strides: list[int] = []
+        step = 1
+        for extent in reversed(tuple(shape)):
+            strides.append(step)
+            step = -1 if extent == -1 or step == -1 else step * max(extent, 1)
+        return Dims(strides[::-1])
+
+    def get_max_output_size(self, name: str) -> int:
+        """Upper bound, in bytes, of an output for the present shapes; -1 when there is none."""
+        binding = self._by_name.get(name)
+        if binding is None or binding.tensor.is_input:
+            self._reporter.error("get_max_output_size", f"the engine has no output named {name!r}")
+            return -1
+        shape: Shape | None = self._known_shape(binding)
+        if shape is not None and -1 in shape:
+            shape = None
+            if not self._insufficient_inputs():
+                shape = self._shape_report().bounds[self._outputs.index(binding)]
+        return -1 if shape is None else dense_bytes(shape, binding.tensor.torch_dtype)
+
+    def update_device_memory_size_for_shapes(self) -> int:
+        """Bytes of intermediate values for the present shapes; 0 when inputs are not specified."""
+        return 0 if self._insufficient_inputs() else self._shape_report().peak_bytes

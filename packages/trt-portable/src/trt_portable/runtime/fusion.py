@@ -1,0 +1,125 @@
+"""Fusion of neighbouring layers into one PyTorch kernel that computes the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.enums import ElementWiseOperation, LayerType, MatrixOperation
+from trt_portable.runtime.program import Compute, LayerCall
+from trt_portable.values import Value, as_tensor
+
+_NONE: Final = MatrixOperation.NONE
+_TRANSPOSE: Final = MatrixOperation.TRANSPOSE
+
+Shape = tuple[int, ...]
+
+
+def fuse_linear(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
+    """Computes a product with a constant matrix, and a constant bias added to it, as one linear map.
+
+    The matrix may have leading extents of 1, over which a plain product would broadcast at great cost.
+    Weights still come from constant layers, so a refit reaches them.
+
+    Args:
+        calls: Layers in executable order.
+        visible: Ids of tensors that something besides the layers reads.
+    """
+    constants: dict[int | None, Shape] = {
+        call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
+        for call in calls
+        if call.layer.type is LayerType.CONSTANT
+    }
+    uses = Counter(tensor for call in calls for tensor in call.inputs)
+    products: dict[int | None, int] = {}  # where products that only a bias may read are in `fused`
+    fused: list[LayerCall | None] = []
+    for call in calls:
+        product = _linear_product(call, constants)
+        if product is not None:
+            if uses[call.outputs[0]] == 1 and call.outputs[0] not in visible:
+                products[call.outputs[0]] = len(fused)
+            fused.append(product)
+            continue
+        biased = None
+        for output, bias in _addends(call):
+            if output in products and bias in constants:
+                at = products[output]
+                biased = _with_bias(fused[at], call, bias, constants)
+                if biased is not None:
+                    fused[at] = None
+                    break
+        fused.append(biased or call)
+    return [call for call in fused if call is not None]
+
+
+def _linear_product(call: LayerCall, constants: dict[int | None, Shape]) -> LayerCall | None:
+    """A product with a constant matrix on the right as a linear map, if it is one."""
+    layer = call.layer
+    if layer.type is not LayerType.MATRIX_MULTIPLY or call.inputs[1] not in constants:
+        return None
+    op0, op1 = layer.op0, layer.op1  # type: ignore[attr-defined]
+    shape = constants[call.inputs[1]]
+    plain = op0 is _NONE and op1 in (_NONE, _TRANSPOSE)
+    if not plain or len(shape) < 2 or any(extent != 1 for extent in shape[:-2]):
+        return None
+    compute = _transposed_linear if op1 is _TRANSPOSE else _linear
+    return _replaced(call, call.inputs, compute, call.name)
+
+
+def _addends(call: LayerCall) -> list[tuple[int | None, int | None]]:
+    """The operands of a sum, both ways round."""
+    layer = call.layer
+    if layer.type is not LayerType.ELEMENTWISE:
+        return []
+    if layer.op is not ElementWiseOperation.SUM:  # type: ignore[attr-defined]
+        return []
+    first, second = call.inputs
+    return [(first, second), (second, first)]
+
+
+def _with_bias(
+    product: LayerCall | None, addition: LayerCall, bias: int | None, constants: dict[int | None, Shape]
+) -> LayerCall | None:
+    """A linear map with its bias, if the bias is one number per column."""
+    assert product is not None
+    matrix, added = constants[product.inputs[1]], constants[bias]
+    columns = matrix[-2] if product.compute is _transposed_linear else matrix[-1]
+    if added[-1:] != (columns,) or any(extent != 1 for extent in added[:-1]):
+        return None
+    inputs = (*product.inputs, bias)
+    return _replaced(addition, inputs, product.compute, f"{product.name} + {addition.name}")
+
+
+def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute, name: str) -> LayerCall:
+    return LayerCall(
+        layer=call.layer,
+        inputs=inputs,
+        outputs=call.outputs,
+        compute=compute,
+        output_names=call.output_names,
+        name=name,
+    )
+
+
+def _transposed_linear(inputs: Sequence[Value | None]) -> Sequence[Value]:
+    """``x @ matrix.T + bias`` for a matrix (1, ..., 1, N, K)."""
+    x, matrix, *bias = (as_tensor(value) for value in inputs if value is not None)
+    return (F.linear(x, _as_matrix(matrix), _flat(bias)),)
+
+
+def _linear(inputs: Sequence[Value | None]) -> Sequence[Value]:
+    """``x @ matrix + bias`` for a matrix (1, ..., 1, K, N)."""
+    x, matrix, *bias = (as_tensor(value) for value in inputs if value is not None)
+    return (F.linear(x, _as_matrix(matrix).mT, _flat(bias)),)
+
+
+def _as_matrix(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix if matrix.dim() == 2 else matrix.reshape(matrix.shape[-2:])
+
+
+def _flat(bias: list[torch.Tensor]) -> torch.Tensor | None:
+    return bias[0].reshape(-1) if bias else None

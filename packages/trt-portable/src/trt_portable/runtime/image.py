@@ -1,0 +1,66 @@
+"""From the structure of a plan to layers in executable order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trt_portable.enums import LayerType
+from trt_portable.network.serialization import layers_from_json, leaf_layers
+from trt_portable.plan.engine_info import EngineInfo, IOTensor
+from trt_portable.runtime.frozen import freeze
+from trt_portable.runtime.program import LayerCall
+from trt_portable.runtime.tactic import ProgramImage
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+
+
+def load_image(
+    structure: Mapping[str, Any], info: EngineInfo, device: torch.device
+) -> tuple[ProgramImage, Sequence[ILayer]]:
+    """Rebuilds layers for a device; their weights are bound by whoever holds them.
+
+    Args:
+        structure: The network part of a plan, its layers in executable order.
+        info: The engine part of the same plan.
+        device: Where the layers will run; ``meta`` for shapes alone.
+
+    Returns:
+        The program, and all layers, nested ones included, in the order that weight slots refer to.
+    """
+    layers = layers_from_json(structure).layers
+    names = {tensor["id"]: tensor["name"] for tensor in structure["tensors"]}
+    calls = []
+    everything = tuple(leaf_layers(layers))
+    freeze(everything)
+    for layer in everything:
+        layer._device = device
+    for layer, entry in zip(layers, structure["layers"], strict=True):
+        outputs = tuple(entry["outputs"])
+        calls.append(
+            LayerCall(
+                layer=layer,
+                inputs=tuple(entry["inputs"]),
+                outputs=outputs,
+                compute=layer._compute,
+                output_names=tuple(names[tensor] for tensor in outputs),
+                name=layer.name,
+            )
+        )
+    image = ProgramImage(
+        calls=tuple(calls),
+        inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
+        outputs=tuple(tensor.id for tensor in info.io if not tensor.is_input),
+        visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
+        level=info.optimization_level,
+    )
+    return image, everything
+
+
+def shape_only_inputs(image: ProgramImage, inputs: Sequence[IOTensor]) -> frozenset[str]:
+    """Names of inputs of which no layer reads more than the extents."""
+    read = {tensor for call in image.calls if call.layer.type is not LayerType.SHAPE for tensor in call.inputs}
+    return frozenset(tensor.name for tensor in inputs if tensor.id not in read | set(image.outputs))

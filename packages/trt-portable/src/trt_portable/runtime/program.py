@@ -1,0 +1,175 @@
+"""The executable form of a network: layer computations in order, over numbered value slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from trt_portable.enums import LayerType
+from trt_portable.errors import PortableError
+from trt_portable.values import Value
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+
+ABSENT: Final = 0  # slot of optional inputs that are not connected; always None
+
+Compute = Callable[[Sequence["Value | None"]], Sequence[Value]]
+
+
+class LayerFailure(PortableError):
+    """A layer could not compute its outputs.
+
+    Args:
+        layer: Its name.
+        cause: What went wrong.
+    """
+
+    def __init__(self, layer: str, cause: BaseException) -> None:
+        super().__init__(f"layer {layer!r}: {str(cause) or repr(cause)}")
+        self.layer = layer
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One layer and the tensors, by id, that it reads and writes.
+
+    Attributes:
+        layer: Its `_compute` is the meaning; its name and type identify it.
+        inputs: Tensor ids; None where an optional input is not connected.
+        outputs: Tensor ids.
+        compute: What runs; the layer's `_compute` unless a fusion replaced it.
+        output_names: Names of the output tensors.
+        name: The layer's name; those of all layers where several were fused.
+    """
+
+    layer: ILayer
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    compute: Compute
+    output_names: tuple[str, ...]
+    name: str
+
+
+class Observer(Protocol):
+    """Watches a run layer by layer: profilers, debug listeners."""
+
+    def before(self, call: LayerCall) -> None:
+        """A layer is about to run."""
+
+    def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
+        """A layer ran; outputs in the order of ``call.outputs``."""
+
+
+class Program:
+    """Runs layers in order. Immutable but for constants; any number of threads may run it at once.
+
+    Args:
+        calls: Layers in an order in which every input is computed before it is read.
+        inputs: Tensor ids that each run provides.
+        outputs: Tensor ids that each run returns.
+
+    Attributes:
+        steps: What runs, where from, where to, which slots die then, and the layer behind it.
+        output_slots: Where the outputs are in the end.
+    """
+
+    def __init__(self, calls: Sequence[LayerCall], inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        self.calls = tuple(calls)
+        slots: dict[int, int] = {}
+
+        def slot(tensor: int) -> int:
+            return slots.setdefault(tensor, len(slots) + 1)
+
+        self._input_slots = [slot(tensor) for tensor in inputs]
+        constants = [call for call in self.calls if call.layer.type is LayerType.CONSTANT]
+        self._constants = [(call, slot(call.outputs[0])) for call in constants]
+        running = [call for call in self.calls if call.layer.type is not LayerType.CONSTANT]
+        keep = {slot(tensor) for tensor in outputs} | {at for _, at in self._constants}
+        last_use = self._last_uses(running, slot, keep)
+        self.steps = [
+            (
+                call.compute,
+                tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs),
+                tuple(slot(tensor) for tensor in call.outputs),
+                tuple(last_use.get(index, ())),
+                call,
+            )
+            for index, call in enumerate(running)
+        ]
+        self.output_slots = [slot(tensor) for tensor in outputs]
+        self._template: list[Value | None] = [None] * (len(slots) + 1)
+
+    @staticmethod
+    def _last_uses(running: Sequence[LayerCall], slot: Callable[[int], int], keep: set[int]) -> dict[int, list[int]]:
+        """Slots that die with each step: read there last, or written there and never read."""
+        last: dict[int, int] = {}
+        for index, call in enumerate(running):
+            for tensor in (*call.inputs, *call.outputs):
+                if tensor is not None:
+                    last[slot(tensor)] = index
+        deaths: dict[int, list[int]] = {}
+        for at, index in last.items():
+            if at not in keep:
+                deaths.setdefault(index, []).append(at)
+        return deaths
+
+    def load_constants(self, layers: Iterable[ILayer] | None = None) -> None:
+        """Computes the values of constant layers, all of them or those given, from their weights."""
+        wanted = None if layers is None else {id(layer) for layer in layers}
+        template = self._template.copy()
+        for call, at in self._constants:
+            if wanted is None or id(call.layer) in wanted:
+                (template[at],) = call.compute(())
+        self._template = template  # replaced as a whole: runs in other threads keep what they had
+
+    def start(self, values: Sequence[Value]) -> list[Value | None]:
+        """The slots of a run before its first step: constants and inputs."""
+        slots = self._template.copy()
+        for at, value in zip(self._input_slots, values, strict=True):
+            slots[at] = value
+        return slots
+
+    def run(self, values: Sequence[Value]) -> list[Value]:
+        """Computes the outputs.
+
+        Args:
+            values: One per input, in order.
+
+        Raises:
+            LayerFailure: A layer refused its operands or failed.
+        """
+        slots = self.start(values)
+        call: LayerCall | None = None
+        try:
+            for compute, inputs, outputs, dying, call in self.steps:  # noqa: B007
+                results = compute([slots[at] for at in inputs])
+                for at, result in zip(outputs, results):  # noqa: B905
+                    slots[at] = result
+                for at in dying:
+                    slots[at] = None
+        except Exception as error:
+            raise LayerFailure(call.name if call else "", error) from error
+        return [slots[at] for at in self.output_slots]  # type: ignore[misc]
+
+    def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
+        """As `run`, telling an observer before and after each layer.
+
+        Raises:
+            LayerFailure: A layer refused its operands or failed.
+        """
+        slots = self.start(values)
+        for compute, inputs, outputs, dying, call in self.steps:
+            observer.before(call)
+            try:
+                results = compute([slots[at] for at in inputs])
+            except Exception as error:
+                raise LayerFailure(call.name, error) from error
+            observer.after(call, results)
+            for at, result in zip(outputs, results, strict=True):
+                slots[at] = result
+            for at in dying:
+                slots[at] = None
+        return [slots[at] for at in self.output_slots]  # type: ignore[misc]

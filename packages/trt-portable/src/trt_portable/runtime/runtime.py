@@ -1,0 +1,112 @@
+"""`Runtime`: turns plans into engines."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any, overload
+
+from trt_portable.allocators import IGpuAllocator
+from trt_portable.device import current_device
+from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
+from trt_portable.error_recorder import Reporter
+from trt_portable.errors import PortableError
+from trt_portable.host_settings import HostSettings
+from trt_portable.logger import ILogger
+from trt_portable.plan.container import PlanError, read_plan
+from trt_portable.runtime.engine import ICudaEngine
+from trt_portable.streams import IStreamReaderV2, read_all
+
+
+class Runtime(HostSettings):
+    """Loads engines.
+
+    Args:
+        logger: Receives what the runtime and its engines have to say.
+
+    Raises:
+        TypeError: `logger` is no `ILogger`.
+    """
+
+    DLA_core: int = -1
+    """Kept; there is no DLA."""
+    engine_host_code_allowed: bool = False
+    """Kept; plans of this provider hold no code."""
+    temporary_directory: str = tempfile.gettempdir()
+    """Kept; nothing is written there."""
+    tempfile_control_flags: int = sum(1 << int(flag) for flag in TempfileControlFlag)
+    """Kept."""
+
+    def __init__(self, logger: ILogger) -> None:
+        if not isinstance(logger, ILogger):
+            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        self._reporter = Reporter(logger)
+        self._gpu_allocator: IGpuAllocator | None = None
+        self._max_threads = 1
+        self._dla_strategy = DLAWorkspaceAllocationStrategy.DEFAULT
+
+    @overload
+    def deserialize_cuda_engine(self, serialized_engine: Any) -> ICudaEngine | None: ...
+
+    @overload
+    def deserialize_cuda_engine(self, *, stream_reader_v2: IStreamReaderV2) -> ICudaEngine | None: ...
+
+    def deserialize_cuda_engine(
+        self, serialized_engine: Any = None, *, stream_reader_v2: IStreamReaderV2 | None = None
+    ) -> ICudaEngine | None:
+        """Loads an engine onto the device that `trt_portable.device` chose.
+
+        Engines on the CPU use the weights of read-only buffers (``bytes``, a read-only map of a file,
+        `IHostMemory`) in place; the engine keeps the buffer.
+
+        Args:
+            serialized_engine: A bytes-like object, or a stream.
+            stream_reader_v2: A stream.
+
+        Returns:
+            None, with a report, when the bytes are no plan that can run here.
+
+        Raises:
+            TypeError: Neither bytes nor a stream.
+        """
+        source = serialized_engine if stream_reader_v2 is None else stream_reader_v2
+        buffer = read_all(source) if isinstance(source, IStreamReaderV2) else source
+        memoryview(buffer)  # a TypeError names what is not bytes-like
+        try:
+            return load_engine(buffer, self._reporter)
+        except PortableError as error:
+            code = ErrorCodeTRT.INVALID_ARGUMENT
+            self._reporter.error("deserialize_cuda_engine", str(error), code)
+            return None
+
+    def load_runtime(self, path: str) -> Runtime | None:
+        """None: plans of this provider need no runtime of their own version."""
+        rule = f"{path!r} cannot be loaded: this provider has no lean runtimes"
+        self._reporter.error("load_runtime", rule, ErrorCodeTRT.UNSUPPORTED_STATE)
+        return None
+
+    @property
+    def dla_workspace_allocation_strategy(self) -> DLAWorkspaceAllocationStrategy:
+        """Kept and reported."""
+        return self._dla_strategy
+
+    @dla_workspace_allocation_strategy.setter
+    def dla_workspace_allocation_strategy(self, strategy: DLAWorkspaceAllocationStrategy) -> None:
+        if not isinstance(strategy, DLAWorkspaceAllocationStrategy):
+            kind = type(strategy).__name__
+            raise TypeError(f"strategy must be DLAWorkspaceAllocationStrategy, not {kind}")
+        self._dla_strategy = strategy
+
+
+def load_engine(buffer: Any, reporter: Reporter) -> ICudaEngine:
+    """Loads an engine onto the current device.
+
+    Raises:
+        PortableError: The bytes are no plan that can run here; the message says why.
+    """
+    plan = read_plan(buffer)
+    try:
+        return ICudaEngine(plan, current_device(), reporter.child())
+    except PortableError:
+        raise
+    except Exception as error:  # whatever a structure that makes no sense leads to
+        raise PlanError(f"the plan describes what this version cannot load: {error!r}") from error

@@ -1,0 +1,203 @@
+"""The computation of an engine as an FX graph, for compilers and for reading.
+
+The layers' own definitions are run once on tensors without data, and PyTorch records what they do. Extents
+that an engine leaves open stay symbolic within the ranges of an optimization profile, so sizes that
+layers compute from shapes become expressions of the graph. Weights become its attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx
+
+from trt_portable.errors import PortableError
+from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.runtime.image import load_image
+from trt_portable.runtime.program import Program
+from trt_portable.runtime.tactic import TACTICS
+from trt_portable.values import HostValues, Value, as_tensor
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trt_portable.optimization_profile import Profile
+    from trt_portable.plan.engine_info import IOTensor
+    from trt_portable.runtime.engine import ICudaEngine
+
+_LEAST_HINT: Final = 2  # PyTorch takes extents of 0 and 1 for constants
+
+
+class TraceFailure(PortableError):
+    """What an engine computes depends on data in a way that no graph can hold."""
+
+
+def trace_engine(engine: ICudaEngine, profile_index: int = 0, *, dynamic: bool = True) -> fx.GraphModule:
+    """Traces an engine's layers into a graph of ATen operators.
+
+    The module takes the engine's inputs in order, tensors on the engine's device, and returns a tuple of
+    its outputs. A shape input is passed as its numbers, one ``int`` argument per element. Weights are
+    buffers, with the values that the engine has now.
+
+    Args:
+        engine: With all of its weights.
+        profile_index: The profile whose ranges hold, and whose optimal shapes are used for what is fixed.
+        dynamic: Keep the extents that the engine leaves open, and the numbers of shape inputs, symbolic.
+            Otherwise the graph is for the optimal shapes alone.
+
+    Returns:
+        A module whose ``meta["guards"]`` lists what the graph assumes of sizes beyond the profile's
+        ranges, in the names of the graph's symbols; the list is empty when any sizes in range will do.
+
+    Raises:
+        TraceFailure: Weights are missing, or layers need data: a conditional whose condition is
+            computed, a loop that tests a condition, a plugin.
+        IndexError: There is no such profile.
+    """
+    if engine._weights.missing:
+        raise TraceFailure(f"{len(engine._weights.missing)} weights are missing: refit the engine first")
+    profile = engine._info.profiles[profile_index]
+    program, parameters, bind = _unbound_program(engine)
+    with torch.no_grad():
+        mode, given = _placeholders(engine, profile, dynamic)
+        graph = _record(program, list(parameters.values()), bind, engine, mode, given)
+    shape_env = mode.shape_env
+    module = _with_weights(graph, parameters)
+    module.meta["guards"] = [] if shape_env is None else [str(guard.expr) for guard in shape_env.guards]
+    return module
+
+
+def _unbound_program(engine: ICudaEngine) -> tuple[Program, dict[str, torch.Tensor], Any]:
+    """A program of fresh layers, the engine's weights by name, and what binds others in their place."""
+    image, layers = load_image(engine._structure, engine._info, engine._device)
+    slots = engine._weights.slots
+    tensors = [engine._weights.tensor(index) for index in range(len(slots))]
+    names: dict[int, str] = {}
+    parameters: dict[str, torch.Tensor] = {}
+    for slot, tensor in zip(slots, tensors, strict=True):
+        assert tensor is not None
+        if not is_host_constant(slot):
+            name = names.setdefault(id(tensor), f"w{len(names)}")
+            parameters[name] = tensor
+    WeightStore(slots, layers, tensors)
+    program = TACTICS["interpret"].load(image)
+    program.load_constants()  # the numbers of shapes stay; data is replaced by what `bind` gives
+
+    def bind(given: Sequence[torch.Tensor]) -> None:
+        by_name = dict(zip(parameters, given, strict=True))
+        for slot, tensor in zip(slots, tensors, strict=True):
+            if not is_host_constant(slot):
+                layer = layers[slot.layer]
+                layer._bound = {**layer._bound, slot.role: by_name[names[id(tensor)]]}
+        changed = {slot.layer for slot in slots if not is_host_constant(slot)}
+        program.load_constants([layers[index] for index in changed])
+
+    return program, parameters, bind
+
+
+def _placeholders(
+    engine: ICudaEngine, profile: Profile, dynamic: bool
+) -> tuple[FakeTensorMode, list[torch.Tensor | int | torch.SymInt]]:
+    """Arguments without data: a tensor per input, or numbers for shape inputs."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shape_env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
+    given: list[Any] = []
+    for tensor in engine._inputs:
+        shapes = profile.shapes.get(tensor.name)
+        if tensor.is_host:
+            values = profile.values[tensor.name]
+            ranges = zip(values.min, values.opt, values.max, strict=True)
+            given += [_number(shape_env, *numbers, f"{tensor.name}_{at}", dynamic) for at, numbers in enumerate(ranges)]
+            continue
+        extents: list[Any] = list(tensor.shape)
+        for axis, extent in enumerate(extents):
+            if extent == -1:
+                assert shapes is not None
+                limits = (shapes.min[axis], shapes.opt[axis], shapes.max[axis])
+                extents[axis] = _number(shape_env, *limits, f"{tensor.name}_{axis}", dynamic)
+        with mode:
+            given.append(torch.empty(extents, dtype=tensor.torch_dtype, device=engine._device))
+    return mode, given
+
+
+def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: bool) -> Any:
+    """A symbolic number within a range; the optimal one where nothing else is allowed."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    if not dynamic or low == high:
+        return opt
+    source = ConstantSource(name)
+    hint = min(max(opt, _LEAST_HINT), high)
+    symbol = shape_env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
+    shape_env.var_to_range[symbol] = ValueRanges(low, high)
+    return shape_env.create_symintnode(symbol, hint=hint, source=source)
+
+
+def _record(
+    program: Program,
+    parameters: Sequence[torch.Tensor],
+    bind: Any,
+    engine: ICudaEngine,
+    mode: FakeTensorMode,
+    given: Sequence[Any],
+) -> fx.GraphModule:
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def run(weights: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
+        bind(weights)
+        return tuple(as_tensor(value) for value in program.run(_values(engine._inputs, arguments, engine._device)))
+
+    fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in parameters]
+    try:
+        with mode, enable_python_dispatcher():  # Python's shape rules know symbolic extents, some of C++ do not
+            graph: fx.GraphModule = make_fx(run)(fakes, *given)
+    except PortableError as error:
+        raise TraceFailure(f"the engine cannot be traced: {error}") from error
+    return graph
+
+
+def _values(inputs: Sequence[IOTensor], arguments: Sequence[Any], device: torch.device) -> list[Value]:
+    """What a program takes, from the arguments of a traced module."""
+    values: list[Value] = []
+    at = 0
+    for tensor in inputs:
+        if not tensor.is_host:
+            values.append(arguments[at])
+            at += 1
+            continue
+        count = 1
+        for extent in tensor.shape:
+            count *= extent
+        values.append(HostValues.of(arguments[at : at + count], tensor.shape, tensor.torch_dtype, device))
+        at += count
+    return values
+
+
+def _with_weights(traced: fx.GraphModule, parameters: dict[str, torch.Tensor]) -> fx.GraphModule:
+    """Makes buffers of the weights that a graph takes first."""
+    graph = traced.graph
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, (name, tensor) in zip(holders, parameters.items(), strict=False):
+        if node.users:
+            traced.register_buffer(name, tensor)
+            with graph.inserting_after(holders[-1]):
+                read = graph.get_attr(name)
+                read.meta = dict(node.meta)
+            node.replace_all_uses_with(read)
+        graph.erase_node(node)
+    graph.set_codegen(fx.graph.CodeGen())
+    last = graph.output_node()
+    last.args = (tuple(last.args[0]),)  # type: ignore[arg-type]
+    graph.eliminate_dead_code()
+    graph.lint()
+    traced.recompile()
+    return traced
