@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from trt_converters import build, build_block
+from trt_converters import DYNAMO_CONVERTERS, build, build_block, converter
+from trt_converters.builder_options import configure
 from trt_converters.testing import compare, run_engine
 from trt_core import BuildError, CompilationSettings, trt
 from trt_core.ranges import ShapeRanges
+from trt_core.settings import ObservedSettings, building_fields
 
 SETTINGS = CompilationSettings(optimization_level=0)
 X = torch.arange(6.0).reshape(2, 3)
@@ -46,6 +48,26 @@ def test_symbolic_extents_become_a_profile(make_block: Any, ranges_of: Any) -> N
         compare(run_engine(engine.plan, engine.input_names, (torch.ones(shape),)), (torch.full(shape, 2.0),))
     with pytest.raises(RuntimeError, match="shape"):
         run_engine(engine.plan, engine.input_names, (torch.ones(10, 2),))
+
+
+def test_building_reads_exactly_the_settings_that_the_digest_covers(make_block: Any) -> None:
+    block = make_block(lambda x: torch.nn.functional.conv2d(x, torch.ones(2, 1, 3, 3)).relu(), torch.ones(1, 1, 5, 5))
+    read = build_block(block, SETTINGS, ShapeRanges(), "block").settings_read
+    accelerator = ObservedSettings(SETTINGS.replace(engine_capability="dla_standalone"))
+    configure(trt.Builder(build.provider_logger()).create_builder_config(), accelerator)
+    assert read | accelerator.fields_read() == set(building_fields())
+
+
+def test_a_converter_that_reads_another_setting_is_noticed(make_block: Any) -> None:
+    registry = DYNAMO_CONVERTERS.copy()
+
+    @converter(torch.ops.aten.relu.default, priority=1, registry=registry)
+    def curious(ctx: Any, self: Any) -> Any:
+        assert ctx.settings.precision is torch.float32
+        return ctx.output(ctx.network.add_activation(ctx.tensor(self), trt.ActivationType.RELU))
+
+    engine = build_block(make_block(torch.relu, X), SETTINGS, ShapeRanges(), "block", registry)
+    assert engine.settings_read - set(building_fields()) == {"precision"}
 
 
 def test_a_profile_that_the_provider_refuses(make_block: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import CompilationSettings, Device, SettingsError
+from trt_core.settings import ObservedSettings, building_fields
 
 FIELDS = [field.name for field in dataclasses.fields(CompilationSettings)]
 
@@ -47,6 +48,11 @@ CHANGES: dict[str, object] = {
     "dla_global_dram_size": 1 << 21,
     "use_python_runtime": True,
     "pass_through_build_failures": True,
+    "cache_built_engines": True,
+    "reuse_cached_engines": True,
+    "engine_cache_dir": "engines",
+    "engine_cache_size": 1 << 30,
+    "timing_cache_path": "timings",
 }
 """A value other than the default for every field."""
 
@@ -145,11 +151,24 @@ def test_replace_changes_one_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_the_digest_follows_what_changes_an_engine(name: str) -> None:
+def test_the_digest_follows_exactly_what_building_reads(name: str) -> None:
     before = CompilationSettings()
-    reporting_only = {"dryrun", "debug", "pass_through_build_failures", "require_full_compilation"}
     same = before.digest() == before.replace(**{name: CHANGES[name]}).digest()
-    assert same == (name in reporting_only)
+    assert same == (name not in building_fields())
+
+
+def test_the_digest_follows_debug_and_not_the_size_of_blocks() -> None:
+    before = CompilationSettings()
+    assert before.digest() != before.replace(debug=True).digest()
+    assert before.digest() == before.replace(min_block_size=1).digest()
+
+
+def test_observed_settings_are_the_settings_and_know_what_was_read() -> None:
+    settings = CompilationSettings(debug=True, workspace_size=7)
+    observed = ObservedSettings(settings)
+    assert observed.fields_read() == frozenset()
+    assert (observed.debug, observed.workspace_size) == (True, 7)
+    assert observed.fields_read() == {"debug", "workspace_size"}
 
 
 @given(st.permutations(["aten.relu", "aten.add.Tensor", "aten.mul"]))

@@ -16,6 +16,7 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.ranges import Bounds, ShapeRanges
+from trt_core.settings import ObservedSettings
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class BuiltEngine:
         layers: Number of layers of the network.
         build_seconds: Time of the conversion and the build, in seconds.
         provider: Name and version of the provider.
+        settings_read: Names of the settings that converters and builder read.
     """
 
     name: str
@@ -43,6 +45,7 @@ class BuiltEngine:
     layers: int
     build_seconds: float
     provider: str
+    settings_read: frozenset[str] = frozenset()
 
 
 def build_block(
@@ -66,6 +69,7 @@ def build_block(
         BuildError: The provider refused the network; the message repeats what it logged.
     """
     start = time.perf_counter()
+    settings = ObservedSettings(settings)
     with device_scope(settings.device.torch_device):
         forget_errors()
         builder = _new_builder(name)
@@ -95,6 +99,7 @@ def build_block(
         layers=network.num_layers,
         build_seconds=time.perf_counter() - start,
         provider=provider_identity(),
+        settings_read=settings.fields_read(),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -15,6 +16,9 @@ from trt_core.errors import SettingsError
 from trt_core.operators import canonical_operators
 
 MiB = 1 << 20
+
+_BUILDING: Final = {"read_by_building": True}
+"""Metadata of a field that conversion or building reads: another value may give another engine."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class CompilationSettings:
         num_avg_timing_iters: Timing iterations averaged per tactic.
         disable_tf32: Compute float32 products without TF32.
         sparse_weights: Let the builder use 2:4 sparse weights.
-        refit: Build engines whose weights can be replaced.
+        refit: Build engines whose weights can be replaced; see `trt_frontends.refit_module_weights`.
         version_compatible: Build plans that later TensorRT versions can load.
         hardware_compatible: Build plans that run on other GPUs than the building one (Ampere and newer).
         engine_capability: `"standard"`, `"safety"` or `"dla_standalone"`.
@@ -66,6 +70,17 @@ class CompilationSettings:
         dla_global_dram_size: Bytes of host RAM for DLA weights and metadata, default 512 MiB.
         use_python_runtime: Kept for reading: engines always run through one registered operator.
         pass_through_build_failures: Raise when an engine cannot be built, instead of running its block in PyTorch.
+
+    Caching:
+
+    Attributes:
+        cache_built_engines: Store built engines on disk. None (default): where `engine_cache_dir` is given.
+        reuse_cached_engines: Load engines from disk that were built from the same block. None (default): where
+            `engine_cache_dir` is given.
+        engine_cache_dir: Private directory of the engine cache; `""` is the user's own cache directory.
+        engine_cache_size: Bytes that cached engines may take, 5 GiB by default; those unused for longest go first.
+        timing_cache_path: File that tactic timings are kept in; `""` keeps them beside the engine cache, where one is
+            used, else only in memory.
     """
 
     precision: torch.dtype = torch.float32
@@ -82,24 +97,30 @@ class CompilationSettings:
     use_fast_partitioner: bool = True
     require_full_compilation: bool = False
     dryrun: bool | str = False
-    debug: bool = False
+    debug: bool = field(default=False, metadata=_BUILDING)
 
-    device: Device = field(default_factory=Device.current)
-    workspace_size: int = 0
-    optimization_level: int | None = None
-    max_aux_streams: int | None = None
-    num_avg_timing_iters: int = 1
-    disable_tf32: bool = False
-    sparse_weights: bool = False
-    refit: bool = False
-    version_compatible: bool = False
-    hardware_compatible: bool = False
-    engine_capability: str = "standard"
-    dla_sram_size: int = 1 * MiB
-    dla_local_dram_size: int = 1024 * MiB
-    dla_global_dram_size: int = 512 * MiB
+    device: Device = field(default_factory=Device.current, metadata=_BUILDING)
+    workspace_size: int = field(default=0, metadata=_BUILDING)
+    optimization_level: int | None = field(default=None, metadata=_BUILDING)
+    max_aux_streams: int | None = field(default=None, metadata=_BUILDING)
+    num_avg_timing_iters: int = field(default=1, metadata=_BUILDING)
+    disable_tf32: bool = field(default=False, metadata=_BUILDING)
+    sparse_weights: bool = field(default=False, metadata=_BUILDING)
+    refit: bool = field(default=False, metadata=_BUILDING)
+    version_compatible: bool = field(default=False, metadata=_BUILDING)
+    hardware_compatible: bool = field(default=False, metadata=_BUILDING)
+    engine_capability: str = field(default="standard", metadata=_BUILDING)
+    dla_sram_size: int = field(default=1 * MiB, metadata=_BUILDING)
+    dla_local_dram_size: int = field(default=1024 * MiB, metadata=_BUILDING)
+    dla_global_dram_size: int = field(default=512 * MiB, metadata=_BUILDING)
     use_python_runtime: bool | None = False
     pass_through_build_failures: bool = False
+
+    cache_built_engines: bool | None = None
+    reuse_cached_engines: bool | None = None
+    engine_cache_dir: str = ""
+    engine_cache_size: int = 5 * 1024 * MiB
+    timing_cache_path: str = ""
 
     def __post_init__(self) -> None:
         operators = canonical_operators(self.torch_executed_ops)
@@ -122,9 +143,13 @@ class CompilationSettings:
         """Returns a copy with the given fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def for_building(self) -> dict[str, str]:
+        """Returns every field that conversion and building read, as stable text by name."""
+        return {name: _stable(getattr(self, name)) for name in building_fields()}
+
     def digest(self) -> str:
-        """Returns a hex digest of every field that can change an engine, for caches and plan headers."""
-        relevant = [f"{name}={_stable(getattr(self, name))}" for name in _field_names() if name not in _NO_EFFECT]
+        """Returns a hex digest of exactly the fields that building reads, for caches and plan headers."""
+        relevant = [f"{name}={text}" for name, text in self.for_building().items()]
         return hashlib.sha256("\n".join(relevant).encode()).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,9 +171,45 @@ _RANGES = (
     ("dla_sram_size", 4096, _ANY),
     ("dla_local_dram_size", 4096, _ANY),
     ("dla_global_dram_size", 4096, _ANY),
+    ("engine_cache_size", 0, _ANY),
 )
 _CAPABILITIES = ("standard", "safety", "dla_standalone")
-_NO_EFFECT = frozenset({"dryrun", "debug", "pass_through_build_failures", "require_full_compilation"})
+
+
+@functools.cache
+def building_fields() -> tuple[str, ...]:
+    """Returns the names of the fields that conversion and building read.
+
+    A field says so where it is defined, and `ObservedSettings` tells when something else is read after all. What only
+    lowering and partitioning read is left out: it shapes the graph that is built, not how.
+    """
+    return tuple(item.name for item in dataclasses.fields(CompilationSettings) if "read_by_building" in item.metadata)
+
+
+class ObservedSettings(CompilationSettings):
+    """Settings that remember which of their fields were read.
+
+    Args:
+        settings: What to observe.
+    """
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        vars(self).update(vars(settings))
+        object.__setattr__(self, "_read", set())
+
+    def replace(self, **changes: Any) -> CompilationSettings:
+        """Returns a copy, no longer observed, with the given fields changed; reads every field."""
+        return CompilationSettings(**{**{name: getattr(self, name) for name in _field_names()}, **changes})
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in CompilationSettings.__dataclass_fields__:
+            object.__getattribute__(self, "_read").add(name)
+        return object.__getattribute__(self, name)
+
+    def fields_read(self) -> frozenset[str]:
+        """Returns the names of the fields that were read until now."""
+        found: set[str] = object.__getattribute__(self, "_read")
+        return frozenset(found)
 
 
 def _field_names() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
@@ -173,6 +174,13 @@ def _read_dryrun(value: Any) -> bool | str:
     return value if isinstance(value, (bool, str)) else str(value.__fspath__())
 
 
+def _read_path(value: Any) -> str:
+    path = os.fspath(value)
+    if not isinstance(path, str):
+        raise TypeError("give a path as text")
+    return path
+
+
 def _read_capability(value: Any) -> str:
     name = str(getattr(value, "name", value)).lower()
     return "standard" if name == "default" else name
@@ -188,10 +196,18 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "dryrun": _read_dryrun,
     "device": Device,
     "engine_capability": _read_capability,
-    "use_python_runtime": _read_optional_bool,
+    **dict.fromkeys(("use_python_runtime", "cache_built_engines", "reuse_cached_engines"), _read_optional_bool),
+    **dict.fromkeys(("engine_cache_dir", "timing_cache_path"), _read_path),
     **dict.fromkeys(("optimization_level", "max_aux_streams"), _read_optional_int),
     **dict.fromkeys(
-        ("workspace_size", "num_avg_timing_iters", "dla_sram_size", "dla_local_dram_size", "dla_global_dram_size"),
+        (
+            "workspace_size",
+            "num_avg_timing_iters",
+            "dla_sram_size",
+            "dla_local_dram_size",
+            "dla_global_dram_size",
+            "engine_cache_size",
+        ),
         _read_int,
     ),
     **dict.fromkeys(
