@@ -12,8 +12,9 @@ from torch import fx, nn
 
 import trt_frontends
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine, Converter, build_block
-from trt_core import BuildError, ConversionError, IncompleteCompilationError
+from trt_core import BuildError, ConversionError, IncompleteCompilationError, PartitionError
 from trt_frontends import pipeline
+from trt_partition import make_plan
 
 RELU = torch.ops.aten.relu.default
 
@@ -103,9 +104,7 @@ def test_engines_that_were_built_are_used_again(monkeypatch: pytest.MonkeyPatch,
     def build(block: fx.GraphModule, *rest: Any) -> BuiltEngine:
         names = tuple(node.name for node in block.graph.nodes if node.op == "call_function")
         if "relu" in names:
-            error = ConversionError("cannot convert relu", why="on purpose")
-            error.node_name = "relu"  # type: ignore[attr-defined]
-            raise error
+            raise ConversionError("cannot convert relu", why="on purpose", node_name="relu")
         built.append(names)
         return build_block(block, *rest)
 
@@ -152,13 +151,27 @@ def test_failures_that_belong_to_no_node_of_the_graph_exclude_the_block(
     chain: nn.Module, monkeypatch: pytest.MonkeyPatch, compare: Any
 ) -> None:
     def build(*_: Any) -> BuiltEngine:
-        error = ConversionError("cannot convert an input", why="of its type")
-        error.node_name = "x"  # type: ignore[attr-defined]
-        raise error
+        raise ConversionError("cannot convert an input", why="of its type", node_name="x")
 
     monkeypatch.setattr(pipeline, "build_block", build)
     report = compare(chain, torch.randn(2, 4)).meta["partition_report"]
     assert {node.verdict.code for node in report.torch_nodes} == {"TRT-F042"}
+
+
+def test_a_partitioner_that_ignores_refusals_is_an_error_and_no_endless_loop(
+    chain: nn.Module, failing_build: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: list[Any] = []
+
+    def plan_once(*arguments: Any) -> Any:
+        if not first:
+            first.append(make_plan(*arguments))
+        return first[0]
+
+    monkeypatch.setattr(pipeline, "make_plan", plan_once)
+    with pytest.raises(PartitionError, match="put into an engine again"):
+        trt_frontends.compile(chain, arg_inputs=(torch.ones(2, 4),))
+    assert len(failing_build) == 2
 
 
 def test_disabled_converters_are_not_used(chain: nn.Module, compare: Any) -> None:

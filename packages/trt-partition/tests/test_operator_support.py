@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict
-from trt_partition import ExcludingSupport, compose_support, get_graph_converter_support
+from trt_core import CompilationSettings, Reason, Verdict
+from trt_partition import compose_support, get_graph_converter_support
 from trt_partition.computation import counts_as_computation
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
 
@@ -84,13 +84,6 @@ def test_forced_operator_comes_before_every_other_reason(refuse: Any) -> None:
     settings = CompilationSettings(torch_executed_ops=frozenset({"aten.rand_like"}))
     verdict = compose_support(refuse(), settings).verdict(_call(aten.rand_like.default, "x"))
     assert verdict.reason is Reason.FORCED_OPERATOR
-
-
-def test_excluded_nodes_keep_their_recorded_refusal(refuse: Any) -> None:
-    failed = Verdict.refuse(Reason.BUILD_FAILED, "out of memory")
-    support = ExcludingSupport(refuse(), {"relu_default": failed})
-    assert support.verdict(_call(aten.relu.default, "x")) is failed
-    assert support.verdict(_call(aten.tanh.default, "x")) is SUPPORTED
 
 
 @pytest.mark.parametrize(

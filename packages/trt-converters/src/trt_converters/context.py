@@ -82,13 +82,12 @@ class ConversionContext:
 
     def fail(self, what: str) -> ConversionError:
         """Returns the error that says this node could not be converted, and why; raise it."""
-        error = ConversionError(
+        return ConversionError(
             f"cannot convert {self.node.target if self.node else 'the graph'}",
             where=self._where(),
             why=what,
+            node_name=self.node.name if self.node else "",
         )
-        error.node_name = self.node.name if self.node else ""  # type: ignore[attr-defined]
-        return error
 
     def _where(self) -> str:
         if self.node is None:

@@ -11,10 +11,18 @@ from torch import fx
 from trt_converters.binding import BindingError
 from trt_converters.call import Call
 from trt_converters.checks import general_checks
-from trt_converters.registry import DYNAMO_CONVERTERS, Converter, ConverterRegistry
-from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict, operator_name, provider_version
+from trt_converters.converter import Converter
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_core import (
+    SUPPORTED,
+    CompilationSettings,
+    Reason,
+    Verdict,
+    operator_name,
+    provider_version,
+    total_verdict,
+)
 from trt_core.extents import depends_on_data
-from trt_core.provenance import source_line
 
 
 class ConverterSupport:
@@ -32,7 +40,6 @@ class ConverterSupport:
         registry: ConverterRegistry = DYNAMO_CONVERTERS,
         excluded: Mapping[str, Verdict] | None = None,
     ) -> None:
-        load_converters()
         self.settings = settings
         self.registry = registry
         self.excluded = dict(excluded or {})
@@ -43,13 +50,7 @@ class ConverterSupport:
         known = self.excluded.get(node.name)
         if known is not None:
             return known
-        try:
-            found = self._decide(node)
-        except Exception as error:
-            found = Verdict.refuse(Reason.CHECK_FAILED, f"{type(error).__name__}: {error}")
-        if found.supported or found.source:
-            return found
-        return Verdict(False, found.reason, found.message, source_line(node))
+        return total_verdict(self._decide, node)
 
     def find(self, node: fx.Node) -> Converter | None:
         """Returns the candidate that converts the node, None when every one refuses."""
@@ -145,7 +146,6 @@ def preserve_predicate(
     settings: CompilationSettings, registry: ConverterRegistry = DYNAMO_CONVERTERS
 ) -> Callable[[Any], bool]:
     """Returns the question lowering asks: must this operator be kept whole because it has a converter?"""
-    load_converters()
     forced = settings.torch_executed_ops
 
     def preserve(target: Any) -> bool:
@@ -154,11 +154,3 @@ def preserve_predicate(
         return target in registry or name in forced or name.rpartition(".")[0] in forced
 
     return preserve
-
-
-def load_converters() -> None:
-    """Imports the built-in converters and those of plugins; later calls cost nothing."""
-    from trt_converters import aten, plugins  # imported at first use: the families register themselves
-
-    aten.load()
-    plugins.load()

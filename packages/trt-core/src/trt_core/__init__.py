@@ -35,6 +35,7 @@ from trt_core.provider import (
 )
 from trt_core.settings import CompilationSettings
 from trt_core.settings_reader import read_settings
+from trt_core.support import OperatorSupport, total_verdict
 from trt_core.verdicts import SUPPORTED, Reason, Verdict
 
 try:
@@ -54,6 +55,7 @@ __all__ = [
     "Input",
     "InputError",
     "LoweringError",
+    "OperatorSupport",
     "PartitionError",
     "PlanError",
     "Provider",
@@ -75,5 +77,6 @@ __all__ = [
     "read_settings",
     "set_provider",
     "to_trt",
+    "total_verdict",
     "trt",
 ]

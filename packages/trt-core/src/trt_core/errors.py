@@ -60,7 +60,16 @@ class IncompleteCompilationError(TrtError):
 
 
 class ConversionError(TrtError):
-    """A node could not be converted to TensorRT layers."""
+    """A node could not be converted to TensorRT layers.
+
+    Args:
+        what, where, why, hint: See `TrtError`.
+        node_name: Name of the node; empty when the failure belongs to no single node.
+    """
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "", node_name: str = "") -> None:
+        self.node_name = node_name
+        super().__init__(what, where=where, why=why, hint=hint)
 
 
 class BuildError(TrtError):

@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, build_block
-from trt_core import BuildError, CompilationSettings, ConversionError, Reason, Verdict, logger
+from trt_core import BuildError, CompilationSettings, ConversionError, PartitionError, Reason, Verdict, logger
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_frontends.engine_module import engine_module
@@ -68,6 +68,7 @@ class Compilation:
         Raises:
             BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
             IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
+            PartitionError: The partitioner put nodes into an engine that had failed to build.
         """
         while True:
             plan = self.plan()
@@ -75,7 +76,7 @@ class Compilation:
             failure = self._build_engines(plan, split)
             if failure is None:
                 break
-            self._excluded.update(failure)
+            self._exclude(failure)
         report = self.report(plan)
         announce(report, self.settings)
         split.meta["partition_report"] = report
@@ -106,10 +107,21 @@ class Compilation:
         logger.debug("built %s: %d layers in %.2f s", name, built.layers, built.build_seconds)
         return engine_module(built, block, self.settings)
 
+    def _exclude(self, refusals: dict[str, Verdict]) -> None:
+        """Notes what the next attempt leaves to PyTorch; an attempt that teaches nothing would be repeated for ever."""
+        new = {name: verdict for name, verdict in refusals.items() if name not in self._excluded}
+        if not new:
+            raise PartitionError(
+                "nodes that failed to build were put into an engine again",
+                where=", ".join(refusals) or "no node",
+                hint="the partitioner must leave nodes with a refusing verdict to PyTorch",
+            )
+        self._excluded.update(new)
+
     def _exclude_node(self, error: ConversionError, block: fx.GraphModule) -> dict[str, Verdict]:
         if self.settings.pass_through_build_failures:
             raise error
-        name = getattr(error, "node_name", "")
+        name = error.node_name
         nodes = {node.name: node for node in self.graph.graph.nodes}
         if name not in nodes or nodes[name].op != "call_function" or name in self._excluded:
             # the failure belongs to the block, not to one of its nodes

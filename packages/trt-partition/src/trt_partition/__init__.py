@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trt_core import OperatorSupport
 from trt_partition.boundaries import Boundaries, Boundary, find_boundaries
 from trt_partition.bridges import Bridge
 from trt_partition.completeness import find_obstacles
@@ -15,7 +16,7 @@ from trt_partition.report_builder import make_report
 from trt_partition.report_diff import NodeChange, ReportDiff, diff_reports
 from trt_partition.report_file import save_report, write_report
 from trt_partition.split import split_into_blocks
-from trt_partition.support import ExcludingSupport, OperatorSupport, compose_support
+from trt_partition.support import compose_support
 from trt_partition.sweep import Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec
 
@@ -26,7 +27,6 @@ __all__ = [
     "Boundaries",
     "Boundary",
     "Bridge",
-    "ExcludingSupport",
     "Group",
     "NodeChange",
     "NodeReport",

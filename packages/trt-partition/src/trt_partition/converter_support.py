@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from trt_core import CompilationSettings
+from trt_core import CompilationSettings, OperatorSupport
 from trt_partition.sizes import find_sizes, placeholder_sizes
-from trt_partition.support import OperatorSupport, compose_support
+from trt_partition.support import compose_support
 from trt_partition.verdict_pass import VerdictPass
 
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from trt_core import CompilationSettings, Reason, Verdict
+from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
 from trt_partition.completeness import require_complete
 from trt_partition.computation import counts_as_computation
 from trt_partition.dependence import Dependences
 from trt_partition.levels import ENGINE, PASSIVE, TORCH, earliest_levels, latest_levels
 from trt_partition.plan import Block, BlockKind, PartitionPlan
 from trt_partition.sizes import find_sizes, placeholder_sizes
-from trt_partition.support import OperatorSupport, compose_support
+from trt_partition.support import compose_support
 from trt_partition.sweep import Sweep, SweepPoint, best_of, better_point
 from trt_partition.verdict_pass import VerdictPass
 

@@ -1,4 +1,4 @@
-"""The protocol that a partitioner asks, and the wrappers that put every rule of ours around a support check.
+"""The wrappers that put every rule of ours around a support check.
 
 A support check stays one function on one node. What holds for all of them (settings that keep operators in PyTorch,
 nodes that no engine may hold, exceptions that must not escape) is composed around it.
@@ -6,28 +6,17 @@ nodes that no engine may hold, exceptions that must not escape) is composed arou
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings, Reason, Verdict, operator_name
+from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, operator_name, total_verdict
 from trt_core.operators import packet_name
-from trt_core.provenance import source_line
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
 from trt_partition.module_names import matching_module
 from trt_partition.sizes import is_number
-
-
-class OperatorSupport(Protocol):
-    """Says whether a node can run in an engine. Total: it never raises, any doubt is a refusal."""
-
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns the verdict of a `call_function` node."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -38,15 +27,7 @@ class SafeSupport:
 
     def verdict(self, node: fx.Node) -> Verdict:
         """Returns the wrapped verdict; never raises."""
-        try:
-            verdict = self.inner.verdict(node)
-        except Exception as error:
-            verdict = Verdict.refuse(Reason.CHECK_FAILED, f"{type(error).__name__}: {error}")
-        if not isinstance(verdict, Verdict):
-            verdict = Verdict.refuse(Reason.CHECK_FAILED, f"the check returned {verdict!r}, not a Verdict")
-        if verdict.supported or verdict.source:
-            return verdict
-        return dataclasses.replace(verdict, source=source_line(node))
+        return total_verdict(self.inner.verdict, node)
 
 
 @dataclass(frozen=True)
@@ -89,24 +70,6 @@ class EngineFit:
     def verdict(self, node: fx.Node) -> Verdict:
         """Returns the structural refusal of a node, else the wrapped verdict."""
         refusal = _structural_refusal(node)
-        return self.inner.verdict(node) if refusal is None else refusal
-
-
-@dataclass(frozen=True)
-class ExcludingSupport:
-    """Refuses single nodes by name: those whose conversion or build failed before.
-
-    Attributes:
-        inner: The wrapped check.
-        excluded: Refusals by node name.
-    """
-
-    inner: OperatorSupport
-    excluded: Mapping[str, Verdict] = field(default_factory=dict)
-
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns the recorded refusal of an excluded node, else the wrapped verdict."""
-        refusal = self.excluded.get(node.name)
         return self.inner.verdict(node) if refusal is None else refusal
 
 

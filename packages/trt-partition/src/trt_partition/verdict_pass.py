@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from trt_core import PartitionError, Reason, Verdict
+from trt_core import OperatorSupport, PartitionError, Reason, Verdict
 from trt_core.provenance import source_line
 from trt_partition.sizes import SizeTable, is_constant, is_number
-from trt_partition.support import OperatorSupport
 
 
 @dataclass
