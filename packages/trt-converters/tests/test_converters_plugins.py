@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters, plugins
+from trt_converters.plugins import BLOCK_LIST, PluginStatus, load_plugins
 from trt_converters.testing import check_conversion, record_call
 from trt_core import CompilationSettings
 
@@ -18,7 +21,7 @@ aten = torch.ops.aten
 
 CONVERTER = '''
 import torch
-from trt_converters import converter
+from trt_converters import DYNAMO_CONVERTERS, converter
 from trt_converters.layers import unary
 
 def register():
@@ -33,10 +36,9 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs a distribution of one module and its entry point, and forgets which plugins were loaded."""
+    """Installs a distribution of one module and its entry point."""
     load_converters()
     before, modules = DYNAMO_CONVERTERS.copy(), set(sys.modules)
-    monkeypatch.setattr(plugins, "_loaded", None)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def make(module: str, source: str, target: str = "") -> None:
@@ -56,32 +58,75 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[name]
 
 
-def _status(name: str) -> plugins.PluginStatus:
-    return next(status for status in plugins.load() if status.name == name)
+def _load() -> dict[str, PluginStatus]:
+    return {status.name: status for status in load_plugins(DYNAMO_CONVERTERS)}
+
+
+def _run(script: str, folder: Path, **environment: str) -> str:
+    """Runs a script in a process that has the folder's distributions installed, and returns what it prints."""
+    path = os.pathsep.join([str(folder), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_a_function_is_called(install: Install) -> None:
     install("of_a_function", CONVERTER.format(operator="abs"), "of_a_function:register")
-    assert _status("of_a_function").error == ""
+    assert _load()["of_a_function"].error == ""
     assert DYNAMO_CONVERTERS[aten.abs.default].origin == "of_a_function"
     check_conversion(aten.abs.default, (torch.tensor([-1.0, 2.0]),))
 
 
 def test_a_module_is_imported(install: Install) -> None:
     install("of_a_module", CONVERTER.format(operator="abs") + "\nregister()\n")
-    assert _status("of_a_module").error == ""
+    assert _load()["of_a_module"].error == ""
     assert DYNAMO_CONVERTERS[aten.abs.default].origin == "of_a_module"
 
 
-def test_plugins_are_loaded_once(install: Install) -> None:
-    install("counted", CONVERTER.format(operator="abs"), "counted:register")
-    count = len(DYNAMO_CONVERTERS.candidates(aten.abs.default))
-    assert plugins.load() == plugins.load()
-    assert len(DYNAMO_CONVERTERS.candidates(aten.abs.default)) == count + 1
+ASKING = """
+from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters
+import torch
+before = DYNAMO_CONVERTERS.copy()  # a plugin may ask, copy, disable and load while it is loaded itself
+assert torch.ops.aten.relu.default in DYNAMO_CONVERTERS and len(before) > 300
+load_converters()
+"""
+
+COMPILE = """
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from trt_converters import DYNAMO_CONVERTERS, plugin_status
+from trt_converters.testing import check_conversion
+
+def count(_):
+    return len(DYNAMO_CONVERTERS)
+
+with ThreadPoolExecutor(8) as pool:  # no thread may see a registry that is half full
+    assert len(set(pool.map(count, range(8)))) == 1
+check_conversion(torch.ops.aten.abs.default, (torch.tensor([-1.0, 2.0]),))
+print(DYNAMO_CONVERTERS[torch.ops.aten.abs.default].origin, [status.error for status in plugin_status()])
+"""
+
+
+def test_a_compile_in_a_fresh_process_finds_the_plugin(install: Install, tmp_path: Path) -> None:
+    install("asking", ASKING + CONVERTER.format(operator="abs"), "asking:register")
+    assert _run(COMPILE, tmp_path) == "asking ['']"
+
+
+@pytest.mark.parametrize("blocked", ["asking", "*", "other, asking"])
+def test_blocked_plugins_are_not_loaded(install: Install, tmp_path: Path, blocked: str) -> None:
+    install("asking", "raise SystemExit('imported')", "asking:register")
+    assert _run(COMPILE, tmp_path, **{BLOCK_LIST: blocked}) == f"trt_converters ['blocked by {BLOCK_LIST}']"
 
 
 def test_the_support_check_names_the_override(install: Install) -> None:
     install("named", CONVERTER.format(operator="abs"), "named:register")
+    _load()
     support = ConverterSupport(CompilationSettings())
     assert support.origin(record_call(aten.abs.default, (torch.ones(2),)).node) == "named"
     assert support.origin(record_call(aten.neg.default, (torch.ones(2),)).node) == ""
@@ -102,18 +147,23 @@ def test_a_broken_plugin_is_reported_and_skipped(source: str, target: str, compl
     install("broken_plugin", source, target.format("broken_plugin"))
     install("sound_plugin", CONVERTER.format(operator="abs"), "sound_plugin:register")
     with pytest.warns(UserWarning, match=rf"converter plugin 'broken_plugin' \(.*\) was skipped: {complaint}"):
-        plugins.load()
-    assert complaint in _status("broken_plugin").error
-    assert _status("sound_plugin").error == ""
+        found = _load()
+    assert complaint in found["broken_plugin"].error
+    assert found["sound_plugin"].error == ""
     assert DYNAMO_CONVERTERS[aten.abs.default].origin == "sound_plugin"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plugins.load()  # what was said once is not said again
+        load_converters()  # plugins are loaded once
 
 
 def test_what_a_broken_plugin_had_registered_is_undone(install: Install) -> None:
-    install("half", CONVERTER.format(operator="abs") + "\nregister()\nraise ValueError('too late')\n")
+    install(
+        "half",
+        CONVERTER.format(operator="abs")
+        + "\nregister()\nDYNAMO_CONVERTERS.disable(torch.ops.aten.relu.default)\nraise ValueError('too late')\n",
+    )
     before = DYNAMO_CONVERTERS.candidates(aten.abs.default)
     with pytest.warns(UserWarning, match="too late"):
-        plugins.load()
+        _load()
+    assert aten.relu.default in DYNAMO_CONVERTERS
     assert DYNAMO_CONVERTERS.candidates(aten.abs.default) == before

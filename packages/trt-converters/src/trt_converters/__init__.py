@@ -7,9 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from trt_converters.build import BuiltEngine, build_block
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext
+from trt_converters.converter import Converter
+from trt_converters.loading import load_converters, plugin_status
 from trt_converters.operator_plugin import plugin_from_operator
-from trt_converters.registry import DYNAMO_CONVERTERS, Converter, ConverterRegistry, converter
-from trt_converters.support import ConverterSupport, load_converters, preserve_predicate
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter
+from trt_converters.support import ConverterSupport, preserve_predicate
 
 try:
     __version__ = version("trt-converters")
@@ -28,5 +30,6 @@ __all__ = [
     "converter",
     "load_converters",
     "plugin_from_operator",
+    "plugin_status",
     "preserve_predicate",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call, is_static
-from trt_converters.registry import Check, Converter
+from trt_converters.converter import Check, Converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 from trt_core.extents import depends_on_data

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from trt_converters.converter import Check, Converter
 from trt_converters.plugin_call import PluginCall, describe_call, plugin_extents, refuse_call
-from trt_converters.registry import DYNAMO_CONVERTERS, Check, Converter, ConverterRegistry
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import to_trt, trt
 from trt_core.dtypes import from_trt, parse_dtype
 from trt_core.provider import provider_module

@@ -1,21 +1,23 @@
 """Converters of third parties, found through the entry point group `trt_converters.plugins`.
 
 An entry point names a function without parameters, or a module, that registers converters when it is called or
-imported. A plugin that fails is reported with a warning and skipped, with whatever it had registered until then.
+imported. A plugin that fails is reported with a warning and skipped, with whatever it had registered until then. The
+environment variable `TRT_BLOCKED_PLUGINS` names plugins that are not loaded at all, separated by commas; `*` names all.
 """
 
 from __future__ import annotations
 
-import threading
+import os
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Final
 
-from trt_converters.registry import DYNAMO_CONVERTERS
+from trt_converters.registry import ConverterRegistry
 
 GROUP: Final = "trt_converters.plugins"
+BLOCK_LIST: Final = "TRT_BLOCKED_PLUGINS"
 
 
 @dataclass(frozen=True)
@@ -33,29 +35,31 @@ class PluginStatus:
     error: str = ""
 
 
-_lock = threading.Lock()
-_loaded: list[PluginStatus] | None = None
+def load_plugins(registry: ConverterRegistry) -> tuple[PluginStatus, ...]:
+    """Loads every plugin that is not blocked, and returns what became of them.
+
+    Args:
+        registry: Where they register; it is as before when a plugin fails.
+    """
+    blocked = {name.strip() for name in os.environ.get(BLOCK_LIST, "").split(",")} - {""}
+    return tuple(_load_one(point, registry, blocked) for point in entry_points(group=GROUP))
 
 
-def load() -> tuple[PluginStatus, ...]:
-    """Loads every plugin once, and returns what became of them."""
-    global _loaded
-    if _loaded is None:
-        with _lock:
-            if _loaded is None:
-                _loaded = [_load_one(point) for point in entry_points(group=GROUP)]
-    return tuple(_loaded)
-
-
-def _load_one(point: EntryPoint) -> PluginStatus:
-    before = DYNAMO_CONVERTERS.copy()
+def _load_one(point: EntryPoint, registry: ConverterRegistry, blocked: set[str]) -> PluginStatus:
+    if blocked & {point.name, "*"}:
+        return PluginStatus(point.name, point.value, f"blocked by {BLOCK_LIST}")
+    before = registry.copy()
     try:
         target = point.load()
         if not isinstance(target, ModuleType):
             target()
     except Exception as error:
-        DYNAMO_CONVERTERS.restore(before)
+        registry.restore(before)
         message = f"{type(error).__name__}: {error}"
-        warnings.warn(f"converter plugin {point.name!r} ({point.value}) was skipped: {message}", stacklevel=2)
+        warnings.warn(
+            f"converter plugin {point.name!r} ({point.value}) was skipped: {message}; "
+            f"{BLOCK_LIST}={point.name} keeps it from being tried",
+            stacklevel=2,
+        )
         return PluginStatus(point.name, point.value, message)
     return PluginStatus(point.name, point.value)

@@ -1,81 +1,39 @@
-"""The converter registry: which function converts which operator, and when."""
+"""The converter registry: which functions convert which operators."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 
-from trt_converters.call import Call
-from trt_core import Verdict, operator_name
+from trt_converters.converter import Check, Converter, ConverterFunction, Version
+from trt_core import operator_name
 
-Check = Callable[[Call], "Verdict | None"]
-"""A support check: pure, cheap, total. None means it has nothing against the call."""
-
-ConverterFunction = Callable[..., Any]
 _Function = TypeVar("_Function", bound=ConverterFunction)
 
-Version = tuple[int, int]
-BUILTIN: Final = "trt_converters"
 
-
-@dataclass(frozen=True)
-class Converter:
-    """One way to convert one operator.
-
-    Attributes:
-        target: The operator, an overload.
-        function: `function(ctx, **arguments)`; its parameters mirror the operator's schema.
-        checks: Support checks, the first refusal wins.
-        priority: Candidates are tried from high to low; among equals the one registered last comes first.
-        dynamic: Whether it can convert symbolic extents.
-        data_dependent: Whether it can convert calls whose result's extents depend on data.
-        random: Whether it may convert an operator that draws random numbers.
-        fold: Whether a call whose tensors are all known may be computed while building, instead of being converted.
-        versions: First TensorRT version that has what it needs, and first that no longer has it (or None).
-        origin: Package it comes from; by default the one that its function is defined in.
-    """
-
-    target: Any
-    function: ConverterFunction
-    checks: tuple[Check, ...] = ()
-    priority: int = 0
-    dynamic: bool = True
-    data_dependent: bool = False
-    random: bool = False
-    versions: tuple[Version, Version | None] = ((10, 0), None)
-    origin: str = ""
-    fold: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.origin:
-            object.__setattr__(self, "origin", (self.function.__module__ or "__main__").partition(".")[0])
-
-    @property
-    def is_builtin(self) -> bool:
-        """Whether it is one of ours."""
-        return self.origin == BUILTIN
-
-    @property
-    def name(self) -> str:
-        """Name of the converter function."""
-        return self.function.__name__
-
-
-@dataclass
 class ConverterRegistry:
     """Converters by operator. Safe to use from several threads.
 
     `operator in registry`, `registry[operator]` and `registry.get(operator)` answer with the first enabled candidate.
     """
 
-    _candidates: dict[Any, tuple[Converter, ...]] = field(default_factory=dict)
-    _disabled: frozenset[Any] = frozenset()
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    _unloaded: bool = field(default=False, repr=False)
+    def __init__(self, candidates: Mapping[Any, tuple[Converter, ...]] | None = None) -> None:
+        self._candidates = dict(candidates or {})
+        self._disabled: frozenset[Any] = frozenset()
+        self._lock = threading.RLock()
+        self._fill: Callable[[], None] | None = None
+
+    def fill_with(self, fill: Callable[[], None]) -> None:
+        """Has `fill` called before every question.
+
+        Args:
+            fill: Registers what belongs here when it is first called, and returns at once later. It may be called from
+                several threads, and again while it runs: what it calls may ask this registry.
+        """
+        self._fill = fill
 
     def register(self, converter: Converter) -> None:
         """Adds a candidate for its operator; see `Converter.priority` for the order."""
@@ -90,6 +48,7 @@ class ConverterRegistry:
         Raises:
             KeyError: The candidate is not registered.
         """
+        self._filled()
         with self._lock:
             known = self._candidates.get(converter.target, ())
             if converter not in known:
@@ -102,6 +61,7 @@ class ConverterRegistry:
 
     def candidates(self, target: Any) -> tuple[Converter, ...]:
         """Returns the enabled candidates of an operator, best first."""
+        self._filled()
         return () if target in self._disabled else self._candidates.get(target, ())
 
     def disable(self, target: Any) -> None:
@@ -118,26 +78,22 @@ class ConverterRegistry:
         """Whether the operator's candidates were disabled."""
         return target in self._disabled
 
-    def restore(self, earlier: ConverterRegistry) -> None:
-        """Removes every candidate that an earlier copy does not have."""
-        with self._lock:
-            for target, known in list(self._candidates.items()):
-                before = earlier._candidates.get(target, ())
-                remaining = tuple(item for item in known if any(item is other for other in before))
-                if remaining:
-                    self._candidates[target] = remaining
-                else:
-                    del self._candidates[target]
-
     def copy(self) -> ConverterRegistry:
         """Returns an independent registry with the same converters, for one compilation to change."""
-        self._load_builtin()
+        self._filled()
         with self._lock:
-            return ConverterRegistry(dict(self._candidates), self._disabled)
+            twin = ConverterRegistry(self._candidates)
+            twin._disabled = self._disabled
+            return twin
+
+    def restore(self, earlier: ConverterRegistry) -> None:
+        """Goes back to what an earlier `copy` holds."""
+        with self._lock:
+            self._candidates = dict(earlier._candidates)
+            self._disabled = earlier._disabled
 
     def get(self, target: Any, default: Converter | None = None) -> Converter | None:
         """Returns the first enabled candidate of an operator, or the default."""
-        self._load_builtin()
         found = self.candidates(target)
         return found[0] if found else default
 
@@ -151,24 +107,23 @@ class ConverterRegistry:
         return found
 
     def __iter__(self) -> Iterator[Any]:
-        self._load_builtin()
+        self._filled()
         with self._lock:
             return iter([target for target in self._candidates if target not in self._disabled])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _load_builtin(self) -> None:
-        """Whoever asks the shared registry means the built-in converters and plugins too; they load at first use."""
-        if self._unloaded:
-            self._unloaded = False  # first: plugins ask the registry while they load
-            from trt_converters.support import load_converters
-
-            load_converters()
+    def _filled(self) -> None:
+        if self._fill is not None:
+            self._fill()
 
 
-DYNAMO_CONVERTERS = ConverterRegistry(_unloaded=True)
-"""The registry that compilations use unless they are given another."""
+DYNAMO_CONVERTERS = ConverterRegistry()
+"""The registry that compilations use unless they are given another.
+
+It holds the built-in converters and those of plugins, which load when it is first asked; see `load_converters`.
+"""
 
 
 def converter(

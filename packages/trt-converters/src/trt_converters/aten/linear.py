@@ -8,8 +8,9 @@ import torch
 
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
+from trt_converters.converter import Check
 from trt_converters.layers import binary, permute, reduce, squeeze, unsqueeze, with_rank
-from trt_converters.registry import Check, converter
+from trt_converters.registry import converter
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 

@@ -9,9 +9,10 @@ import torch
 
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext, Operand, rank_of
+from trt_converters.converter import Check
 from trt_converters.layers import crop_and_pad, pad_by_sampling
 from trt_converters.layers.padding import sampling_takes
-from trt_converters.registry import Check, converter
+from trt_converters.registry import converter
 from trt_core import Reason, Verdict
 
 aten = torch.ops.aten

@@ -9,13 +9,14 @@ import torch
 from trt_converters.call import Call
 from trt_converters.checks import computable
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, normalize_axis, rank_of
+from trt_converters.converter import Check
 from trt_converters.layers import binary, cast, reduce, reshape, select, squeeze, topk, unsqueeze
 from trt_converters.layers.elementary import is_nan
 from trt_converters.layers.extremum import extremum, positions
 from trt_converters.layers.gathering import gather, gather_elements
 from trt_converters.layers.sizes import combine
 from trt_converters.layers.sorting import TOPK_LIMIT, stable_sort
-from trt_converters.registry import Check, converter
+from trt_converters.registry import converter
 from trt_core import Reason, Verdict
 
 aten = torch.ops.aten

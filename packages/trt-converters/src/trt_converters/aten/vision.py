@@ -65,10 +65,15 @@ def torchvision_roi_align(
 _registered = False
 
 
+def is_waiting() -> bool:
+    """Whether torchvision has been imported since converters were last loaded."""
+    return not _registered and "torchvision" in sys.modules
+
+
 def register() -> None:
     """Registers the converters once torchvision, which defines the operators, has been imported."""
     global _registered
-    if _registered or "torchvision" not in sys.modules:
+    if not is_waiting():
         return
     _registered = True
     operators = torch.ops.torchvision

@@ -1,0 +1,60 @@
+"""What a converter is: a function, the operator that it converts, and the checks that say when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trt_converters.call import Call
+from trt_core import Verdict
+
+Check = Callable[[Call], "Verdict | None"]
+"""A support check: pure, cheap, total. None means it has nothing against the call."""
+
+ConverterFunction = Callable[..., Any]
+Version = tuple[int, int]
+BUILTIN: Final = "trt_converters"
+
+
+@dataclass(frozen=True)
+class Converter:
+    """One way to convert one operator.
+
+    Attributes:
+        target: The operator, an overload.
+        function: `function(ctx, **arguments)`; its parameters mirror the operator's schema.
+        checks: Support checks, the first refusal wins.
+        priority: Candidates are tried from high to low; among equals the one registered last comes first.
+        dynamic: Whether it can convert symbolic extents.
+        data_dependent: Whether it can convert calls whose result's extents depend on data.
+        random: Whether it may convert an operator that draws random numbers.
+        fold: Whether a call whose tensors are all known may be computed while building, instead of being converted.
+        versions: First TensorRT version that has what it needs, and first that no longer has it (or None).
+        origin: Package it comes from; by default the one that its function is defined in.
+    """
+
+    target: Any
+    function: ConverterFunction
+    checks: tuple[Check, ...] = ()
+    priority: int = 0
+    dynamic: bool = True
+    data_dependent: bool = False
+    random: bool = False
+    versions: tuple[Version, Version | None] = ((10, 0), None)
+    origin: str = ""
+    fold: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.origin:
+            object.__setattr__(self, "origin", (self.function.__module__ or "__main__").partition(".")[0])
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is one of ours."""
+        return self.origin == BUILTIN
+
+    @property
+    def name(self) -> str:
+        """Name of the converter function."""
+        return self.function.__name__
