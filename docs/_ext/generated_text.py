@@ -17,7 +17,7 @@ import torch
 from sphinx.application import Sphinx
 
 from trt_core import CompilationSettings, Reason
-from trt_core.settings_reader import _INVERTED, _RENAMED, REMOVAL_VERSION
+from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS
 
 _CONFORMANCE: Final = Path(__file__).parents[1] / "data" / "conformance.json"
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
@@ -54,12 +54,12 @@ def settings() -> str:
 
 
 def retired_settings() -> str:
-    """Returns the table of keywords that are read with a warning."""
-    rows = [
-        f"| `{old}` | `{new}`{', with the opposite value' if old in _INVERTED else ''} |"
-        for old, new in sorted(_RENAMED.items())
-    ]
-    head = f"Read until version {REMOVAL_VERSION}, with a `DeprecationWarning`:\n\n| retired | now |\n|---|---|"
+    """Returns the table of keywords that scripts bring from elsewhere, and what becomes of each."""
+    rows = [f"| `{name}` | {fate} |" for name, fate in sorted(RETIRED_SETTINGS.items())]
+    head = (
+        f"Renamed ones are read until version {REMOVAL_VERSION}, with a `DeprecationWarning`.\n\n"
+        "| keyword | what becomes of it |\n|---|---|"
+    )
     return "\n".join([head, *rows])
 
 

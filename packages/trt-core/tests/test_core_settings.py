@@ -6,13 +6,14 @@ import dataclasses
 import inspect
 import json
 import re
+import warnings
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_core import CompilationSettings, Device, SettingsError
+from trt_core import CompilationSettings, Device, SettingsError, read_settings
 from trt_core.settings import ObservedSettings, building_fields
 
 FIELDS = [field.name for field in dataclasses.fields(CompilationSettings)]
@@ -118,17 +119,49 @@ def test_every_field_is_described_in_the_docstring() -> None:
         ("dla_sram_size", 4095),
         ("dla_local_dram_size", 0),
         ("dla_global_dram_size", 0),
-        ("min_block_size", float("nan")),
+        ("min_block_size", 1.5),
+        ("precision", torch.int32),
+        ("precision", torch.bool),
+        ("precision", torch.float64),
+        ("autocast_dtype", torch.int8),
+        ("autocast_dtype", torch.float64),
+        ("engine_capability", "fast"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(name: str, value: float) -> None:
-    with pytest.raises(SettingsError, match=f"{name}=.* is out of range"):
+def test_values_out_of_range_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=f"{name}=.* is out of range") as caught:
         CompilationSettings(**{name: value})  # type: ignore[arg-type]
+    assert caught.value.hint.startswith("give ")
 
 
-def test_an_unknown_engine_capability_is_refused() -> None:
-    with pytest.raises(SettingsError, match="choose one of standard, safety, dla_standalone"):
-        CompilationSettings(engine_capability="fast")
+_WRONG: list[object] = ["yes", 3, None, -1.5, object(), b"bytes", [1], {"a": 1}, float("nan"), torch.int8]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_constructor_reads_values_as_keywords_are_read(name: str) -> None:
+    for value in (*_WRONG, CHANGES[name], "half", "cpu", ["aten.relu"], 7, True):
+        outcomes = []
+        for construct in (lambda v: CompilationSettings(**{name: v}), lambda v: read_settings({name: v})):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    outcomes.append(repr(getattr(construct(value), name)))
+                except SettingsError:
+                    outcomes.append("refused")
+        if name == "enabled_precisions":  # keywords map it to autocast, which refuses some
+            continue
+        assert outcomes[0] == outcomes[1], value
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_refuses_a_value_of_another_type(name: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        CompilationSettings(**{name: object()})  # type: ignore[arg-type]
+
+
+def test_values_may_be_written_as_users_write_them() -> None:
+    settings = CompilationSettings(precision="half", device="cuda:1", min_block_size=3.0)  # type: ignore[arg-type]
+    assert (settings.precision, settings.device, settings.min_block_size) == (torch.float16, Device("cuda:1"), 3)
 
 
 def test_operators_are_stored_by_their_canonical_names() -> None:

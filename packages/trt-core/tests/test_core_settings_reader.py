@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import CompilationSettings, Device, SettingsError, read_settings
+from trt_core.retired_settings import RETIRED_SETTINGS
 
 
 class _Capability(enum.Enum):
@@ -65,7 +66,23 @@ def test_any_other_key_is_a_settings_error(key: str) -> None:
         read_settings({key: None})
     except SettingsError:
         return
-    assert key in CompilationSettings.__dataclass_fields__
+    assert key in CompilationSettings.__dataclass_fields__ or key in RETIRED_SETTINGS
+
+
+@pytest.mark.parametrize("options", [["debug"], "debug", 3])
+def test_options_that_are_no_mapping_are_refused(options: object) -> None:
+    with pytest.raises(SettingsError, match="must be a mapping"):
+        read_settings(options)  # type: ignore[arg-type]
+
+
+def test_a_key_that_is_no_string_is_refused() -> None:
+    with pytest.raises(SettingsError, match="unknown setting 3"):
+        read_settings({3: True})  # type: ignore[dict-item]
+
+
+def test_one_setting_under_two_names_is_refused() -> None:
+    with pytest.warns(DeprecationWarning), pytest.raises(SettingsError, match="are the same setting"):
+        read_settings(truncate_double=True, truncate_long_and_double=False)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +93,7 @@ def test_any_other_key_is_a_settings_error(key: str) -> None:
         ("make_refitable", True, "refit", True),
         ("allow_tf32", False, "disable_tf32", True),
         ("allow_tf32", True, "disable_tf32", False),
+        ("immutable_weights", False, "refit", True),
         ("strict_types", True, "use_explicit_typing", True),
         ("max_workspace_size", 4096, "workspace_size", 4096),
         ("dry_run", True, "dryrun", True),

@@ -1,19 +1,25 @@
-"""Compilation settings: one frozen dataclass. `trt_core.settings_reader` turns user keywords into it."""
+"""Compilation settings: one frozen dataclass. `trt_core.settings_reader` turns user keywords into it.
+
+The annotation of a field is its rule: type, range, and how users may write it; `trt_core.setting_values` applies it,
+whether the value comes from a keyword or from the constructor. To add a setting, add an annotated field, and describe
+it in the docstring.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
+import typing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import torch
 
 from trt_core.device import Device
 from trt_core.dtypes import dtype_name
-from trt_core.errors import SettingsError
 from trt_core.operators import canonical_operators
+from trt_core.setting_values import ANY, OneOf, Range, ReadBy, read_setting
 
 MiB = 1 << 20
 
@@ -21,9 +27,35 @@ _BUILDING: Final = {"read_by_building": True}
 """Metadata of a field that conversion or building reads: another value may give another engine."""
 
 
+def _module_names(value: Any) -> frozenset[str]:
+    """Modules may be given as classes."""
+    if isinstance(value, str):
+        raise TypeError("give a collection of names, not one string")
+    return frozenset(item if isinstance(item, str) else item.__qualname__ for item in value)
+
+
+def _operator_names(value: Any) -> frozenset[str]:
+    if isinstance(value, str):
+        raise TypeError("give a collection of names, not one string")
+    return canonical_operators(value)
+
+
+def _capability(value: Any) -> Any:
+    """A member of TensorRT's enumeration stands for its name; its first version called the standard one `DEFAULT`."""
+    name = str(getattr(value, "name", value)).lower()
+    return "standard" if name == "default" else name
+
+
+_COMPUTED: Final = OneOf(torch.float32, torch.float16, torch.bfloat16)
+_DLA_BYTES: Final = Range(4096)
+
+
 @dataclass(frozen=True)
 class CompilationSettings:
     """How a model is compiled.
+
+    Values may be written as users write them: `"half"` for a type, `"cuda:1"` for a device, a list for a set. One of
+    another type, or out of range, is a `SettingsError` that names the setting.
 
     Operators and precision:
 
@@ -83,64 +115,57 @@ class CompilationSettings:
             used, else only in memory.
     """
 
-    precision: torch.dtype = torch.float32
+    precision: Annotated[torch.dtype, _COMPUTED] = torch.float32
     enabled_precisions: frozenset[torch.dtype] = frozenset({torch.float32})
     use_explicit_typing: bool = True
     enable_autocast: bool = False
-    autocast_dtype: torch.dtype = torch.float16
+    autocast_dtype: Annotated[torch.dtype, _COMPUTED] = torch.float16
     truncate_long_and_double: bool = False
-    torch_executed_ops: frozenset[str] = frozenset()
-    torch_executed_modules: frozenset[str] = frozenset()
+    torch_executed_ops: Annotated[frozenset[str], ReadBy(_operator_names)] = frozenset()
+    torch_executed_modules: Annotated[frozenset[str], ReadBy(_module_names)] = frozenset()
     enable_experimental_decompositions: bool = False
 
-    min_block_size: int | float = 5
+    min_block_size: Annotated[int | float, Range(1, whole=True)] = 5
     use_fast_partitioner: bool = True
     require_full_compilation: bool = False
     dryrun: bool | str = False
     debug: bool = field(default=False, metadata=_BUILDING)
 
     device: Device = field(default_factory=Device.current, metadata=_BUILDING)
-    workspace_size: int = field(default=0, metadata=_BUILDING)
-    optimization_level: int | None = field(default=None, metadata=_BUILDING)
-    max_aux_streams: int | None = field(default=None, metadata=_BUILDING)
-    num_avg_timing_iters: int = field(default=1, metadata=_BUILDING)
+    workspace_size: Annotated[int, Range(0)] = field(default=0, metadata=_BUILDING)
+    optimization_level: Annotated[int | None, Range(0, 5)] = field(default=None, metadata=_BUILDING)
+    max_aux_streams: Annotated[int | None, Range(0)] = field(default=None, metadata=_BUILDING)
+    num_avg_timing_iters: Annotated[int, Range(1)] = field(default=1, metadata=_BUILDING)
     disable_tf32: bool = field(default=False, metadata=_BUILDING)
     sparse_weights: bool = field(default=False, metadata=_BUILDING)
     refit: bool = field(default=False, metadata=_BUILDING)
     version_compatible: bool = field(default=False, metadata=_BUILDING)
     hardware_compatible: bool = field(default=False, metadata=_BUILDING)
-    engine_capability: str = field(default="standard", metadata=_BUILDING)
-    dla_sram_size: int = field(default=1 * MiB, metadata=_BUILDING)
-    dla_local_dram_size: int = field(default=1024 * MiB, metadata=_BUILDING)
-    dla_global_dram_size: int = field(default=512 * MiB, metadata=_BUILDING)
+    engine_capability: Annotated[str, ReadBy(_capability), OneOf("standard", "safety", "dla_standalone")] = field(
+        default="standard", metadata=_BUILDING
+    )
+    dla_sram_size: Annotated[int, _DLA_BYTES] = field(default=1 * MiB, metadata=_BUILDING)
+    dla_local_dram_size: Annotated[int, _DLA_BYTES] = field(default=1024 * MiB, metadata=_BUILDING)
+    dla_global_dram_size: Annotated[int, _DLA_BYTES] = field(default=512 * MiB, metadata=_BUILDING)
     use_python_runtime: bool | None = False
     pass_through_build_failures: bool = False
 
     cache_built_engines: bool | None = None
     reuse_cached_engines: bool | None = None
     engine_cache_dir: str = ""
-    engine_cache_size: int = 5 * 1024 * MiB
+    engine_cache_size: Annotated[int, Range(0)] = 5 * 1024 * MiB
     timing_cache_path: str = ""
 
     def __post_init__(self) -> None:
-        operators = canonical_operators(self.torch_executed_ops)
-        object.__setattr__(self, "torch_executed_ops", operators)
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise SettingsError(
-                    f"{name}={value!r} is out of range",
-                    where="CompilationSettings",
-                    hint=f"give a value from {low} to {high}" if high < _ANY else f"give a value of at least {low}",
-                )
-        if self.engine_capability not in _CAPABILITIES:
-            raise SettingsError(
-                f"unknown engine_capability {self.engine_capability!r}",
-                hint=f"choose one of {', '.join(_CAPABILITIES)}",
-            )
+        for name, annotation in setting_annotations().items():
+            object.__setattr__(self, name, read_setting(name, annotation, getattr(self, name)))
 
     def replace(self, **changes: Any) -> CompilationSettings:
-        """Returns a copy with the given fields changed."""
+        """Returns a copy with the given fields changed.
+
+        Raises:
+            SettingsError: A value is of another type than the field, or out of range.
+        """
         return dataclasses.replace(self, **changes)
 
     def for_building(self) -> dict[str, str]:
@@ -154,26 +179,11 @@ class CompilationSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as JSON values, types and devices by name, `min_block_size` inf as `"inf"`."""
-        return {name: _jsonable(getattr(self, name)) for name in _field_names()}
+        return {name: _jsonable(getattr(self, name)) for name in setting_names()}
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name}={_spell(getattr(self, name))}" for name in _field_names())
+        parts = ", ".join(f"{name}={_spell(getattr(self, name))}" for name in setting_names())
         return f"CompilationSettings({parts})"
-
-
-_ANY = float("inf")
-_RANGES = (
-    ("min_block_size", 1, _ANY),
-    ("workspace_size", 0, _ANY),
-    ("optimization_level", 0, 5),
-    ("max_aux_streams", 0, _ANY),
-    ("num_avg_timing_iters", 1, _ANY),
-    ("dla_sram_size", 4096, _ANY),
-    ("dla_local_dram_size", 4096, _ANY),
-    ("dla_global_dram_size", 4096, _ANY),
-    ("engine_cache_size", 0, _ANY),
-)
-_CAPABILITIES = ("standard", "safety", "dla_standalone")
 
 
 @functools.cache
@@ -199,7 +209,7 @@ class ObservedSettings(CompilationSettings):
 
     def replace(self, **changes: Any) -> CompilationSettings:
         """Returns a copy, no longer observed, with the given fields changed; reads every field."""
-        return CompilationSettings(**{**{name: getattr(self, name) for name in _field_names()}, **changes})
+        return CompilationSettings(**{**{name: getattr(self, name) for name in setting_names()}, **changes})
 
     def __getattribute__(self, name: str) -> Any:
         if name in CompilationSettings.__dataclass_fields__:
@@ -212,8 +222,15 @@ class ObservedSettings(CompilationSettings):
         return frozenset(found)
 
 
-def _field_names() -> tuple[str, ...]:
+def setting_names() -> tuple[str, ...]:
+    """Returns the names of all settings, in the order of their definition."""
     return tuple(item.name for item in dataclasses.fields(CompilationSettings))
+
+
+@functools.cache
+def setting_annotations() -> dict[str, Any]:
+    """Returns the resolved annotation of every setting, with what it is annotated with."""
+    return typing.get_type_hints(CompilationSettings, include_extras=True)
 
 
 def _stable(value: Any) -> str:
@@ -229,7 +246,7 @@ def _jsonable(value: Any) -> Any:
         return dtype_name(value)
     if isinstance(value, Device):
         return str(value)
-    return "inf" if value == _ANY else value
+    return "inf" if value == ANY else value
 
 
 def _spell(value: Any) -> str:

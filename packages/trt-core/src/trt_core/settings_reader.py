@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from trt_core.device import Device
-from trt_core.dtypes import dtype_name, parse_dtype
+from trt_core.dtypes import dtype_name
 from trt_core.errors import SettingsError
-from trt_core.settings import CompilationSettings, _field_names
+from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS, NoEffect, Refused, Renamed
+from trt_core.setting_values import read_setting
+from trt_core.settings import CompilationSettings, setting_annotations, setting_names
 from trt_core.suggest import did_you_mean
-
-_RENAMED = {
-    "truncate_double": "truncate_long_and_double",
-    "make_refittable": "refit",
-    "make_refitable": "refit",
-    "allow_tf32": "disable_tf32",
-    "strict_types": "use_explicit_typing",
-    "max_workspace_size": "workspace_size",
-    "dry_run": "dryrun",
-}
-_INVERTED = frozenset({"allow_tf32"})
-REMOVAL_VERSION = "1.0"
-"""Version that drops the retired keywords; a test fails when it comes."""
 
 
 def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) -> CompilationSettings:
@@ -42,49 +29,73 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
         Validated settings.
 
     Raises:
-        SettingsError: An unknown key (the message suggests the nearest name), or a value that cannot be read.
+        SettingsError: An unknown key (the message suggests the nearest name), one that is refused (see
+            `RETIRED_SETTINGS`), a setting that was given under two names, or a value that cannot be read.
 
     Warns:
         DeprecationWarning: A retired key was given; the message says what to write now.
+        UserWarning: A key was given that has no effect here; the message says why.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise SettingsError(f"settings must be a mapping of names to values, not a {type(options).__name__}")
     given = {**(options or {}), **keywords}
     base = given.pop("settings", None)
     if base is not None and not isinstance(base, CompilationSettings):
         raise SettingsError(f"settings must be a CompilationSettings, not {type(base).__name__}")
     fields: dict[str, Any] = {}
+    named: dict[str, str] = {}
     for key, value in given.items():
-        name = _current_name(key)
-        if name in _INVERTED_TARGETS and key in _INVERTED:
-            value = not value
-        fields[name] = _read_value(name, value)
+        for name, current in _current(key, value):
+            if name in named:
+                raise SettingsError(f"{named[name]!r} and {key!r} are the same setting", hint=f"give {name} alone")
+            fields[name], named[name] = current, key
     _map_enabled_precisions(fields)
     if fields.get("use_explicit_typing") is False:
         _retired("use_explicit_typing=False", "nothing: networks are always strongly typed")
     return base.replace(**fields) if base is not None else CompilationSettings(**fields)
 
 
-_INVERTED_TARGETS = frozenset(_RENAMED[name] for name in _INVERTED)
-
-
-def _current_name(key: str) -> str:
-    known = _field_names()
+def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
+    """Returns the setting that a key stands for today, with its value; nothing when the key has no effect."""
+    known = setting_names()
     if key in known:
-        return key
-    if key in _RENAMED:
-        target = _RENAMED[key]
-        _retired(key, f"{target}={'not value' if key in _INVERTED else '...'}")
-        return target
+        return [(key, value)]
+    fate = RETIRED_SETTINGS.get(key) if isinstance(key, str) else None
+    if isinstance(fate, Renamed):
+        _retired(key, f"{fate.target}={'not value' if fate.opposite else '...'}")
+        return [(fate.target, _opposite(key, value) if fate.opposite else value)]
+    if isinstance(fate, Refused):
+        if not _is_among(value, fate.silent):
+            raise SettingsError(f"{key}={value!r:.60} cannot be had", why=fate.why, hint=fate.instead)
+        return []
+    if isinstance(fate, NoEffect):
+        if not _is_among(value, fate.silent):
+            warnings.warn(f"{key}={value!r:.60} has no effect: {fate.why}", UserWarning, stacklevel=_level_of_caller())
+        return []
     raise SettingsError(
         f"unknown setting {key!r}",
         where="compilation settings",
-        hint=did_you_mean(key, known) or f"the settings are {', '.join(known)}",
+        hint=did_you_mean(str(key), (*known, *RETIRED_SETTINGS)) or f"the settings are {', '.join(known)}",
     )
+
+
+def _opposite(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{key}={value!r} cannot be read", where="compilation settings", why="give True or False")
+    return not value
+
+
+def _is_among(value: Any, silent: tuple[Any, ...]) -> bool:
+    return any(type(value) is type(known) and value == known for known in silent)
 
 
 def _map_enabled_precisions(fields: dict[str, Any]) -> None:
     """`{half}` and `{float, half}` meant "may compute in half": today that is autocast, a graph transformation."""
-    enabled = fields.get("enabled_precisions")
-    if enabled is None or enabled == frozenset({torch.float32}):
+    if "enabled_precisions" not in fields:
+        return
+    annotation = setting_annotations()["enabled_precisions"]
+    enabled = read_setting("enabled_precisions", annotation, fields["enabled_precisions"])
+    if enabled == frozenset({torch.float32}):
         return
     reduced = [dtype for dtype in (torch.float16, torch.bfloat16) if dtype in enabled]
     other = enabled - {torch.float32, torch.float16, torch.bfloat16}
@@ -116,116 +127,3 @@ def _level_of_caller() -> int:
 
 
 _PROJECT = re.compile(r"trt_[a-z]+(\.|$)")
-
-
-def _read_value(name: str, value: Any) -> Any:
-    reader = _READERS.get(name)
-    if reader is None:
-        return value
-    try:
-        return reader(value)
-    except SettingsError:
-        raise
-    except (AttributeError, TypeError, ValueError) as error:
-        raise SettingsError(f"{name}={value!r} cannot be read", where="compilation settings", why=str(error)) from error
-
-
-def _read_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise TypeError("give True or False")
-
-
-def _read_optional_bool(value: Any) -> bool | None:
-    return None if value is None else _read_bool(value)
-
-
-def _read_int(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != value:
-        raise TypeError("give a whole number")
-    return int(value)
-
-
-def _read_optional_int(value: Any) -> int | None:
-    return None if value is None else _read_int(value)
-
-
-def _read_block_size(value: Any) -> int | float:
-    return float("inf") if value == float("inf") else _read_int(value)
-
-
-def _read_dtypes(value: Any) -> frozenset[torch.dtype]:
-    items: Iterable[Any] = [value] if isinstance(value, (str, torch.dtype)) else value
-    return frozenset(parse_dtype(item) for item in items)
-
-
-def _read_names(value: Any) -> frozenset[Any]:
-    if isinstance(value, str):
-        raise TypeError("give a collection of names, not one string")
-    return frozenset(value)
-
-
-def _read_modules(value: Any) -> frozenset[str]:
-    names = _read_names(value)
-    return frozenset(item if isinstance(item, str) else item.__qualname__ for item in names)
-
-
-def _read_dryrun(value: Any) -> bool | str:
-    return value if isinstance(value, (bool, str)) else str(value.__fspath__())
-
-
-def _read_path(value: Any) -> str:
-    path = os.fspath(value)
-    if not isinstance(path, str):
-        raise TypeError("give a path as text")
-    return path
-
-
-def _read_capability(value: Any) -> str:
-    name = str(getattr(value, "name", value)).lower()
-    return "standard" if name == "default" else name
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "precision": parse_dtype,
-    "autocast_dtype": parse_dtype,
-    "enabled_precisions": _read_dtypes,
-    "torch_executed_ops": _read_names,
-    "torch_executed_modules": _read_modules,
-    "min_block_size": _read_block_size,
-    "dryrun": _read_dryrun,
-    "device": Device,
-    "engine_capability": _read_capability,
-    **dict.fromkeys(("use_python_runtime", "cache_built_engines", "reuse_cached_engines"), _read_optional_bool),
-    **dict.fromkeys(("engine_cache_dir", "timing_cache_path"), _read_path),
-    **dict.fromkeys(("optimization_level", "max_aux_streams"), _read_optional_int),
-    **dict.fromkeys(
-        (
-            "workspace_size",
-            "num_avg_timing_iters",
-            "dla_sram_size",
-            "dla_local_dram_size",
-            "dla_global_dram_size",
-            "engine_cache_size",
-        ),
-        _read_int,
-    ),
-    **dict.fromkeys(
-        (
-            "use_explicit_typing",
-            "enable_autocast",
-            "truncate_long_and_double",
-            "enable_experimental_decompositions",
-            "use_fast_partitioner",
-            "require_full_compilation",
-            "debug",
-            "disable_tf32",
-            "sparse_weights",
-            "refit",
-            "version_compatible",
-            "hardware_compatible",
-            "pass_through_build_failures",
-        ),
-        _read_bool,
-    ),
-}
