@@ -11,6 +11,7 @@ from trt_converters.testing.calls import DynamicAxes, ExtentOf, OperatorCall, re
 from trt_converters.testing.comparison import TOLERANCES, compare
 from trt_converters.testing.conversion import ConversionResult, check_conversion, emitted_layers
 from trt_converters.testing.engines import run_engine
+from trt_converters.testing.rounding import rounding_bounds
 from trt_converters.testing.samples import OperatorSample, samples_from_opinfo
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "compare",
     "emitted_layers",
     "record_call",
+    "rounding_bounds",
     "run_engine",
     "samples_from_opinfo",
 ]

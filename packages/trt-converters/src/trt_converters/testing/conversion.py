@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from trt_converters.support import ConverterSupport
 from trt_converters.testing.calls import DynamicAxes, OperatorCall, record_call
 from trt_converters.testing.comparison import compare
 from trt_converters.testing.engines import default_settings, run_engine
+from trt_converters.testing.rounding import rounding_bounds
 from trt_core import CompilationSettings, Verdict, device_scope, trt
 from trt_core.provider_log import provider_logger
 
@@ -94,7 +96,14 @@ def check_conversion(
     for tensors in _variants(call, dynamic):
         expected = call.eager(tensors)
         outputs = run_engine(engine.plan, engine.input_names, [tensors[i] for i in call.input_positions], settings)
-        compare(outputs, expected, rtol=rtol, atol=atol, what=f"{op} on {[tuple(t.shape) for t in tensors]}")
+        compare(
+            outputs,
+            expected,
+            rtol=rtol,
+            atol=atol,
+            what=f"{op} on {[tuple(t.shape) for t in tensors]}",
+            bounds=functools.partial(rounding_bounds, call.eager, tensors, [item.dtype for item in expected]),
+        )
         runs.append((outputs, expected))
     return ConversionResult(call, verdict, *runs[0], settings=settings)
 
