@@ -82,6 +82,12 @@ def wheels(session: nox.Session) -> None:
     session.run(sys.executable, "tools/check_wheels.py", *session.posargs, env=TEST_ENVIRONMENT)
 
 
+@nox.session(venv_backend="none", default=False)
+def release(session: nox.Session) -> None:
+    """Build what would be published, and check it as a registry and a type checker would."""
+    session.run(sys.executable, "tools/check_release.py")
+
+
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Check formatting, style and the versions that are written in several places."""

@@ -51,3 +51,11 @@ def test_every_entry_point_exists() -> None:
     assert set(points) == {"trtc", "tensorrt", "torch_tensorrt"}
     for name, value in points.items():
         assert callable(EntryPoint(name, value, "group").load())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=_names)
+def test_every_distribution_carries_the_licence_and_its_authors(folder: Path) -> None:
+    project = _project(folder)
+    assert (project["license"], project["license-files"]) == ("BSD-3-Clause", ["LICENSE"])
+    assert project["authors"] == [{"name": "The trt developers"}]
+    assert (folder / "LICENSE").read_text(encoding="utf-8") == (ROOT / "LICENSE").read_text(encoding="utf-8")
