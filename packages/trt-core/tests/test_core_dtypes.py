@@ -77,10 +77,3 @@ def test_refuses_what_names_no_type(spec: object) -> None:
 def test_short_name_reads_back() -> None:
     for dtype in dtypes.TRT_NAMES:
         assert parse_dtype(dtypes.dtype_name(dtype)) == dtype
-
-
-def test_truncation_narrows_to_types_that_tensorrt_computes_in() -> None:
-    for wide, narrow in dtypes.TRUNCATED.items():
-        assert narrow in dtypes.FLOATS | dtypes.INTEGERS
-        assert narrow.itemsize < wide.itemsize
-        assert narrow.is_floating_point == wide.is_floating_point

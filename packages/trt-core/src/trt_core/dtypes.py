@@ -24,12 +24,6 @@ TRT_NAMES: Final[dict[torch.dtype, str]] = {
 
 _TORCH_TYPES: Final[dict[str, torch.dtype]] = {name: dtype for dtype, name in TRT_NAMES.items()}
 
-TRUNCATED: Final[dict[torch.dtype, torch.dtype]] = {
-    torch.int64: torch.int32,
-    torch.float64: torch.float32,
-}
-"""What `truncate_long_and_double` narrows, and to what."""
-
 FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Floating-point types that TensorRT computes in."""
 

@@ -61,14 +61,16 @@ class CompilationSettings:
 
     Attributes:
         precision: Type that floating-point computation is converted to by lowering; inputs and outputs keep theirs.
-            `torch.float32` (default) leaves the model's own types alone.
+            `torch.float32` (default) leaves the model's own types alone. Constants beyond the range of a reduced type
+            stop at its largest number, so that masks made of `finfo.min` stay finite; inputs beyond it become infinite.
         enabled_precisions: Types the compiler may compute in, as an older generation of this API had it. Kept for
             reading; giving it maps to `enable_autocast` with a `DeprecationWarning`.
         use_explicit_typing: Respect the types in the model (default True). Networks are always strongly typed, so
             False has no effect other than a warning.
         enable_autocast: Let lowering run matrix and convolution work in `autocast_dtype`, the rest in float32.
         autocast_dtype: Type that `enable_autocast` uses, float16 by default.
-        truncate_long_and_double: Narrow int64 and float64 inputs and weights of engines to int32 and float32.
+        truncate_long_and_double: Compute in float32 what the model computes in float64, which engines cannot. A
+            constant beyond float32's range is an error, inputs beyond it become infinite. Engines take int64 as it is.
         torch_executed_ops: Operators that run in PyTorch whatever the converters can do.
         torch_executed_modules: Modules (dotted paths or class names) whose nodes run in PyTorch.
         enable_experimental_decompositions: Decompose everything that PyTorch's core ATen decompositions cover, not

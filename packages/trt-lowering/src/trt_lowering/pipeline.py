@@ -29,7 +29,7 @@ def lowering_passes(rules: DecompositionRules, settings: CompilationSettings) ->
         RemoveIdentities(settings),
         EliminateDeadCode(),
         Decompose(rules),
-        *ConvertFloatType.for_settings(settings),
+        *ConvertFloatType.for_settings(settings, lambda target: not rules.has_converter(target)),
         Autocast(settings),
         RemoveIdentities(settings),
         FoldConstants(settings),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.export import Dim
 
+from trt_core import SettingsError
+from trt_lowering import export_module, lower
 from trt_lowering.passes.autocast import Autocast
 from trt_lowering.passes.convert_float_type import ConvertFloatType
 
@@ -128,3 +132,138 @@ def test_autocast_is_off_by_default_and_spares_named_operators(captured, setting
     assert not Autocast(settings)(gm).changed
     named = settings.replace(enable_autocast=True, torch_executed_ops={"aten.linear"})
     assert not Autocast(named)(gm).changed
+
+
+REDUCED = [torch.float16, torch.bfloat16]
+LOWEST = torch.finfo(torch.float32).min
+
+
+class Held(torch.nn.Module):
+    """Runs a function of itself and its inputs, with one buffer."""
+
+    def __init__(self, function, buffer):
+        super().__init__()
+        self.function = function
+        self.register_buffer("buffer", buffer)
+
+    def forward(self, *args):
+        return self.function(self, *args)
+
+
+MASKS = {
+    "masked_fill": lambda module, x, m: x.masked_fill(m, LOWEST),
+    "masked_fill with a whole number": lambda module, x, m: x.masked_fill(m, -(10**9)),
+    "where": lambda module, x, m: torch.where(m, LOWEST, x),
+    "full": lambda module, x, m: torch.where(m, torch.full((3,), LOWEST), x),
+    "full_like": lambda module, x, m: torch.where(m, torch.full_like(x, LOWEST), x),
+    "product": lambda module, x, m: x + m.to(x.dtype) * LOWEST,
+    "buffer": lambda module, x, m: torch.where(m, module.buffer, x),
+    "literal": lambda module, x, m: torch.where(m, torch.tensor(LOWEST), x),
+}
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("name", MASKS)
+def test_what_says_masked_out_stays_finite(name, dtype, lower_module):
+    x, mask = torch.rand(2, 3), torch.tensor([[True, True, True], [False, True, False]])
+    model = Held(lambda module, x, m: torch.softmax(MASKS[name](module, x, m), -1), torch.full((3,), LOWEST))
+    found = lower_module(model, x, mask, precision=dtype)(x, mask)
+    torch.testing.assert_close(found, model(x, mask), rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
+
+
+def test_infinities_stay_infinite(lower_module):
+    model = Held(lambda module, x: x + module.buffer, torch.tensor([float("inf"), -float("inf"), LOWEST]))
+    found = lower_module(model, torch.ones(3), precision=torch.float16)(torch.ones(3))
+    assert found.tolist() == [float("inf"), -float("inf"), torch.finfo(torch.float16).min]
+
+
+def test_the_number_of_elements_is_no_number_to_stop(lower_module):
+    found = lower_module(lambda x: x + torch.arange(70000.0)[:3], torch.ones(3), precision=torch.float16)(torch.ones(3))
+    assert found.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_autocast_keeps_masks_of_attention_finite(dtype, lower_module):
+    q = torch.randn(1, 2, 3, 4)
+    keep = torch.tensor([[False, False, False], [True, False, True], [True, True, True]])
+
+    def attend(q, keep):
+        mask = torch.zeros(3, 3).masked_fill(~keep, LOWEST)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    found = lower_module(attend, q, keep, enable_autocast=True, autocast_dtype=dtype)(q, keep)
+    assert torch.isfinite(found).all()  # the row that is masked as a whole means nothing, and must not spread
+    torch.testing.assert_close(found[..., 1:, :], attend(q, keep)[..., 1:, :], rtol=5e-2, atol=5e-2)
+
+
+def test_truncation_refuses_constants_that_it_would_change(lower_module):
+    x = torch.ones(3, dtype=torch.float64)
+    for model in (
+        lambda x: x * 1e300,
+        Held(lambda module, x: x * module.buffer, torch.tensor([1.0, -1e200, 2.0], dtype=torch.float64)),
+    ):
+        with pytest.raises(SettingsError, match="truncate_long_and_double would change the constant"):
+            lower_module(model, x, truncate_long_and_double=True)
+
+
+def test_truncation_takes_the_extremes_for_what_they_mean(lower_module):
+    x, mask = torch.rand(3, dtype=torch.float64), torch.tensor([True, False, True])
+
+    def model(x, mask):
+        return torch.softmax(x.masked_fill(mask, torch.finfo(torch.float64).min), -1)
+
+    found = lower_module(model, x, mask, truncate_long_and_double=True)(x, mask)
+    torch.testing.assert_close(found, model(x, mask))
+
+
+WRITES = {
+    "buffer": lambda module, x: module.buffer.add_(x).relu() + 1,
+    "two buffers": lambda module, x: (module.buffer.add_(x), x.mul_(2), x + module.buffer),
+    "input": lambda module, x: x.add_(1) * 2,
+    "cache": lambda module, x: module.buffer.index_copy_(0, torch.tensor([1]), x[:1]).sum() + x,
+    "copy": lambda module, x: (module.buffer.copy_(x * 2), x + 1)[1],
+}
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_reach_state_in_its_own_type(name, dtype, lower_module, compare):
+    start = torch.tensor([1.0, 2.0, 3.0])
+    eager, model = Held(WRITES[name], start.clone()), Held(WRITES[name], start.clone())
+    gm = lower_module(model, torch.ones(3), precision=dtype)
+    for _ in range(2):
+        x, same = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([0.5, 1.0, 2.0])
+        compare(eager(x), gm(same))
+        compare((x, eager.buffer), (same, model.buffer))
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_running_statistics_are_updated_where_they_are(dtype, settings, preserve):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).train()
+    eager, x = copy.deepcopy(model), torch.randn(2, 3, 8, 8)
+    gm = lower(export_module(model, (x,)), settings.replace(precision=dtype), preserve=preserve)
+    torch.testing.assert_close(gm(x), eager(x), rtol=5e-2, atol=5e-2)
+    torch.testing.assert_close(model[1].running_mean, eager[1].running_mean, rtol=5e-2, atol=5e-3)
+    assert model[1].running_mean.abs().max() > 0
+
+
+def test_operators_that_run_in_pytorch_keep_their_type(lower_module):
+    def function(x):
+        return torch.special.bessel_j0(x * 2) + 1
+
+    x = torch.rand(3)
+    gm = lower_module(function, x, precision=torch.float16)
+    torch.testing.assert_close(gm(x), function(x), rtol=HALF, atol=HALF)
+    by_name = {str(node.target): node.meta["val"].dtype for node in gm.graph.nodes if node.op == "call_function"}
+    assert by_name["aten.special_bessel_j0.default"] == torch.float32
+    assert by_name["aten.mul.Tensor"] == torch.float16
+
+
+def test_branches_of_control_flow_keep_their_type(lower_module):
+    def function(flag, x):
+        return torch.cond(flag, lambda y: torch.sin(y) * 2, lambda y: torch.cos(y), (x * 2,)) + 1
+
+    x, flag = torch.rand(3), torch.tensor(True)
+    gm = lower_module(function, flag, x, precision=torch.float16)
+    torch.testing.assert_close(gm(flag, x), function(flag, x), rtol=HALF, atol=HALF)

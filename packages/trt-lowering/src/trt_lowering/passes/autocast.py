@@ -9,9 +9,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_core.state import is_state
+from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
+from trt_lowering.narrowing import Narrowing, saturate
 from trt_lowering.node_metadata import cast_value, insert_call
-from trt_lowering.operator_traits import is_kept_in_torch, tensor_value
+from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
 
 aten = torch.ops.aten
 
@@ -68,7 +71,7 @@ class Autocast(GraphPass):
         changes = 0
         for node in list(gm.graph.nodes):
             if self._applies(node):
-                self._rewrite(gm.graph, node, reduced)
+                self._rewrite(gm, node, reduced)
                 changes += 1
         for wide in reduced:
             if not wide.users and wide.target is aten._to_copy.default:
@@ -90,14 +93,16 @@ class Autocast(GraphPass):
         value = tensor_value(node)
         return value is not None and value.dtype == torch.float32
 
-    def _rewrite(self, graph: fx.Graph, node: fx.Node, reduced: dict[fx.Node, fx.Node]) -> None:
+    def _rewrite(self, gm: fx.GraphModule, node: fx.Node, reduced: dict[fx.Node, fx.Node]) -> None:
+        graph = gm.graph
         for operand in node.all_input_nodes:
             value = tensor_value(operand)
             if value is None or value.dtype != torch.float32:
                 continue
             if operand not in reduced:
                 with graph.inserting_before(node):
-                    reduced[operand] = self._cast(graph, operand, value, self._dtype, node)
+                    source = self._saturated(gm, operand, node)
+                    reduced[operand] = self._cast(graph, source, value, self._dtype, node)
             node.replace_input_with(operand, reduced[operand])
         value = node.meta["val"]
         node.meta["val"] = cast_value(value, self._dtype)
@@ -105,6 +110,19 @@ class Autocast(GraphPass):
             wide = self._cast(graph, node, node.meta["val"], torch.float32, node)
         node.replace_all_uses_with(wide, delete_user_cb=lambda user: user is not wide)
         reduced[wide] = node
+
+    def _saturated(self, gm: fx.GraphModule, operand: fx.Node, node: fx.Node) -> fx.Node:
+        """Keeps what says "masked out" finite: in constants, and in the masks that attention adds.
+
+        What was infinite before stays so.
+        """
+        limit: float | None = torch.finfo(self._dtype).max
+        if operand.op == "get_attr":
+            constant = None if is_state(operand) else read_attribute(gm, str(operand.target))
+            limit = Narrowing(torch.float32, self._dtype).limit_of(constant, operand)
+        elif not _is_attention_mask(operand, node):
+            return operand
+        return operand if limit is None else saturate(gm.graph, operand, limit)
 
     def _cast(self, graph: fx.Graph, node: fx.Node, value: torch.Tensor, dtype: Any, origin: fx.Node) -> fx.Node:
         return insert_call(
@@ -115,3 +133,9 @@ class Autocast(GraphPass):
             value=cast_value(value, dtype),
             origin=origin,
         )
+
+
+def _is_attention_mask(operand: fx.Node, node: fx.Node) -> bool:
+    assert isinstance(node.target, OpOverload)
+    is_attention = node.target._schema.name == "aten::scaled_dot_product_attention"
+    return is_attention and argument(node, "attn_mask") is operand

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS, dtype_name
+from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
+from trt_lowering.narrowing import Narrowing, saturate
 from trt_lowering.node_metadata import cast_value, insert_call
-from trt_lowering.operator_traits import is_data_dependent, tensor_value
+from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, tensor_value
 
 aten = torch.ops.aten
 
@@ -24,7 +28,11 @@ class ConvertFloatType(GraphPass):
 
     Serves `precision` (float32 to float16 or bfloat16) and `truncate_long_and_double` (float64 to float32). Inputs and
     attributes of the type are cast where they enter, outputs are cast back; types that the model names, such as the
-    type of a softmax, follow. Numbers change within the accuracy of the narrower type: that is the purpose.
+    type of a softmax, follow. Numbers change within the accuracy of the narrower type: that is the purpose. Constants
+    beyond its range stop at its largest number, see `Narrowing`.
+
+    Operators that run in PyTorch anyway keep their type, with casts around them: its kernels may know no narrower one,
+    sub-graphs of control flow are not rewritten, and running statistics must be updated where they are.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: no computation but the casts at the rim has the former type; outputs keep their types.
@@ -32,22 +40,34 @@ class ConvertFloatType(GraphPass):
     Args:
         source: Type that is replaced.
         target: Type that replaces it.
+        runs_in_torch: Whether an operator runs in PyTorch for sure. By default none does.
     """
 
-    def __init__(self, source: torch.dtype, target: torch.dtype) -> None:
+    def __init__(
+        self,
+        source: torch.dtype,
+        target: torch.dtype,
+        runs_in_torch: Callable[[OpOverload], bool] = lambda target: False,
+    ) -> None:
         self.name = f"convert_{dtype_name(source)}_to_{dtype_name(target)}"
         self._source = source
         self._target = target
+        self._narrowing = Narrowing(source, target)
+        self._runs_in_torch = runs_in_torch
         self._rim: set[fx.Node] = set()
+        self._kept: set[fx.Node] = set()
+        self._converted: set[fx.Node] = set()
 
     @classmethod
-    def for_settings(cls, settings: CompilationSettings) -> list[ConvertFloatType]:
+    def for_settings(
+        cls, settings: CompilationSettings, runs_in_torch: Callable[[OpOverload], bool] = lambda target: False
+    ) -> list[ConvertFloatType]:
         """Returns the conversions that settings ask for, in order."""
         passes = []
         if settings.truncate_long_and_double:
-            passes.append(cls(torch.float64, torch.float32))
+            passes.append(cls(torch.float64, torch.float32, runs_in_torch))
         if settings.precision in FLOATS - {torch.float32}:
-            passes.append(cls(torch.float32, settings.precision))
+            passes.append(cls(torch.float32, settings.precision, runs_in_torch))
         return passes
 
     def call(self, gm: fx.GraphModule) -> int:
@@ -55,25 +75,28 @@ class ConvertFloatType(GraphPass):
         nodes = list(gm.graph.nodes)
         if not any(self._has_source(node.meta.get("val")) for node in nodes):
             return 0
-        self._rim = set()
+        self._rim, self._converted = set(), set()
+        self._kept = {node for node in nodes if self._keeps_type(node)}
         result_types = [_dtype(item) for item in nodes[-1].args[0]]
         first_call = next(node for node in nodes if node.op not in ("placeholder", "get_attr"))
+        # write backs stay at the end, so what they and the output read is cast before the first of them
+        rim = next(node for node in nodes if node.target is aten.copy_.default or node.op == "output")
         changes = 0
         for node in nodes:
             if node.op == "placeholder":
-                with gm.graph.inserting_before(first_call):
-                    changes += self._cast_entry(gm.graph, node)
+                changes += self._cast_entry(gm.graph, node, first_call)
             elif node.op == "get_attr":
-                with gm.graph.inserting_after(node):
-                    changes += self._cast_entry(gm.graph, node)
+                changes += self._cast_entry(gm.graph, node, node.next, read_attribute(gm, str(node.target)))
             elif node.target is aten.copy_.default:
                 state, value = node.args
-                changes += self._cast_back(gm.graph, node, value, _dtype(state))
+                changes += self._cast_back(gm.graph, node, value, _dtype(state), rim)
+            elif node in self._kept:
+                changes += self._keep(gm.graph, node)
             elif node.op == "call_function":
                 changes += self._convert(gm.graph, node)
             else:
                 for item, wanted in zip(list(node.args[0]), result_types, strict=True):
-                    changes += self._cast_back(gm.graph, node, item, wanted)
+                    changes += self._cast_back(gm.graph, node, item, wanted, rim)
         return changes
 
     def ensures(self, gm: fx.GraphModule) -> None:
@@ -89,25 +112,60 @@ class ConvertFloatType(GraphPass):
         items = value if isinstance(value, (tuple, list)) else (value,)
         return any(isinstance(item, torch.Tensor) and item.dtype == self._source for item in items)
 
-    def _cast_entry(self, graph: fx.Graph, node: fx.Node) -> int:
+    def _cast_entry(self, graph: fx.Graph, node: fx.Node, before: fx.Node, constant: Any = None) -> int:
         value = tensor_value(node)
         if value is None or value.dtype != self._source:
             return 0
-        users = [user for user in node.users if user.op != "output" and not _is_write_to(user, node)]
+        users = [user for user in node.users if self._reads_narrow(user, node)]
         if not users:
             return 0
-        kwargs = {"dtype": self._target}
-        cast = insert_call(
-            graph,
-            aten._to_copy.default,
-            (node,),
-            kwargs,
-            value=cast_value(value, self._target),
-            origin=node,
-        )
+        is_written = any(_is_write_to(user, node) for user in node.users)
+        limit = None if is_written else self._narrowing.limit_of(constant, node)
+        with graph.inserting_before(before):
+            source = node if limit is None else saturate(graph, node, limit)
+            self._rim.update((source, *source.all_input_nodes))
+            kwargs = {"dtype": self._target}
+            narrow = cast_value(value, self._target)
+            cast = insert_call(graph, aten._to_copy.default, (source,), kwargs, value=narrow, origin=node)
+        self._converted.add(cast)
         for user in users:
             user.replace_input_with(node, cast)
         return 1
+
+    def _reads_narrow(self, user: fx.Node, node: fx.Node) -> bool:
+        return user.op != "output" and not _is_write_to(user, node) and user not in self._kept
+
+    def _keeps_type(self, node: fx.Node) -> bool:
+        if node.op != "call_function":
+            return False
+        if node.target is operator.getitem:
+            source = node.args[0]
+            return isinstance(source, fx.Node) and self._keeps_type(source)
+        if isinstance(node.target, HigherOrderOperator) or has_hidden_state(node):
+            return True
+        return isinstance(node.target, OpOverload) and self._runs_in_torch(node.target)
+
+    def _keep(self, graph: fx.Graph, node: fx.Node) -> int:
+        """Gives an operator what it took before, and the others a narrow result."""
+        changes = 0
+        for operand in node.all_input_nodes:
+            if operand in self._converted:
+                changes += self._cast_back(graph, node, operand, self._source, node)
+        self._rim.add(node)
+        if _dtype(node) != self._source:
+            return changes
+        with graph.inserting_after(node):
+            narrow = cast_value(node.meta["val"], self._target)
+            cast = insert_call(
+                graph, aten._to_copy.default, (node,), {"dtype": self._target}, value=narrow, origin=node
+            )
+        self._converted.add(cast)
+        for user in list(node.users):
+            if user is not cast and self._reads_narrow(user, node):
+                user.replace_input_with(node, cast)
+        if not cast.users:
+            graph.erase_node(cast)
+        return changes + 1
 
     def _convert(self, graph: fx.Graph, node: fx.Node) -> int:
         touched = self._has_source(node.meta["val"])
@@ -115,8 +173,11 @@ class ConvertFloatType(GraphPass):
         kwargs = _map_dtype(node.kwargs, self._source, self._target)
         if args != node.args or kwargs != node.kwargs:
             node.args, node.kwargs, touched = args, kwargs, True
+        if touched or any(_dtype(operand) == self._target for operand in node.all_input_nodes):
+            self._narrowing.fit_arguments(node)
         if not touched:
             return 0
+        self._converted.add(node)
         node.meta["val"] = _swap(node.meta["val"], self._source, self._target)
         actual = _recompute(node)
         if actual is not None and actual.dtype != node.meta["val"].dtype:
@@ -125,15 +186,18 @@ class ConvertFloatType(GraphPass):
             with graph.inserting_after(node):
                 cast = graph.call_function(aten._to_copy.default, (node,), {"dtype": wanted.dtype})
             cast.meta.update({**node.meta, "val": wanted})
+            self._converted.add(cast)
             node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)
             if actual.dtype == self._source:
                 self._rim.add(node)  # the operator has a type of its own, such as a factory without `dtype`
         return 1
 
-    def _cast_back(self, graph: fx.Graph, user: fx.Node, value: Any, wanted: torch.dtype | None) -> int:
+    def _cast_back(
+        self, graph: fx.Graph, user: fx.Node, value: Any, wanted: torch.dtype | None, before: fx.Node
+    ) -> int:
         if wanted != self._source or not isinstance(value, fx.Node) or _dtype(value) == wanted:
             return 0
-        with graph.inserting_before(user):
+        with graph.inserting_before(before):
             cast = insert_call(
                 graph,
                 aten._to_copy.default,
