@@ -136,6 +136,15 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def zoo(session: nox.Session) -> None:
+    """Run the model zoo, from where the last run stopped, and write its table anew; arguments after `--` go to it."""
+    require_workspace(session)
+    command = (sys.executable, "-m", "tools.zoo")
+    session.run(*command, "run", "--jobs", workers()[1] if workers() else "1", *session.posargs, env=TEST_ENVIRONMENT)
+    session.run(*command, "table", env=TEST_ENVIRONMENT)
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Run the benchmarks of `tools/bench`; arguments after `--` choose which."""
     require_workspace(session)

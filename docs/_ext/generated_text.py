@@ -1,4 +1,4 @@
-"""Fills pages from the sources: reason codes, settings, and what became of the samples of operators.
+"""Fills pages from the sources: reason codes, settings, what became of the samples of operators and of the model zoo.
 
 A page holds a line `<!-- generated: NAME -->`; the text of that name takes its place when the page is read.
 """
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 from sphinx.application import Sphinx
+from zoo_table import ZOO, zoo, zoo_totals
 
 from trt_core import CompilationSettings, Reason
 from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS
@@ -120,12 +121,18 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "reasons": reasons,
     "retired_settings": retired_settings,
     "settings": settings,
+    "zoo": lambda: zoo(_cell),
+    "zoo_totals": zoo_totals,
 }
+
+_DATA: Final = {"operators": _CONFORMANCE, "zoo": ZOO, "zoo_totals": ZOO}
+"""Files that texts are made from: a page is read again when its file changed."""
 
 
 def _fill(app: Sphinx, _page: str, source: list[str]) -> None:
-    if "<!-- generated: operators -->" in source[0]:
-        app.env.note_dependency(str(_CONFORMANCE))
+    for name in _MARKER.findall(source[0]):
+        if name in _DATA:
+            app.env.note_dependency(str(_DATA[name]))
     source[0] = _MARKER.sub(lambda match: _TEXTS[match.group(1)](), source[0])
 
 

@@ -1,0 +1,162 @@
+"""A slice of the model zoo: small models of every library agree with eager; and the zoo's own machinery."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tools.zoo import registry, runner
+from tools.zoo.check import check
+from tools.zoo.comparison import Mismatch, agrees, error
+from tools.zoo.entry import Case, Entry, Route, Shapes
+from tools.zoo.inputs import BATCH, tensor
+from tools.zoo.record import Outcome, Record, read_records
+from tools.zoo.runner import Limits
+from tools.zoo.settle import settle
+from tools.zoo.table import summary, write_data
+
+DATA = Path(__file__).parents[1] / "docs" / "data" / "zoo.json"
+
+SLICE = (
+    ("timm/test_vit", Shapes.STATIC),
+    ("torch/transformer_encoder_pre_norm", Shapes.STATIC),
+    ("torchvision/squeezenet1_1", Shapes.DYNAMIC),
+    ("transformers/BertModel", Shapes.STATIC),
+    ("transformers/LlamaForCausalLM", Shapes.DYNAMIC),
+    ("transformers/T5Model", Shapes.STATIC),
+)
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor if torch.compiler.is_compiling() else x
+
+
+@pytest.mark.parametrize(("name", "shapes"), SLICE, ids=[f"{name}-{shapes.value}" for name, shapes in SLICE])
+def test_a_slice_runs_whole(name: str, shapes: Shapes) -> None:
+    record = check(registry.entries()[name], Case(name, Route.COMPILE, shapes))
+    assert record.outcome is Outcome.WHOLE, record
+    assert record.engines == 1
+
+
+def test_there_are_hundreds_of_entries_of_every_library() -> None:
+    entries = registry.entries()
+    assert len(entries) >= 300
+    assert {entry.library for entry in entries.values()} == {
+        "diffusers",
+        "timm",
+        "torch",
+        "torchvision",
+        "transformers",
+    }
+
+
+def test_the_published_table_is_about_entries_that_exist() -> None:
+    records = json.loads(DATA.read_text(encoding="utf-8"))["records"]
+    assert {record["entry"] for record in records} <= set(registry.entries())
+
+
+def test_a_wrong_result_is_called_wrong() -> None:
+    entry = Entry("test/scaled", lambda: Scaled(1.01), (tensor(BATCH, 4),))
+    assert check(entry, Case(entry.name, Route.COMPILE, Shapes.STATIC)).outcome is Outcome.WRONG
+
+
+def test_what_cannot_be_exported_is_no_failure() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x - 1
+
+    entry = Entry("test/branching", Branching, (tensor(BATCH, 4),))
+    record = check(entry, Case(entry.name, Route.COMPILE, Shapes.STATIC))
+    assert record.outcome is Outcome.NOT_CAPTURED
+    assert "cannot be exported" in record.why
+
+
+def test_an_entry_made_for_one_shape_has_no_dynamic_case() -> None:
+    entry = Entry("test/fixed", nn.ReLU, (tensor(BATCH, 4),), fixed_shapes="one picture")
+    record = check(entry, Case(entry.name, Route.COMPILE, Shapes.DYNAMIC))
+    assert (record.outcome, record.why) == (Outcome.EXCLUDED, "one picture")
+
+
+def test_results_of_other_shapes_or_numbers_do_not_match() -> None:
+    with pytest.raises(Mismatch, match="shape"):
+        error(torch.zeros(2), torch.zeros(3))
+    with pytest.raises(Mismatch, match="2 results"):
+        error([torch.zeros(2)] * 2, torch.zeros(2))
+    with pytest.raises(Mismatch, match=r"torch\.int64"):
+        error(torch.zeros(2, dtype=torch.int64), torch.zeros(2))
+
+
+def test_distances_are_relative_to_the_largest_magnitude() -> None:
+    assert error(torch.tensor([101.0, 0.0]), torch.tensor([100.0, 0.0])) == pytest.approx(0.01)
+    assert error(torch.tensor([float("nan")]), torch.tensor([float("nan")])) == 0
+    assert error(torch.tensor([float("nan")]), torch.tensor([1.0])) == float("inf")
+    assert error(torch.tensor([1]), torch.tensor([2])) == float("inf")
+    assert agrees(1e-3, 2e-4)
+    assert not agrees(1e-3, None)
+
+
+def test_settling_leaves_nothing_constant() -> None:
+    model = settle(nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.LayerNorm(4)).train())
+    assert not model.training
+    for tensor_ in model.state_dict().values():
+        assert tensor_.numel() == 1 or len(tensor_.unique()) > 1
+
+
+def test_records_survive_json_and_a_line_cut_short(tmp_path: Path) -> None:
+    case = Case("a/b", Route.TORCH_COMPILE, Shapes.DYNAMIC)
+    old = Record.of(case, Outcome.FAILED, why="first try")
+    new = Record.of(case, Outcome.PARTLY, coverage=0.5, engines=2, error=1e-6, reasons={"TRT-F001": "no"})
+    path = tmp_path / "records.jsonl"
+    path.write_text(f"{old.to_json()}\n{new.to_json()}\n{new.to_json()[:20]}")
+    assert list(read_records(path)) == [new]
+    write_data(tmp_path / "data.json", [new])
+    (written,) = json.loads((tmp_path / "data.json").read_text())["records"]
+    assert written["outcome"] == "partly"
+    assert "1 partly" in summary([new])
+
+
+def _report(case: Case) -> Record:
+    """Stands in for a model: its name says what it does."""
+    if case.entry.startswith("test/sleeps"):
+        time.sleep(60)
+    if case.entry == "test/dies":
+        os._exit(3)
+    return Record.of(case, Outcome.WHOLE)
+
+
+@pytest.fixture
+def _light_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PRELOADED", ("tools.zoo.runner",))
+
+
+def _cases(*names: str) -> list[Case]:
+    return [Case(name, Route.COMPILE, Shapes.STATIC) for name in names]
+
+
+@pytest.mark.usefixtures("_light_children")
+def test_children_are_limited_and_runs_resume(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    told: list[Record] = []
+    names = ("test/sleeps", "test/dies", "test/good")
+    limits = Limits(seconds=20)
+    runner.run(_cases(*names[1:]), path, jobs=2, limits=limits, told=told.append, work=_report)
+    outcomes = {record.entry: record for record in read_records(path)}
+    assert outcomes["test/good"].outcome is Outcome.WHOLE
+    assert outcomes["test/dies"].outcome is Outcome.FAILED
+    assert "status 3" in outcomes["test/dies"].why
+    runner.run(_cases(*names), path, limits=Limits(seconds=0.5), told=told.append, work=_report)
+    assert [record.entry for record in told][2:] == ["test/sleeps"]
+    assert told[-1].outcome is Outcome.TIMEOUT
+    runner.run(_cases("test/sleeps and eats"), path, limits=Limits(bytes=1), told=told.append, work=_report)
+    assert told[-1].outcome is Outcome.MEMORY

@@ -1,0 +1,133 @@
+"""Runs one case in this process: makes the model, compiles it, compares it with eager."""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from tools.zoo.comparison import Mismatch, agrees, error
+from tools.zoo.entry import Case, Entry, Route, Shapes
+from tools.zoo.inputs import fixed
+from tools.zoo.record import Outcome, Record
+from tools.zoo.settle import settle
+from trt_core import ExportError, Input
+from trt_core.errors import TrtError
+
+Values = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
+Reports = Sequence[Any]
+
+SEED = 0
+AFFORDABLE_SECONDS = 5.0
+"""A model whose forward pass takes longer is not run in float64 as well."""
+
+
+def check(entry: Entry, case: Case) -> Record:
+    """Runs a case; whatever goes wrong is in the record."""
+    if entry.excluded:
+        return Record.of(case, Outcome.EXCLUDED, why=entry.excluded)
+    if case.shapes is Shapes.DYNAMIC and entry.fixed_shapes:
+        return Record.of(case, Outcome.EXCLUDED, why=entry.fixed_shapes)
+    torch.manual_seed(SEED)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        model = settle(entry.make())
+        specs = _specs(entry, case.shapes)
+        sizes = ("opt", "min", "max") if case.shapes is Shapes.DYNAMIC else ("opt",)
+        samples = [_values(specs, which) for which in sizes]
+        expected, own = _reference(model, samples)
+        start = time.perf_counter()
+        try:
+            compiled, reports_of = _compile(model, specs, case, samples[0])
+            seconds = time.perf_counter() - start
+            found = [_call(compiled, values) for values in samples]
+            reports = reports_of()
+        except ExportError as failure:
+            return Record.of(case, Outcome.NOT_CAPTURED, why=_short(failure), seconds=time.perf_counter() - start)
+        except Exception as failure:  # whatever it is, it is what became of the case
+            return Record.of(case, Outcome.FAILED, why=_short(failure), seconds=time.perf_counter() - start)
+        facts: dict[str, Any] = {"own_error": own, "seconds": seconds, **_facts(reports)}
+        try:
+            facts["error"] = max(error(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+        except Mismatch as mismatch:
+            return Record.of(case, Outcome.WRONG, why=str(mismatch), **facts)
+    return Record.of(case, _judge(facts), **facts)
+
+
+def _judge(facts: Mapping[str, Any]) -> Outcome:
+    if not agrees(facts["error"], facts["own_error"]):
+        return Outcome.WRONG
+    if not facts["engines"]:
+        return Outcome.IN_TORCH
+    return Outcome.PARTLY if facts["reasons"] else Outcome.WHOLE
+
+
+def _specs(entry: Entry, shapes: Shapes) -> tuple[tuple[Input, ...], dict[str, Input]]:
+    convert = fixed if shapes is Shapes.STATIC else copy.copy
+    return tuple(map(convert, entry.args)), {name: convert(spec) for name, spec in entry.kwargs.items()}
+
+
+def _values(specs: tuple[tuple[Input, ...], dict[str, Input]], which: str) -> Values:
+    args, kwargs = specs
+    return tuple(spec.example(which) for spec in args), {name: spec.example(which) for name, spec in kwargs.items()}
+
+
+def _call(function: Callable[..., Any], values: Values) -> Any:
+    """Calls with copies of the inputs, and with the generator where every other call has it."""
+    args, kwargs = pytree.tree_map(torch.clone, values)
+    torch.manual_seed(SEED)
+    return pytree.tree_map_only(torch.Tensor, torch.clone, function(*args, **kwargs))
+
+
+def _reference(model: nn.Module, samples: Sequence[Values]) -> tuple[list[Any], float | None]:
+    """Returns eager's results, and how far the first of them lies from eager's in float64."""
+    start = time.perf_counter()
+    expected = [_call(model, values) for values in samples]
+    if (time.perf_counter() - start) / len(samples) > AFFORDABLE_SECONDS:
+        return expected, None
+    try:
+        double = pytree.tree_map_only(torch.Tensor, lambda x: x.double() if x.is_floating_point() else x, samples[0])
+        return expected, error(expected[0], _call(copy.deepcopy(model).double(), double))
+    except Exception:  # models that make float32 tensors on the way, choices that rounding decides: not known
+        return expected, None
+
+
+def _compile(
+    model: nn.Module, specs: tuple[tuple[Input, ...], dict[str, Input]], case: Case, values: Values
+) -> tuple[Callable[..., Any], Callable[[], Reports]]:
+    """Returns the compiled model, and what returns its reports."""
+    import trt_frontends
+
+    if case.route is Route.COMPILE:
+        compiled = trt_frontends.compile(model, arg_inputs=specs[0], kwarg_inputs=specs[1])
+        return compiled, lambda: [compiled.meta["partition_report"]]
+    optimized = torch.compile(model, backend="torch_tensorrt", dynamic=case.shapes is Shapes.DYNAMIC)
+    _call(optimized, values)
+    return optimized, list
+
+
+def _facts(reports: Reports) -> dict[str, Any]:
+    nodes = [node for report in reports for node in report.nodes]
+    outside = [node for report in reports for node in report.torch_nodes]
+    reasons: dict[str, str] = {}
+    for node in outside:
+        message = f"{node.op.removeprefix('torch.ops.')}: {node.verdict.message}"
+        reasons.setdefault(node.verdict.code, message)
+    return {
+        "graphs": len(reports),
+        "operators": len(nodes),
+        "engines": sum(len(report.engines) for report in reports),
+        "coverage": round(1 - len(outside) / len(nodes), 4) if nodes else 0.0,
+        "reasons": reasons,
+    }
+
+
+def _short(failure: BaseException, limit: int = 600) -> str:
+    text = str(failure) if isinstance(failure, TrtError) else f"{type(failure).__name__}: {failure}"
+    return " ".join(text.split())[:limit]

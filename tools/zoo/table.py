@@ -1,0 +1,42 @@
+"""From records to the data of the documentation's page, and to totals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tools.zoo.entry import Route, Shapes
+from tools.zoo.record import Outcome, Record
+
+
+def write_data(path: Path, records: Sequence[Record]) -> None:
+    """Writes records as JSON: what they were made with, and one entry per line, sorted by case."""
+    lines = ",\n".join(_line(record) for record in sorted(records, key=lambda record: record.key))
+    path.write_text(f'{{\n"torch": {json.dumps(torch.__version__)},\n"records": [\n{lines}\n]\n}}\n', encoding="utf-8")
+
+
+def summary(records: Sequence[Record]) -> str:
+    """Returns how many cases of each kind had which outcome, as text."""
+    lines = []
+    for route in Route:
+        for shapes in Shapes:
+            chosen = [record for record in records if record.key[1:] == (route.value, shapes.value)]
+            if chosen:
+                counts = Counter(record.outcome for record in chosen)
+                parts = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+                lines.append(f"{route.value}, {shapes.value}: {len(chosen)} cases: {parts}")
+    return "\n".join(lines)
+
+
+def _line(record: Record) -> str:
+    data = dataclasses.asdict(record) | {"outcome": record.outcome.value, "seconds": round(record.seconds, 1)}
+    for name in ("error", "own_error"):
+        if data[name] is not None:
+            data[name] = float(f"{data[name]:.2g}") if abs(data[name]) != float("inf") else None
+    # what is empty says nothing
+    return json.dumps({name: value for name, value in data.items() if value not in ("", None, {})}, ensure_ascii=False)
