@@ -15,7 +15,7 @@ BENCHMARKS = (
     "import_time",
     "explain_time",
     "compile_cost",
-    "engine_overhead",
+    "call_overhead",
     "portable_scaling",
     "partition_scaling",
     "conversion_scaling",

@@ -13,9 +13,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_core import ExecutionError, InputError, PlanError, trt
 from trt_runtime import ENGINES, Binding, EngineStore, TRTModule
+from trt_runtime.call_shapes import CallShapes, KnownShapes
 
 
 def test_static_engine(static_engine: TRTModule) -> None:
@@ -199,9 +201,15 @@ def test_inputs_that_do_not_fit(dynamic_engine: TRTModule, inputs: tuple[Any, ..
     assert torch.equal(dynamic_engine(torch.ones(2, 3)), torch.full((2, 3), 2.0))
 
 
-def test_gradients_are_not_computed(static_engine: TRTModule) -> None:
+def test_inputs_that_require_gradients_are_refused(static_engine: TRTModule) -> None:
     x = torch.randn(2, 3, requires_grad=True)
-    assert torch.equal(static_engine(x).detach(), x.detach().relu())
+    with pytest.raises(InputError, match=r"input 0 \('x'\) of engine 'block' requires gradients") as caught:
+        static_engine(x)
+    assert "torch.no_grad()" in caught.value.hint
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            assert torch.equal(static_engine(x), x.relu())
+    assert torch.equal(static_engine(x.detach()), x.detach().relu())
 
 
 def test_inference_mode(static_engine: TRTModule) -> None:
@@ -232,14 +240,134 @@ def test_contexts_are_reused(static_engine: TRTModule) -> None:
     for _ in range(5):
         static_engine(torch.ones(2, 3))
     loaded = ENGINES.engine_for(static_engine.plan, static_engine.header.text, torch.device("cpu"))
-    assert [len(free) for free in loaded._free.values()] == [1]
+    assert len(loaded.contexts) == 1
 
 
 def test_equal_plans_share_an_engine(static_engine: TRTModule) -> None:
-    twin = TRTModule(static_engine.header, static_engine.plan.clone())
+    other = _replace(static_engine.header, name="another", build_seconds=7.0, layer_count=3, settings_digest="x")
+    twin = TRTModule(other, static_engine.plan.clone())
     cpu = torch.device("cpu")
     text = static_engine.header.text
-    assert ENGINES.engine_for(static_engine.plan, text, cpu) is ENGINES.engine_for(twin.plan, text, cpu)
+    assert ENGINES.engine_for(static_engine.plan, text, cpu) is ENGINES.engine_for(twin.plan, other.text, cpu)
+
+
+def test_equal_plans_with_other_bindings_share_none(dynamic_engine: TRTModule) -> None:
+    narrow = _replace(dynamic_engine.header, ranges=(((1, 2, 2), (3, 3, 3)),))
+    twin = TRTModule(narrow, dynamic_engine.plan.clone())
+    assert dynamic_engine(torch.ones(5, 3)).shape == (5, 3)
+    with pytest.raises(InputError, match="is 5, the engine was built for 1 to 2"):
+        twin(torch.ones(5, 3))
+
+
+def test_shapes_may_alternate(dynamic_engine: TRTModule) -> None:
+    for rows in (1, 8, 1, 8, 3, 1):
+        x = torch.randn(rows, 3)
+        assert torch.equal(dynamic_engine(x), x + x)
+    with pytest.raises(InputError, match="has type float64"):
+        dynamic_engine(torch.ones(8, 3, dtype=torch.float64))
+    with pytest.raises(InputError, match="is 9"):
+        dynamic_engine(torch.ones(9, 3))
+    assert torch.equal(dynamic_engine(torch.ones(1, 3)), torch.full((1, 3), 2.0))
+
+
+def test_known_shapes_are_bounded() -> None:
+    known = KnownShapes()
+    for rows in range(1000):
+        known.remember(CallShapes([torch.Size((rows,))], [(rows,)]))
+    assert len(known) == 256
+    assert known.find([torch.Size((3,))]) is None
+    found = known.find([torch.Size((999,))])
+    assert found is not None and found.outputs == [((999,), (1,))]
+
+
+@given(shape=st.lists(st.integers(0, 5), max_size=5))
+def test_strides_are_those_of_pytorch(shape: list[int]) -> None:
+    (strided,) = CallShapes([], [tuple(shape)]).outputs
+    assert strided == (tuple(shape), torch.empty(shape).stride())
+
+
+def test_a_negated_view(static_engine: TRTModule) -> None:
+    z = torch.randn(1, 1, dtype=torch.complex64).conj().imag.expand(2, 3)
+    dense = torch._neg_view(torch.randn(2, 3))
+    for x in (z, dense):
+        assert x.is_neg()
+        for _ in range(2):
+            assert torch.equal(static_engine(x), x.relu())
+
+
+def test_tensors_without_memory_are_refused(static_engine: TRTModule) -> None:
+    static_engine(torch.ones(2, 3))
+    with pytest.raises(InputError, match=r"layout torch\.sparse_coo, engines take dense tensors"):
+        static_engine(torch.ones(2, 3).to_sparse())
+    with pytest.raises(InputError, match="meta device, where tensors have no values"):
+        static_engine(torch.ones(2, 3, device="meta"))
+
+
+def test_profilers_see_engines(static_engine: TRTModule) -> None:
+    x = torch.ones(2, 3)
+    static_engine(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        static_engine(x)
+    assert "trt::execute_engine" in {event.key for event in profile.key_averages()}
+
+
+def test_modes_see_engines(static_engine: TRTModule) -> None:
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    static_engine(torch.ones(2, 3))
+    with Record():
+        static_engine(torch.ones(2, 3))
+    assert torch.ops.trt.execute_engine.default in seen
+
+
+def test_outputs_that_exist_already(two_in_two_out: TRTModule) -> None:
+    a, b = torch.randint(9, (2, 3, 4), dtype=torch.int32)
+    total, rest = torch.zeros(2, 3, 4, dtype=torch.int32)
+    version = total._version
+    for _ in range(2):
+        two_in_two_out.run_into([a, b], [total, rest])
+        assert torch.equal(total, a + b)
+        assert torch.equal(rest, a - b)
+    assert total._version > version
+    fresh = two_in_two_out(a, b)  # afterwards the module allocates again
+    assert fresh[0].data_ptr() != total.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a, t, r: [t], "has 2 outputs, 1 tensors were given"),
+        (lambda a, t, r: [t, None], r"output 1 \('rest'\) of engine 'block' is a NoneType"),
+        (lambda a, t, r: [t, r.float()], r"is float32 \(3, 4\) on cpu"),
+        (lambda a, t, r: [t, r[:2]], r"is int32 \(2, 4\) on cpu"),
+        (lambda a, t, r: [t, r.t().contiguous().t()], "is not contiguous"),
+        (lambda a, t, r: [t, t], "shares memory with another tensor"),
+        (lambda a, t, r: [t, a], "shares memory with another tensor"),
+    ],
+)
+def test_outputs_that_do_not_fit(two_in_two_out: TRTModule, change: Any, message: str) -> None:
+    a, b, total, rest = torch.zeros(4, 3, 4, dtype=torch.int32)
+    with pytest.raises(InputError, match=message):
+        two_in_two_out.run_into([a, b], change(a, total, rest))
+
+
+def test_outputs_whose_shape_depends_on_data_cannot_be_placed(make_engine: Any) -> None:
+    engine = make_engine(_nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
+    with pytest.raises(InputError, match="cannot be written in place") as caught:
+        engine.run_into([torch.ones(3) > 0], [torch.zeros(1, 3, dtype=torch.int64)])
+    assert "depends on data" in caught.value.why
+
+
+def test_given_outputs_are_refused_where_a_mode_is_active(static_engine: TRTModule) -> None:
+    x = torch.ones(2, 3)
+    with torch.device("cpu"), pytest.raises(InputError, match="cannot write to given tensors here"):
+        static_engine.run_into([x], [torch.empty_like(x)])
+    with pytest.raises(InputError, match="requires gradients"):
+        static_engine.run_into([torch.ones(2, 3, requires_grad=True)], [torch.empty_like(x)])
 
 
 def test_engines_die_with_their_modules(static_engine: TRTModule) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from trt_core import InputError, trt
 from trt_runtime import ENGINES, Binding, TRTModule, load, save
+from trt_runtime.context_pool import MOST_IDLE
 
 pytestmark = pytest.mark.gpu
 
@@ -60,7 +61,48 @@ def test_contexts_belong_to_streams(doubling: TRTModule) -> None:
         with torch.cuda.stream(side):
             doubling(x)
     loaded = ENGINES.engine_for(doubling.plan, doubling.header.text, x.device)
-    assert [len(free) for free in loaded._free.values()] == [1, 1]
+    assert len(loaded.contexts) == 2
+
+
+def test_many_streams_share_few_contexts_in_order(doubling: TRTModule) -> None:
+    x = torch.randn(64, 256, device="cuda")
+    results = []
+    for _ in range(40):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(1_000_000)
+            results.append(doubling(x))
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, x + x) for y in results)
+    assert len(ENGINES.engine_for(doubling.plan, doubling.header.text, x.device).contexts) <= MOST_IDLE
+
+
+def test_streams_of_the_application(doubling: TRTModule) -> None:
+    owner = torch.cuda.Stream()
+    x = torch.randn(64, 256, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(3):
+        foreign = torch.cuda.ExternalStream(owner.cuda_stream)
+        assert foreign.stream_id == foreign.cuda_stream  # how a foreign stream is told from PyTorch's own
+        with torch.cuda.stream(foreign):
+            torch.cuda._sleep(1_000_000)
+            y = doubling(x)
+        doubling(x)  # the next context waits for nobody, or in order
+        foreign.synchronize()
+        assert torch.equal(y, x + x)
+    own = torch.cuda.Stream()
+    assert own.stream_id != own.cuda_stream
+
+
+def test_given_outputs_on_cuda(doubling: TRTModule) -> None:
+    x = torch.randn(64, 256, device="cuda")
+    y = torch.empty(128, 256, device="cuda")
+    for half in (y[:64], y[64:]):
+        doubling.run_into([x], [half])
+        assert torch.equal(half, x + x)
+    with pytest.raises(InputError, match="does not begin at a multiple of 256 bytes"):
+        doubling.run_into([x], [torch.empty(64 * 256 + 1, device="cuda")[1:].view(64, 256)])
 
 
 def test_threads_on_streams(doubling: TRTModule) -> None:

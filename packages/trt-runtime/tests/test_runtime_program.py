@@ -41,7 +41,7 @@ class Model(nn.Module):
 
 @pytest.fixture
 def model(dynamic_engine: TRTModule) -> Model:
-    return Model(dynamic_engine).eval()
+    return Model(dynamic_engine).eval().requires_grad_(False)
 
 
 @pytest.fixture

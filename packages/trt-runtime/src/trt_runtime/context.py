@@ -1,20 +1,25 @@
 """One execution context of an engine, and what it was last given.
 
-A call with the shapes of the call before touches nothing but addresses.
+A call is three things: binding the inputs, placing the outputs, and launching. A call with the shapes of the call
+before touches nothing but addresses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_core.errors import ExecutionError, InputError
+from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.extents import evaluate_extent
 from trt_core.provider_log import forget_errors, take_errors
 from trt_runtime.bindings import symbol_values
+from trt_runtime.call_shapes import CallShapes
 from trt_runtime.input_check import check_inputs
 from trt_runtime.output_allocator import output_allocator
+from trt_runtime.output_check import check_outputs
+from trt_runtime.stream_order import StreamOrder
 
 if TYPE_CHECKING:
     from trt_runtime.engine import LoadedEngine
@@ -22,19 +27,43 @@ if TYPE_CHECKING:
 CUDA_ALIGNMENT: Final = 256
 """Alignment of device addresses that TensorRT asks for, in bytes."""
 
+_HOST: Final = torch.device("cpu")
+
+
+class _Slot:
+    """One tensor of the engine.
+
+    Attributes:
+        name, dtype: As in the header.
+        device: Where its memory lies.
+        address: What it is bound to; -1 for nothing yet.
+        is_used: Whether the provider knows it.
+    """
+
+    __slots__ = ("address", "device", "dtype", "is_used", "name")
+
+    def __init__(self, name: str, dtype: torch.dtype, device: torch.device, *, is_used: bool = True) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.device = device
+        self.address = -1
+        self.is_used = is_used
+
 
 class EngineContext:
     """An execution context; used by one call at a time.
 
     Args:
         engine: The engine that the context runs.
-        beside: Run on a stream of its own beside the caller's, in order with it.
+
+    Attributes:
+        stream: Handle of the CUDA stream of the last call; 0 on the CPU.
 
     Raises:
         ExecutionError: The provider could not create a context.
     """
 
-    def __init__(self, engine: LoadedEngine, *, beside: bool = False) -> None:
+    def __init__(self, engine: LoadedEngine) -> None:
         forget_errors()
         native = engine.native.create_execution_context()
         if native is None:
@@ -43,142 +72,160 @@ class EngineContext:
                 why=take_errors(),
                 hint="free device memory, or run fewer engines at a time",
             )
+        self.stream = 0
         self._native = native
         # Parts of the engine, not the engine: it keeps its contexts, and must be freed with its last user.
         self._header = engine.header
+        self._known_shapes = engine.known_shapes
         self._host_inputs = engine.host_inputs
         self._host_outputs = engine.host_outputs
-        self._unused_inputs = engine.unused_inputs
         self._dynamic_inputs = engine.dynamic_inputs
         self._device = engine.device
-        self._misaligned = CUDA_ALIGNMENT - 1 if engine.device.type == "cuda" else 0
-        self._inputs = [(binding.name, binding.dtype) for binding in engine.header.inputs]
-        self._outputs = [(binding.name, binding.dtype) for binding in engine.header.outputs]
-        on_host, host = set(engine.host_outputs), torch.device("cpu")
-        self._places = [host if index in on_host else engine.device for index in range(len(self._outputs))]
-        self._addresses: dict[str, int] = {}
+        is_cuda = engine.device.type == "cuda"
+        self._order = StreamOrder(engine.device, beside_default=engine.is_tensorrt) if is_cuda else None
+        self._misaligned = CUDA_ALIGNMENT - 1 if is_cuda else 0
+        self._inputs = [
+            _Slot(binding.name, binding.dtype, engine.device, is_used=binding.name not in engine.unused_inputs)
+            for binding in engine.header.inputs
+        ]
+        self._outputs = [
+            _Slot(binding.name, binding.dtype, _HOST if index in engine.host_outputs else engine.device)
+            for index, binding in enumerate(engine.header.outputs)
+        ]
         # What stands in for the address of a tensor without elements, which must not be null.
-        self._placeholder = torch.empty(CUDA_ALIGNMENT, dtype=torch.uint8, device=self._device)
+        self._placeholder = torch.empty(CUDA_ALIGNMENT, dtype=torch.uint8, device=engine.device)
         self._nothing = self._placeholder.data_ptr()
         self._allocators: dict[int, Any] = {}
-        self._shapes: list[torch.Size] | None = None
+        self._shapes: CallShapes | None = None
+        self._last_inputs: list[torch.Size] | None = None  # None where a call must not be taken for the last one
         self._host_values: list[Any] = []
-        self._output_shapes: list[tuple[int, ...] | None] = []
-        self._side = torch.cuda.Stream(self._device) if beside else None
 
-    def run(self, inputs: list[torch.Tensor], stream: torch.cuda.Stream | None) -> list[torch.Tensor]:
-        """Enqueues one execution.
+    def run(
+        self, inputs: list[torch.Tensor], stream: int, outputs: Sequence[torch.Tensor] | None = None
+    ) -> list[torch.Tensor]:
+        """Runs the engine once.
 
         Args:
             inputs: Tensors in the order of the header.
-            stream: The current CUDA stream of the caller; None on the CPU.
+            stream: Handle of the current CUDA stream of the device; 0 on the CPU.
+            outputs: Tensors to write to, in the order of the header; by default new ones.
 
         Returns:
-            Outputs in the order of the header, ready on `stream`.
+            Outputs in the order of the header, ready on the stream.
 
         Raises:
             InputError: A tensor does not fit.
             ExecutionError: The provider failed; its messages are quoted.
         """
-        pointers = self._pointers(inputs)
-        if pointers is None:
-            inputs = self._adopt(inputs)
-            pointers = [value.data_ptr() for value in inputs]
-        native, addresses = self._native, self._addresses
-        for (name, _), pointer in zip(self._inputs, pointers):  # noqa: B905 - warm path, lengths agree
-            pointer = pointer or self._nothing
-            if addresses.get(name) != pointer:
-                self._set_address(name, pointer)
-        outputs: list[torch.Tensor] = []
-        nothing = self._nothing
-        for (name, dtype), device, shape in zip(self._outputs, self._places, self._output_shapes):  # noqa: B905
-            if shape is None:
-                outputs.append(self._placeholder)
-                continue
-            output = torch.empty(shape, dtype=dtype, device=device)
-            outputs.append(output)
-            pointer = output.data_ptr() or nothing
-            if addresses.get(name) != pointer:
-                self._set_address(name, pointer)
-        succeeded = native.execute_async_v3(0) if stream is None else self._enqueue(stream)
-        if not succeeded:
-            self._shapes = None
-            raise ExecutionError(
-                f"{self._header.title} failed while running",
-                where=f"input shapes {[tuple(value.shape) for value in inputs]}",
-                why=take_errors() or "the provider gave no reason",
-            )
-        for index, allocator in self._allocators.items():
-            outputs[index] = allocator.take(self._outputs[index][0])
-            if stream is not None and self._side is not None and outputs[index].is_cuda:
-                outputs[index].record_stream(stream)
-        if self._host_outputs and stream is not None:
-            stream.synchronize()
-            for index in self._host_outputs:
-                outputs[index] = outputs[index].to(self._device)
-        return outputs
+        inputs = self._bind(inputs)
+        placed = self._place() if outputs is None else self._place_in(outputs, inputs)
+        self._launch(inputs, stream)
+        if self._allocators or self._host_outputs:
+            self._collect(placed)
+        return placed
 
-    def _pointers(self, inputs: list[torch.Tensor]) -> list[int] | None:
-        """Addresses of inputs that fit as they are and have the shapes of the last call; else None."""
-        if self._host_inputs or [value.shape for value in inputs] != self._shapes:
-            return None
+    def wait(self) -> None:
+        """Waits on the host until the last run is done."""
+        if self._order is not None:
+            self._order.wait()
+
+    # Inputs ----------------------------------------------------------------------------------------
+
+    def _bind(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Binds inputs, and returns what is bound: tensors that fit as they are, or dense copies."""
+        shapes = [value.shape for value in inputs]
+        if shapes != self._last_inputs and not self._recall(shapes):
+            return self._adopt(inputs)
         device, misaligned = self._device, self._misaligned
-        pointers = []
-        for value, (_, dtype) in zip(inputs, self._inputs):  # noqa: B905 - warm path, lengths agree
-            pointer = value.data_ptr()
-            if value.dtype is not dtype or value.device != device or pointer & misaligned or not value.is_contiguous():
-                return None
-            pointers.append(pointer)
-        return pointers
+        try:
+            for value, slot in zip(inputs, self._inputs):  # noqa: B905 - warm path, lengths agree
+                address = value.data_ptr()
+                if (
+                    value.dtype is not slot.dtype
+                    or value.device != device
+                    or address & misaligned
+                    or not value.is_contiguous()
+                    or value.is_neg()
+                ):
+                    return self._adopt(inputs)
+                if address != slot.address:
+                    self._set_address(slot, address)
+        except TrtError:
+            raise
+        except RuntimeError:  # a tensor without memory: sparse, meta, ...
+            return self._adopt(inputs)
+        return inputs
+
+    def _recall(self, shapes: list[torch.Size]) -> bool:
+        """Takes the shapes of an earlier call, also of another context; False when there was none."""
+        known = None if self._host_inputs else self._known_shapes.find(shapes)
+        if known is None:
+            return False
+        self._set_input_shapes(shapes)
+        self._take_shapes(known)
+        return True
 
     def _adopt(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Checks inputs and brings them into the form that the provider takes: dense and aligned."""
         check_inputs(self._header, inputs, self._device, self._host_inputs)
         adopted = []
         for index, value in enumerate(inputs):
-            dense = (value.cpu() if index in self._host_inputs else value).contiguous()
-            if index not in self._host_inputs and dense.data_ptr() & self._misaligned:
+            on_host = index in self._host_inputs
+            dense = (value.cpu() if on_host else value).contiguous().resolve_neg()
+            if not on_host and dense.data_ptr() & self._misaligned:
                 dense = dense.clone()
             adopted.append(dense)
         host_values = [adopted[index].tolist() for index in self._host_inputs]
         shapes = [value.shape for value in adopted]
-        if shapes != self._shapes or host_values != self._host_values:
-            self._shapes = None
-            self._set_shapes(adopted)
-            self._shapes, self._host_values = shapes, host_values
+        if self._shapes is None or shapes != self._shapes.inputs or host_values != self._host_values:
+            self._infer_shapes(adopted)
+            self._host_values = host_values
+        for value, slot in zip(adopted, self._inputs, strict=True):
+            self._set_address(slot, value.data_ptr())
         return adopted
 
-    def _set_shapes(self, inputs: list[torch.Tensor]) -> None:
+    def _infer_shapes(self, inputs: list[torch.Tensor]) -> None:
+        """Tells the provider new input shapes, and asks it for the output shapes."""
         native, header = self._native, self._header
-        forget_errors()
-        for index in self._dynamic_inputs:
-            shape = tuple(inputs[index].shape)
-            if not native.set_input_shape(self._inputs[index][0], shape):
-                raise InputError(
-                    f"{header.title} refuses the shape {shape} for input {self._inputs[index][0]!r}",
-                    why=take_errors(),
-                )
+        shapes = [value.shape for value in inputs]
+        self._set_input_shapes(shapes)
         for index in self._host_inputs:
-            pointer = inputs[index].data_ptr() or self._nothing
-            self._set_address(self._inputs[index][0], pointer)
+            self._set_address(self._inputs[index], inputs[index].data_ptr())
         try:
             missing = native.infer_shapes() if self._dynamic_inputs or self._host_inputs else []
-            shapes = [tuple(native.get_tensor_shape(name)) for name, _ in self._outputs]
+            found = [tuple(native.get_tensor_shape(slot.name)) for slot in self._outputs]
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"{header.title} cannot compute its output shapes",
-                where=f"input shapes {[tuple(value.shape) for value in inputs]}",
+                where=f"input shapes {[tuple(shape) for shape in shapes]}",
                 why=take_errors() or str(error),
             ) from error
         if missing:
             raise ExecutionError(f"{header.title} lacks the shapes or values of {', '.join(missing)}")
-        self._check_output_shapes(inputs, shapes)
-        self._output_shapes = []
-        for index, shape in enumerate(shapes):
-            is_open = any(extent < 0 for extent in shape)
-            self._output_shapes.append(None if is_open else shape)
-            if is_open and index not in self._allocators:
+        self._check_output_shapes(inputs, found)
+        known = CallShapes(shapes, found)
+        self._take_shapes(known)
+        if self._host_inputs:
+            self._last_inputs = None  # the same shapes may come with other values
+        else:
+            self._known_shapes.remember(known)
+
+    def _set_input_shapes(self, shapes: Sequence[torch.Size]) -> None:
+        self._shapes = self._last_inputs = None
+        forget_errors()
+        for index in self._dynamic_inputs:
+            shape, name = tuple(shapes[index]), self._inputs[index].name
+            if not self._native.set_input_shape(name, shape):
+                raise InputError(
+                    f"{self._header.title} refuses the shape {shape} for input {name!r}",
+                    why=take_errors(),
+                )
+
+    def _take_shapes(self, known: CallShapes) -> None:
+        for index in known.open_outputs:
+            if index not in self._allocators:
                 self._set_allocator(index)
+        self._shapes, self._last_inputs = known, known.inputs
 
     def _check_output_shapes(self, inputs: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> None:
         """What the header promised to graphs around the engine is what the engine computes."""
@@ -195,31 +242,79 @@ class EngineContext:
                     hint="compile the model again; this is a defect of the compiler, please report it",
                 )
 
+    def _set_address(self, slot: _Slot, address: int) -> None:
+        address = address or self._nothing
+        if slot.is_used and not self._native.set_tensor_address(slot.name, address):
+            self._shapes = self._last_inputs = None
+            raise ExecutionError(f"{self._header.title} refuses the address of {slot.name!r}", why=take_errors())
+        slot.address = address
+
+    # Outputs ---------------------------------------------------------------------------------------
+
+    def _place(self) -> list[torch.Tensor]:
+        """Allocates the outputs and binds them; what an allocator provides later has a placeholder."""
+        assert self._shapes is not None
+        outputs = []
+        for slot, strided in zip(self._outputs, self._shapes.outputs):  # noqa: B905 - warm path, lengths agree
+            if strided is None:
+                outputs.append(self._placeholder)
+                continue
+            output = torch.empty_strided(*strided, dtype=slot.dtype, device=slot.device)
+            outputs.append(output)
+            address = output.data_ptr()
+            if address != slot.address:
+                self._set_address(slot, address)
+        return outputs
+
+    def _place_in(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Binds outputs that the caller provides."""
+        assert self._shapes is not None
+        check_outputs(
+            self._header,
+            outputs,
+            self._shapes,
+            inputs,
+            self._device,
+            host_outputs=self._host_outputs,
+            alignment=self._misaligned + 1,
+        )
+        for slot, output in zip(self._outputs, outputs, strict=True):
+            self._set_address(slot, output.data_ptr())
+        return list(outputs)
+
     def _set_allocator(self, index: int) -> None:
-        name, dtype = self._outputs[index]
-        allocator = output_allocator(dtype, self._places[index])
-        if not self._native.set_output_allocator(name, allocator):
+        slot = self._outputs[index]
+        allocator = output_allocator(slot.dtype, slot.device)
+        if not self._native.set_output_allocator(slot.name, allocator):
             raise ExecutionError(
-                f"{self._header.title} refuses an allocator for output {name!r}",
+                f"{self._header.title} refuses an allocator for output {slot.name!r}",
                 why=take_errors(),
             )
         self._allocators[index] = allocator
 
-    def _set_address(self, name: str, pointer: int) -> None:
-        if name not in self._unused_inputs and not self._native.set_tensor_address(name, pointer):
-            self._shapes = None
-            raise ExecutionError(f"{self._header.title} refuses the address of {name!r}", why=take_errors())
-        self._addresses[name] = pointer
+    def _collect(self, outputs: list[torch.Tensor]) -> None:
+        """Puts what was allocated while the engine ran, and what lies on the host, in place."""
+        for index, allocator in self._allocators.items():
+            outputs[index] = allocator.take(self._outputs[index].name)
+            if self._order is not None:
+                self._order.release(outputs[index])
+        if self._host_outputs and self._order is not None:
+            self._order.wait()
+            for index in self._host_outputs:
+                outputs[index] = outputs[index].to(self._device)
 
-    def _enqueue(self, stream: torch.cuda.Stream) -> bool:
-        """Enqueues on the caller's stream, or beside it."""
-        side = self._side
-        target = stream if side is None else side
-        for allocator in self._allocators.values():
-            allocator.stream = target
-        if side is None:
-            return bool(self._native.execute_async_v3(stream.cuda_stream))
-        side.wait_stream(stream)
-        succeeded = bool(self._native.execute_async_v3(side.cuda_stream))
-        stream.wait_stream(side)
-        return succeeded
+    # Launch ----------------------------------------------------------------------------------------
+
+    def _launch(self, inputs: list[torch.Tensor], stream: int) -> None:
+        if self._order is None:
+            succeeded = self._native.execute_async_v3(0)
+        else:
+            self.stream = stream
+            succeeded = self._order.enqueue(self._native, stream, self._allocators.values())
+        if not succeeded:
+            self._shapes = self._last_inputs = None
+            raise ExecutionError(
+                f"{self._header.title} failed while running",
+                where=f"input shapes {[tuple(value.shape) for value in inputs]}",
+                why=take_errors() or "the provider gave no reason",
+            )

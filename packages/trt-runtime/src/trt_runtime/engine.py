@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import weakref
@@ -13,13 +12,15 @@ from typing import Any
 import torch
 
 from trt_core.dtypes import dtype_name, from_trt
-from trt_core.errors import PlanError
+from trt_core.errors import InputError, PlanError
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_runtime.bindings import Binding
+from trt_runtime.call_shapes import KnownShapes
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.context import EngineContext
+from trt_runtime.context_pool import ContextPool
 from trt_runtime.digest import content_version, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import device_of
@@ -27,8 +28,6 @@ from trt_runtime.input_check import device_of
 
 class LoadedEngine:
     """An engine that is ready to run on one device, with a context for every call that runs at the same time.
-
-    Contexts are kept by CUDA stream, so that a context is never enqueued on two streams.
 
     Args:
         header: Header of the engine.
@@ -42,6 +41,9 @@ class LoadedEngine:
         dynamic_inputs: Indices of inputs whose shape must be set.
         host_inputs: Indices of inputs that are read on the host.
         host_outputs: Indices of outputs that are written on the host.
+        is_tensorrt: Whether TensorRT itself runs it.
+        known_shapes: The input shapes that calls have come with.
+        contexts: Its execution contexts.
 
     Raises:
         PlanError: The plan is not the one of the header, or the provider cannot load it.
@@ -52,8 +54,9 @@ class LoadedEngine:
         check_compatible(header, device=device)
         self.header = header
         self.device = device
+        self._index = device.index if device.type == "cuda" else None
         self.plan = plan.detach()  # the memory of the plan, without keeping alive the tensor that is watched
-        self._is_tensorrt = current_provider() is Provider.TENSORRT
+        self.is_tensorrt = current_provider() is Provider.TENSORRT
         with device_scope(device):
             self._runtime = _runtime(provider_module(), header.version_compatible)
             forget_errors()
@@ -74,13 +77,15 @@ class LoadedEngine:
         )
         self.host_inputs = self._on_host(header.inputs)
         self.host_outputs = self._on_host(header.outputs)
-        self._free: dict[int, list[EngineContext]] = {}
+        self.known_shapes = KnownShapes()
+        self.contexts = ContextPool()
 
-    def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Runs the engine on the current stream of its device.
 
         Args:
             inputs: Tensors in the order of the header.
+            outputs: Tensors to write to, in the order of the header; by default new ones.
 
         Returns:
             Outputs in the order of the header.
@@ -89,35 +94,35 @@ class LoadedEngine:
             InputError: A tensor does not fit.
             ExecutionError: The provider failed.
         """
-        if self.device.type == "cpu":
-            return self._run(inputs, 0, None)
-        with self._current_device():
-            stream = torch.cuda.current_stream(self.device)
-            return self._run(inputs, stream.cuda_stream, stream)
-
-    def _run(self, inputs: list[torch.Tensor], handle: int, stream: torch.cuda.Stream | None) -> list[torch.Tensor]:
-        free = self._free.get(handle)
-        if free is None:
-            free = self._free.setdefault(handle, [])
+        if self._index is not None:
+            return self._run_on_cuda(inputs, outputs, self._index)
+        context = self.contexts.take(0) or self._new_context()
         try:
-            context = free.pop()
-        except IndexError:
-            context = self._new_context(handle)
-        try:
-            return context.run(inputs, stream)
+            return context.run(inputs, 0, outputs)
         finally:
-            free.append(context)
+            self.contexts.give_back(context)
 
-    def _new_context(self, handle: int) -> EngineContext:
-        # TensorRT synchronizes the whole device around work on the default stream, whose handle is 0.
-        beside = self._is_tensorrt and handle == 0
+    def _run_on_cuda(
+        self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None, index: int
+    ) -> list[torch.Tensor]:
+        if torch._C._cuda_getDevice() != index:
+            with torch.cuda.device(index):
+                return self._run_on_cuda(inputs, outputs, index)
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        context = self.contexts.take(stream) or self._new_context()
+        # nothing can be captured on the default stream
+        is_captured = stream != 0 and torch.cuda.is_current_stream_capturing()
+        try:
+            return context.run(inputs, stream, outputs)
+        finally:
+            if is_captured:
+                self.contexts.retire(context)
+            else:
+                self.contexts.give_back(context)
+
+    def _new_context(self) -> EngineContext:
         with device_scope(self.device):
-            return EngineContext(self, beside=beside)
-
-    def _current_device(self) -> contextlib.AbstractContextManager[Any]:
-        if torch.cuda.current_device() == self.device.index:
-            return _NOTHING
-        return torch.cuda.device(self.device)
+            return EngineContext(self)
 
     def _dropped_inputs(self) -> frozenset[str]:
         absent = provider_module().TensorIOMode.NONE
@@ -170,9 +175,9 @@ class _Entry:
 class EngineStore:
     """Engines of this process, found by content.
 
-    An engine is found by its header (which holds the digest of its plan) and its device; that the plan has that
-    digest is verified before it is loaded. Equal plans share one engine. An engine lives as long as one of
-    the tensors that it was asked for with. All methods may be called from several threads.
+    An engine is found by the digest of its plan, its bindings and its device; that the plan has that digest is
+    verified before it is loaded. So equal plans share one engine, whatever their blocks are called. An engine lives
+    as long as one of the tensors that it was asked for with. All methods may be called from several threads.
     """
 
     def __init__(self) -> None:
@@ -184,13 +189,20 @@ class EngineStore:
     def __len__(self) -> int:
         return len(self._live)
 
-    def run(self, inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[torch.Tensor]:
+    def run(
+        self,
+        inputs: list[torch.Tensor],
+        plan: torch.Tensor,
+        header: str,
+        outputs: Sequence[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
         """Runs the engine of a plan, loading it when it is not loaded yet.
 
         Args:
             inputs: Tensors in the order of the header.
             plan: (bytes,), uint8: the serialized engine.
             header: Header of the engine as JSON text.
+            outputs: Tensors to write to, in the order of the header; by default new ones.
 
         Returns:
             Outputs in the order of the header.
@@ -210,9 +222,15 @@ class EngineStore:
         ):
             engine = entry.engines.get(inputs[0].device)
             if engine is not None:
-                return engine.run(inputs)
-        device = device_of(parse_header(header), inputs)
-        return self.engine_for(plan, header, device).run(inputs)
+                return engine.run(inputs, outputs)
+        described = parse_header(header)
+        device = device_of(described, inputs)
+        if device.type == "meta":
+            raise InputError(
+                f"the inputs of {described.title} lie on the meta device, where tensors have no values",
+                hint=f"give tensors on {described.device}",
+            )
+        return self.engine_for(plan, header, device).run(inputs, outputs)
 
     def engine_for(self, plan: torch.Tensor, header: str, device: torch.device) -> LoadedEngine:
         """Returns the engine of a plan, loading it when it is not loaded yet.
@@ -247,7 +265,7 @@ class EngineStore:
         described = parse_header(header)
         on_host = plan if plan.device.type == "cpu" else plan.cpu()
         check_payload(described, on_host)
-        key = (described.text, device)
+        key = (described.identity, device)
         engine = self._live.get(key)
         if engine is None:
             self._live[key] = engine = LoadedEngine(described, on_host, device)
@@ -261,8 +279,6 @@ class EngineStore:
 
 ENGINES = EngineStore()
 """The engines of this process."""
-
-_NOTHING = contextlib.nullcontext()
 
 
 @functools.lru_cache(maxsize=4)

@@ -24,6 +24,9 @@ Range = tuple[int, int, int]
 
 _DEVICES: Final = ("cpu", "cuda")
 
+_DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
+"""Fields that nothing about running an engine depends on."""
+
 
 @dataclass(frozen=True)
 class PlanHeader:
@@ -157,6 +160,12 @@ class PlanHeader:
     def text(self) -> str:
         """The header as canonical JSON: equal headers have equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """What makes two engines the same: the text without what only describes how the engine came about."""
+        values = {name: value for name, value in self.to_json().items() if name not in _DESCRIPTIVE}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the header as JSON values."""

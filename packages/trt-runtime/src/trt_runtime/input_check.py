@@ -91,6 +91,11 @@ def _check_signature(header: PlanHeader, index: int, value: Any) -> None:
             f"{_name(header, index)} has type {dtype_name(value.dtype)}, not {dtype_name(binding.dtype)}",
             hint=f"cast it with .to(torch.{dtype_name(binding.dtype)}), or compile for that type",
         )
+    if value.layout is not torch.strided:
+        raise InputError(
+            f"{_name(header, index)} has the layout {value.layout}, engines take dense tensors",
+            hint="give it as .to_dense()",
+        )
     if value.dim() != binding.rank:
         raise InputError(
             f"{_name(header, index)} has rank {value.dim()}, not {binding.rank}",

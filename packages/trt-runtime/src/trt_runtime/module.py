@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import nn
 from trt_core.errors import InputError, PlanError
 from trt_runtime.container import check_payload
 from trt_runtime.digest import check_plan
+from trt_runtime.direct_call import goes_direct, refuse_gradients
+from trt_runtime.engine import ENGINES
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import execute_engine
 
@@ -55,15 +57,50 @@ class TRTModule(nn.Module):
             The output, or a tuple of outputs, as `header.outputs` describes them.
 
         Raises:
-            InputError: A tensor does not fit.
+            InputError: A tensor does not fit, or requires gradients.
             PlanError: The engine cannot run in this process.
             ExecutionError: The provider failed.
         """
+        if goes_direct(inputs):
+            outputs = ENGINES.run([*inputs], self._buffers[_PLAN], self._text)  # type: ignore[arg-type]  # never None
+        else:
+            outputs = self._dispatch(inputs)
+        return tuple(outputs) if self._returns_tuple else outputs[0]
+
+    def run_into(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """Runs the engine on the current stream, and writes its outputs to tensors that exist already.
+
+        Args:
+            inputs: Tensors as `header.inputs` describes them.
+            outputs: Dense tensors as `header.outputs` describes them for these inputs, on the engine's device; they
+                share no memory with each other or with inputs.
+
+        Raises:
+            InputError: A tensor does not fit, requires gradients, or is not a plain tensor; or an output cannot be
+                placed, since its shape depends on data.
+            PlanError: The engine cannot run in this process.
+            ExecutionError: The provider failed.
+        """
+        if not goes_direct(inputs):
+            refuse_gradients(self._header, inputs)
+            raise InputError(
+                f"{self._header.title} cannot write to given tensors here",
+                why="a graph is being captured, a mode or a transform is active, or an input is no plain tensor",
+                hint="call the module, and take the outputs that it returns",
+            )
+        ENGINES.run([*inputs], self.plan, self._text, outputs)
+        torch.autograd.graph.increment_version([value for value in outputs if not value.is_inference()])
+
+    def _dispatch(self, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         for index, value in enumerate(inputs):
             if not isinstance(value, torch.Tensor):
-                raise InputError(f"input {index} of {self._header.title} is a {type(value).__name__}, not a tensor")
-        outputs = execute_engine(inputs, self.plan, self._text)
-        return tuple(outputs) if self._returns_tuple else outputs[0]
+                raise InputError(
+                    f"input {index} of {self._header.title} is a {type(value).__name__}, not a tensor",
+                    hint=f"give {', '.join(map(str, self._header.inputs)) or 'no inputs'}",
+                )
+        refuse_gradients(self._header, inputs)
+        outputs: list[torch.Tensor] = execute_engine(inputs, self.plan, self._text)
+        return outputs
 
     def extra_repr(self) -> str:
         """Describes inputs, outputs and the engine in one line."""

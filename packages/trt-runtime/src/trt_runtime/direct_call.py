@@ -1,0 +1,59 @@
+"""Which calls may go straight to their engine, past PyTorch's dispatcher.
+
+The dispatcher costs as much as the rest of a call. It is needed where somebody watches or rewrites operators: while a
+graph is captured, under modes and function transforms, for subclasses of tensors and under the profiler; and where
+gradients are asked for, to refuse them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad, profiler
+
+from trt_core.errors import InputError
+from trt_runtime.header import PlanHeader
+
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def goes_direct(inputs: Sequence[Any]) -> bool:
+    """Whether a call with these inputs means the same without the dispatcher."""
+    if (
+        torch.compiler.is_compiling()
+        or _len_torch_function_stack()
+        or _len_torch_dispatch_stack()
+        or peek_interpreter_stack() is not None
+        or _get_tracing_state() is not None
+        or profiler._is_profiler_enabled
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    needs_gradients = torch.is_grad_enabled()
+    for value in inputs:  # noqa: SIM110 - a generator costs as much as all of the above
+        if type(value) not in _PLAIN or (needs_gradients and value.requires_grad):
+            return False
+    return True
+
+
+def refuse_gradients(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
+    """Refuses eager inputs that require gradients: a result without any would be silently wrong.
+
+    Tensors of a graph that is being captured pass, since whoever captures decides about gradients.
+
+    Raises:
+        InputError: The message names the input, and what to do.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _len_torch_dispatch_stack():
+        return
+    for index, value in enumerate(inputs):
+        if type(value) in _PLAIN and value.requires_grad:
+            raise InputError(
+                f"input {index} ({header.inputs[index].name!r}) of {header.title} requires gradients, and engines "
+                "compute none",
+                hint="call the model under torch.no_grad() or torch.inference_mode(), or detach the input",
+            )
