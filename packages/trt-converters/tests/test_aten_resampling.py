@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -71,6 +73,29 @@ def test_resizing_by_a_factor_samples_with_the_factor(
 ) -> None:
     value = randn(2, 3, *[4, 5, 6][:spatial])
     check_conversion(getattr(aten, name).vec, (value, None, *align, [scale] * spatial), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
+@pytest.mark.parametrize("factors", [(0.5, 2.0, 3.0), (1.0, 1.1, 0.9), (7 / 3, 1.25, 2.5)])
+@pytest.mark.parametrize("recompute", [None, False, True])
+def test_interpolating_by_factors_whether_or_not_they_are_recomputed(
+    name: str, spatial: int, align: tuple[bool, ...], factors: tuple[float, ...], recompute: bool | None
+) -> None:
+    if name.endswith("_aa") and recompute:
+        pytest.skip("covered by sizes")
+    value, chosen = randn(2, 3, *[5, 6, 4][:spatial]), factors[:spatial]
+    if recompute:  # PyTorch then passes the extents, and no factor
+        size = [math.floor(extent * factor) for extent, factor in zip(value.shape[2:], chosen, strict=True)]
+        check_conversion(getattr(aten, name).vec, (value, size, *align, None), rtol=1e-4, atol=1e-5)
+        return
+    check_conversion(getattr(aten, name).vec, (value, None, *align, list(chosen)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [40, 41, 47, 97])
+def test_nearest_neighbors_are_those_of_pytorch_for_great_factors(factor: int) -> None:
+    value = torch.arange(50.0).reshape(1, 1, 50)
+    check_conversion(aten.upsample_nearest1d.default, (value, [50 * factor]))
+    check_conversion(aten.upsample_nearest1d.vec, (value, None, [float(factor)]))
 
 
 def test_resizing_is_one_layer_where_extents_say_where_to_sample() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -17,6 +17,9 @@ from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS
 
 aten = torch.ops.aten
+
+EXACT_FACTORS: Final = 40
+"""Up to this whole factor PyTorch's nearest neighbor is always the exact one."""
 
 
 def operator_of(call: Call) -> str:
@@ -61,9 +64,16 @@ def fits_layer(call: Call) -> bool:
         return True
     if _input(call).dtype not in FLOATS:
         return False
-    # where extents are not multiples, the layer may round its coordinates in another way than PyTorch
-    pairs = zip(_input(call).shape[2:], call.result.shape[2:], strict=True)
-    return all(not isinstance(old, int) or not isinstance(new, int) or new % old == 0 for old, new in pairs)
+    # elsewhere the layer may round its coordinates in another way than PyTorch
+    pairs = zip(_input(call).shape[2:], call.result.shape[2:], ratios(call), strict=True)
+    return all(_repeats_exactly(*pair) for pair in pairs)
+
+
+def _repeats_exactly(old: Size, new: Size, scale: float | None) -> bool:
+    """Whether PyTorch, which multiplies by a reciprocal in float32, repeats every element equally often."""
+    if isinstance(old, int) and isinstance(new, int):
+        return new % old == 0 and new // old <= EXACT_FACTORS
+    return scale is None or scale <= EXACT_FACTORS
 
 
 def known_extents(call: Call) -> Verdict | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -41,10 +43,19 @@ _ROUNDING: Final[dict[ResizeRoundMode, Callable[[torch.Tensor], torch.Tensor]]] 
 }
 
 
+_EXACT_FACTORS: Final = 40
+"""PyTorch multiplies by reciprocals in float32; up to this factor it picks the nearest element exactly."""
+
+_aten = torch.ops.aten
+_NEAREST: Final = (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d)
+_LINEAR: Final = (_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d)
+
+
 def _to_scales(value: Any) -> tuple[float, ...] | None:
+    """Scales as TensorRT keeps them: in float32."""
     if value is None:
         return None
-    return tuple(to_number(scale) for scale in value)
+    return tuple(float(np.float32(to_number(scale))) for scale in value)
 
 
 class _Overridden(Attribute[Any]):
@@ -68,7 +79,8 @@ _dims = optional_dims()
 class IResizeLayer(ILayer):
     """Interpolation to other extents.
 
-    Inputs: 0 data; optional 1 output extents (1-D shape tensor, one per axis).
+    Inputs: 0 data; optional 1 output extents (1-D shape tensor, one per axis). Where ``scales`` give the
+    output extents they also give the distance between samples; otherwise the extents do.
     """
 
     _KIND = LayerType.RESIZE
@@ -127,14 +139,26 @@ class IResizeLayer(ILayer):
         assert value is not None
         x = as_tensor(value)
         wanted = self._output_extents(x, target)
-        axes = [axis for axis, (have, want) in enumerate(zip(x.shape, wanted, strict=True)) if not _same(have, want)]
+        scales = self._sampling_scales(x.ndim)
+        axes = [
+            axis
+            for axis, (have, want) in enumerate(zip(x.shape, wanted, strict=True))
+            if scales[axis] not in (None, 1.0) or not _same(have, want)
+        ]
         self._check_axes(axes, x.ndim)
         if not axes:
             return (x,)
         if not x.dtype.is_floating_point:
-            resized = self._resize(x.to(torch.float32), axes, wanted)
+            resized = self._resize(x.to(torch.float32), axes, wanted, scales)
             return (torch.round(resized).clamp(-128, 127).to(x.dtype),)
-        return (self._resize(x, axes, wanted),)
+        return (self._resize(x, axes, wanted, scales),)
+
+    def _sampling_scales(self, rank: int) -> list[float | None]:
+        """The factor between output and input coordinates on each axis, None where the extents say it."""
+        by_extents = self.shape is not None or self.scales is None
+        if by_extents or self.coordinate_transformation is ResizeCoordinateTransformation.ALIGN_CORNERS:
+            return [None] * rank
+        return list(self.scales)
 
     def _check_axes(self, axes: list[int], rank: int) -> None:
         limit = 2 if self.resize_mode is InterpolationMode.CUBIC else 3
@@ -143,15 +167,19 @@ class IResizeLayer(ILayer):
                 f"{self.resize_mode.name} resizes the last {limit} axes of rank {rank}, but axis {axes[0]} changes"
             )
 
-    def _resize(self, x: torch.Tensor, axes: list[int], wanted: list[Any]) -> torch.Tensor:
-        fast = self._interpolate(x, axes, wanted)
+    def _resize(
+        self, x: torch.Tensor, axes: list[int], wanted: list[Any], scales: Sequence[float | None]
+    ) -> torch.Tensor:
+        fast = self._interpolate(x, axes, wanted, scales)
         if fast is not None:
             return fast
         for axis in axes:
-            x = self._resize_axis(x, axis, wanted[axis])
+            x = self._resize_axis(x, axis, wanted[axis], scales[axis])
         return x
 
-    def _interpolate(self, x: torch.Tensor, axes: list[int], wanted: list[Any]) -> torch.Tensor | None:
+    def _interpolate(
+        self, x: torch.Tensor, axes: list[int], wanted: list[Any], scales: Sequence[float | None]
+    ) -> torch.Tensor | None:
         """PyTorch's interpolation, where it means the same; else None."""
         spatial = x.ndim - 2
         if not 1 <= spatial <= 3 or axes[0] < 2:
@@ -161,11 +189,12 @@ class IResizeLayer(ILayer):
         if any(extent == 1 for extent in wanted[2:]) or x.numel() == 0:
             return None
         mode, mapping = self.resize_mode, self.coordinate_transformation
-        size = wanted[2:]
+        size, factors = wanted[2:], scales[2:]
         if mode is InterpolationMode.NEAREST:
-            asymmetric = mapping is ResizeCoordinateTransformation.ASYMMETRIC
-            if asymmetric and self.nearest_rounding is ResizeRoundMode.FLOOR:
-                return F.interpolate(x, size=size, mode="nearest")
+            exact = mapping is ResizeCoordinateTransformation.ASYMMETRIC
+            exact = exact and self.nearest_rounding is ResizeRoundMode.FLOOR
+            if exact and all(_is_multiple(*pair) for pair in zip(x.shape[2:], size, factors, strict=True)):
+                return _NEAREST[spatial - 1].default(x, size)  # type: ignore[no-any-return]
             return None
         if mapping is ResizeCoordinateTransformation.ASYMMETRIC:
             return None
@@ -173,32 +202,32 @@ class IResizeLayer(ILayer):
         if mode is InterpolationMode.CUBIC:
             if spatial != 2 or self.cubic_coeff != -0.75 or self.exclude_outside:
                 return None
-            return F.interpolate(x, size=size, mode="bicubic", align_corners=corners)
-        name = ("linear", "bilinear", "trilinear")[spatial - 1]
-        return F.interpolate(x, size=size, mode=name, align_corners=corners)
+            return _aten.upsample_bicubic2d.default(x, size, corners, *factors)  # type: ignore[no-any-return]
+        return _LINEAR[spatial - 1].default(x, size, corners, *factors)  # type: ignore[no-any-return]
 
-    def _coordinates(self, have: int, want: int, device: torch.device) -> torch.Tensor:
+    def _coordinates(self, have: int, want: int, scale: float | None, device: torch.device) -> torch.Tensor:
+        """Where the elements of the output lie in the input.
+
+        Divisions come last, so that a place that is a whole number is one in float32 as well.
+        """
         steps = torch.arange(want, dtype=torch.float32, device=device)
-        single = want == 1
-        if single and self.selector_for_single_pixel is ResizeSelector.UPPER:
+        if want == 1 and self.selector_for_single_pixel is ResizeSelector.UPPER:
             return torch.zeros_like(steps)
         mapping = self.coordinate_transformation
         if mapping is ResizeCoordinateTransformation.ALIGN_CORNERS:
-            if single:
-                return torch.zeros_like(steps)
-            return steps * ((have - 1) / (want - 1))
-        if mapping is ResizeCoordinateTransformation.ASYMMETRIC:
-            return steps * (have / want)
-        return (steps + 0.5) * (have / want) - 0.5
+            return torch.zeros_like(steps) if want == 1 else steps * (have - 1) / (want - 1)
+        half = 0.5 if mapping is ResizeCoordinateTransformation.HALF_PIXEL else 0.0
+        places = steps + half
+        return (places * have / want if scale is None else places / scale) - half
 
-    def _resize_axis(self, x: torch.Tensor, axis: int, want: Any) -> torch.Tensor:
+    def _resize_axis(self, x: torch.Tensor, axis: int, want: Any, scale: float | None) -> torch.Tensor:
         have = x.shape[axis]
         if is_unknown(have) or is_unknown(want):
             # Without numbers only the extent can be told.
             return x.index_select(axis, torch.zeros(want, dtype=torch.int64, device=x.device))
         if have == 0:
             raise Refusal(f"axis {axis} has no elements to interpolate")
-        places = self._coordinates(have, want, x.device)
+        places = self._coordinates(have, want, scale, x.device)
         if self.resize_mode is InterpolationMode.NEAREST:
             nearest = _ROUNDING[self.nearest_rounding](places).clamp(0, have - 1)
             return x.index_select(axis, nearest.to(torch.int64))
@@ -242,15 +271,31 @@ def _same(have: Any, want: Any) -> bool:
     return False
 
 
+def _is_multiple(have: Any, want: Any, scale: float | None) -> bool:
+    """Whether every element is repeated equally often, few enough times for PyTorch's arithmetic."""
+    if not (isinstance(have, int) and isinstance(want, int)) or have == 0 or want % have:
+        return False
+    factor = want // have
+    return factor <= _EXACT_FACTORS and scale in (None, float(factor))
+
+
 def _scaled(extent: Any, scale: float) -> Any:
-    if scale == 1.0:
-        return extent
-    if float(scale).is_integer():
-        return extent * int(scale)
+    """The extent times the scale, rounded down after a product in float32, as TensorRT computes it.
+
+    For symbolic extents the scale is the simplest fraction that float32 does not tell from it.
+    """
     if isinstance(extent, int):
-        return math.floor(extent * scale)
-    numerator, denominator = float(scale).as_integer_ratio()
-    return extent * numerator // denominator
+        return math.floor(np.float32(extent) * np.float32(scale))
+    fraction = _simplest_fraction(scale)
+    return extent * fraction.numerator // fraction.denominator
+
+
+def _simplest_fraction(scale: float) -> Fraction:
+    exact = Fraction(scale)
+    limit = 1
+    while np.float32(float(found := exact.limit_denominator(limit))) != np.float32(scale):
+        limit *= 2
+    return found
 
 
 _GRID_MODES: Final = {
@@ -316,6 +361,10 @@ class IGridSampleLayer(ILayer):
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, grid = (as_tensor(value) for value in inputs if value is not None)
+        if any(is_unknown(extent) for extent in (*x.shape, *grid.shape)):
+            # Without numbers only the extents can be told; reflection would ask whether an axis is 1 long.
+            torch._check(x.shape[0] == grid.shape[0])
+            return (x.new_empty([*x.shape[:2], *grid.shape[1:-1]]),)
         mode = _GRID_MODES[self.interpolation_mode]
         padding = _GRID_PADDING[self.sample_mode]
         return (F.grid_sample(x, grid, mode, padding, self.align_corners),)
