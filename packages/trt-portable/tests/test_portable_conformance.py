@@ -47,8 +47,6 @@ MISSING = {
     "ISymExprs": _QUICK,
     "KernelLaunchParams": _QUICK,
     "FallbackString": "an internal conversion of text in the bindings",
-    "common_enter": "internal to the bindings' context managers",
-    "common_exit": "internal to the bindings' context managers",
 }
 CLASSES = [name for name in API["classes"] if name not in MISSING]
 ENUMS = [name for name in API["enums"] if name not in MISSING]

@@ -10,6 +10,7 @@ from trt_portable.builder.builder import Builder
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.progress_monitor import IProgressMonitor
 from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
+from trt_portable.context_managers import common_enter, common_exit
 from trt_portable.device import current_device, device, set_device
 from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
 from trt_portable.dtypes import nptype, volume
@@ -392,6 +393,8 @@ __all__ = [
     "__version__",
     "bfloat16",
     "bool",
+    "common_enter",
+    "common_exit",
     "current_device",
     "device",
     "e8m0",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import DataType
 
 
-class IHostMemory(bytearray):
+class IHostMemory(ContextManaged, bytearray):
     """A block of host memory, such as a serialized engine.
 
     It derives from `bytearray` because, before Python 3.12, only built-in types can export their memory:

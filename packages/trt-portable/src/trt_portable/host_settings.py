@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_portable.allocators import IGpuAllocator
+from trt_portable.context_managers import ContextManaged
 from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.logger import ILogger
 from trt_portable.sealed import Sealed
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from trt_portable.plugins.registry import IPluginRegistry
 
 
-class ThreadedSettings(Sealed):
+class ThreadedSettings(ContextManaged, Sealed):
     """A logger, an error recorder and a number of threads."""
 
     _reporter: Reporter

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import ClassVar, Final, TypeAlias
 
+from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import PybindEnum
 
 
@@ -29,7 +30,7 @@ _PREFIX: Final = {
 }
 
 
-class ILogger:
+class ILogger(ContextManaged):
     """Interface of a message sink; subclass it, call ``ILogger.__init__`` and define `log`."""
 
     Severity: TypeAlias = Severity

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trt_portable.builder.progress_monitor import IProgressMonitor
 from trt_portable.builder.timing_cache import ITimingCache
+from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import (
     BuilderFlag,
     DeviceType,
@@ -52,7 +53,7 @@ def _member(kind: type[_E], value: Any, what: str) -> _E:
     return value
 
 
-class IBuilderConfig(Sealed):
+class IBuilderConfig(ContextManaged, Sealed):
     """Settings of a build; made by `Builder.create_builder_config`."""
 
     DLA_core: int = -1

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trt_portable.attributes import to_integer
+from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import DataType
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
@@ -26,7 +27,7 @@ def expect_tensor(value: Any, what: str) -> ITensor:
     return value
 
 
-class LayerFactory(Sealed):
+class LayerFactory(ContextManaged, Sealed):
     """The layers of a network in the order in which they were added."""
 
     _reporter: Reporter

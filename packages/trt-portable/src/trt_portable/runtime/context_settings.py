@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trt_portable.allocators import IGpuAllocator
+from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import (
     ErrorCodeTRT,
     ExecutionContextAllocationStrategy,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from trt_portable.runtime.engine import ICudaEngine
 
 
-class ContextSettings(Sealed):
+class ContextSettings(ContextManaged, Sealed):
     """Names, callbacks and memory settings of a context.
 
     Intermediate values live in memory of PyTorch's allocator, so auxiliary streams, user-managed

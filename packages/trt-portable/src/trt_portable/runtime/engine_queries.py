@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trt_portable.context_managers import ContextManaged
 from trt_portable.dims import Dims
 from trt_portable.enums import (
     DataType,
@@ -20,7 +21,7 @@ from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode
 from trt_portable.sealed import Sealed
 
 
-class EngineQueries(Sealed):
+class EngineQueries(ContextManaged, Sealed):
     """The part of an engine that answers from its plan alone.
 
     Args:
