@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trt_portable.enums import PluginFieldType
 
+_ELEMENTS: Final[dict[PluginFieldType, np.dtype[Any]]] = {
+    PluginFieldType.FLOAT16: np.dtype(np.float16),
+    PluginFieldType.FLOAT32: np.dtype(np.float32),
+    PluginFieldType.FLOAT64: np.dtype(np.float64),
+    PluginFieldType.INT8: np.dtype(np.int8),
+    PluginFieldType.INT16: np.dtype(np.int16),
+    PluginFieldType.INT32: np.dtype(np.int32),
+    PluginFieldType.INT64: np.dtype(np.int64),
+    PluginFieldType.CHAR: np.dtype(np.int8),
+}
+"""What numpy calls the elements of a field; other types are kept as they are given."""
+
 
 class PluginField:
-    """A named parameter: a numpy array, or anything with a buffer.
+    """A named parameter.
 
-    Attributes:
+    Args:
         name: The name.
-        data: The values; None for a field that only announces a name.
+        data: The values: anything with a buffer, or text; None for a field that only announces a name.
         type: The element type.
+
+    Raises:
+        TypeError: Not a `PluginFieldType`, or data without a buffer.
+        ValueError: The data are not whole elements of the type, or do not fit it.
     """
 
     def __init__(
@@ -29,37 +46,61 @@ class PluginField:
         if not isinstance(type, PluginFieldType):
             raise TypeError(f"type must be PluginFieldType, not {type.__class__.__name__}")
         self.name = str(name)
-        self.data = data
         self.type = type
+        self.data = data
+
+    @property
+    def data(self) -> npt.NDArray[Any] | None:
+        """The values, flat, as elements of the type: int8 for CHAR; bytes as given where numpy lacks the type."""
+        return self._data
+
+    @data.setter
+    def data(self, data: Any) -> None:
+        self._data = None if data is None else _elements(data, self.type, self.name)
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        if self.data is None:
-            return 0
-        return self.data.size if isinstance(self.data, np.ndarray) else len(self.data)
+        return 0 if self._data is None else self._data.size
 
     def _to_json(self) -> dict[str, Any]:
-        array = np.frombuffer(b"", np.uint8) if self.data is None else self._array()
+        array = np.empty(0, np.uint8) if self._data is None else self._data
         return {
             "name": self.name,
             "type": self.type.name,
             "dtype": array.dtype.str,
-            "shape": list(array.shape),
             "data": base64.b64encode(array.tobytes()).decode(),
         }
-
-    def _array(self) -> np.ndarray[Any, Any]:
-        if isinstance(self.data, np.ndarray):
-            return self.data
-        if isinstance(self.data, str):
-            return np.frombuffer(self.data.encode(), np.uint8)
-        return np.frombuffer(self.data, np.uint8)
 
     @classmethod
     def _from_json(cls, entry: dict[str, Any]) -> PluginField:
         flat = np.frombuffer(base64.b64decode(entry["data"]), np.dtype(entry["dtype"]))
-        return cls(entry["name"], flat.reshape(entry["shape"]), PluginFieldType[entry["type"]])
+        return cls(entry["name"], flat, PluginFieldType[entry["type"]])
+
+
+def _elements(data: Any, kind: PluginFieldType, name: str) -> npt.NDArray[Any]:
+    wanted = _ELEMENTS.get(kind)
+    array: npt.NDArray[Any]
+    if isinstance(data, str):
+        data = data.encode()
+    if isinstance(data, (np.ndarray, np.generic)):
+        array = np.ascontiguousarray(data).reshape(-1)
+    else:
+        view = memoryview(data)
+        plain = view.format in ("b", "B", "c")
+        array = np.frombuffer(view, np.uint8) if plain else np.asarray(view).reshape(-1)
+        if plain and wanted is not None:
+            if array.size % wanted.itemsize:
+                raise ValueError(f"field {name!r}: {array.size} bytes are not whole elements of {kind.name}")
+            return array.view(wanted)
+    if wanted is None or array.dtype == wanted:
+        return array
+    if array.dtype.itemsize == wanted.itemsize == 1:
+        return array.view(wanted)
+    converted = array.astype(wanted)
+    if not np.array_equal(converted, array, equal_nan=array.dtype.kind == "f"):
+        raise ValueError(f"field {name!r}: {array.dtype} values do not fit {kind.name}")
+    return converted
 
 
 class PluginFieldCollection(list[PluginField]):
