@@ -260,6 +260,8 @@ class IExecutionContext(ContextShapes):
     def _run_observed(self, values: list[Value], stream: int) -> list[Value]:
         timer = None if self._profiler is None else LayerTimer(self._device)
         debug = self._debug if self._debug.is_active else None
+        if debug is not None:
+            debug.show_inputs([binding.tensor.id for binding in self._inputs], values, stream)
         results = self._program.run_observed(values, RunObserver(timer, debug, stream))
         if timer is not None:
             self._layer_times = timer.milliseconds()

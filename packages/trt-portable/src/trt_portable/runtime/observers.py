@@ -123,19 +123,23 @@ class DebugTensors:
         """Whether a tensor is shown."""
         return name in self._enabled
 
+    def show_inputs(self, tensors: Sequence[int], values: Sequence[Value], stream: int) -> None:
+        """Shows the inputs of a run, by tensor id, that are to be shown."""
+        for tensor, value in zip(tensors, values, strict=True):
+            name = self._tensors.get(tensor)
+            if name in self._enabled:
+                self._process(name, value, stream)
+
     def show(self, call: LayerCall, outputs: Sequence[Value], stream: int) -> None:
         """Shows the outputs of a layer that are to be shown."""
-        for tensor, value in zip(call.outputs, outputs, strict=True):
-            name = self._tensors.get(tensor)
-            if name is None and self._unfused_enabled:
-                name = call.output_names[call.outputs.index(tensor)]
-            elif name not in self._enabled:
-                continue
-            if name is not None:
-                self._process(name, as_tensor(value).contiguous(), stream)
+        for tensor, name, value in zip(call.outputs, call.output_names, outputs, strict=True):
+            marked = self._tensors.get(tensor)
+            if marked in self._enabled or (marked is None and self._unfused_enabled):
+                self._process(name if marked is None else marked, value, stream)
 
-    def _process(self, name: str, value: torch.Tensor, stream: int) -> None:
+    def _process(self, name: str, content: Value, stream: int) -> None:
         assert self.listener is not None
+        value = as_tensor(content).contiguous()
         if value.is_cuda:
             torch.cuda.current_stream(value.device).synchronize()
         try:
