@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import fx
 
+import trt_portable
 from trt_core.ranges import Bounds, ShapeRanges
 
 MakeBlock = Callable[..., fx.GraphModule]
+
+
+@pytest.fixture(autouse=True)
+def _documented_rules() -> Iterator[None]:
+    """Converters keep to TensorRT's documentation: nothing that the portable provider accepts beyond it."""
+    trt_portable.set_strict(True)
+    yield
+    trt_portable.set_strict(False)
 
 
 @pytest.fixture

@@ -121,7 +121,6 @@ def _refused(name: str) -> Any:
         "sigmoid of integers": lambda n: n.add_activation(*operands(n, i), A.SIGMOID),
         "integer condition": lambda n: n.add_select(*operands(n, i, f, f)),
         "branches of two types": lambda n: n.add_select(*operands(n, b, f, h)),
-        "bool constant": lambda n: n.add_constant((1,), trt.Weights(np.array([True]))),
         "constant of another size": lambda n: n.add_constant((3,), trt.Weights(np.zeros(2, np.float32))),
         "cast of uint8 to int32": lambda n: n.add_cast(*operands(n, u), i),
         "cast to fp8": lambda n: n.add_cast(*operands(n, f), trt.fp8),
@@ -143,7 +142,7 @@ def _refused(name: str) -> Any:
         "float indices": lambda n: n.add_gather(*operands(n, f, f), 0),
         "negative gather axis": lambda n: n.add_gather(*operands(n, f, i), -1),
         "scatter of bool": lambda n: n.add_scatter(*operands(n, b, i, b), trt.ScatterMode.ELEMENT),
-        "non-zero of int64": lambda n: n.add_non_zero(*operands(n, j)),
+        "non-zero of uint8": lambda n: n.add_non_zero(*operands(n, u)),
         "softmax of integers": lambda n: n.add_softmax(*operands(n, i)),
         "convolution of rank 3": lambda n: n.add_convolution_nd(
             *operands(n, (f, (1, 2, 8))), 2, (3,), np.zeros((2, 2, 3), np.float32)

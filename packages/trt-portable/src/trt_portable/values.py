@@ -14,10 +14,18 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 
+from trt_portable.dtypes import INDICES
+from trt_portable.enums import DataType
+
 HOST_LIMIT: Final = 64
 """Most elements that a shape tensor may have."""
 
 _HOST_INTEGERS: Final = frozenset({torch.int32, torch.int64, torch.int8, torch.uint8})
+
+
+def is_known_to_host(dtype: DataType, count: int) -> bool:
+    """Whether the host knows the values of a constant, so that shapes may depend on them."""
+    return count <= HOST_LIMIT and (dtype in INDICES or dtype is DataType.BOOL)
 
 
 class NotOnHost(Exception):

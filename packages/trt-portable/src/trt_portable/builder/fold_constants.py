@@ -122,7 +122,7 @@ def _compute(
 def _is_constant(value: Value) -> bool:
     """Whether a constant layer can stand for a value without changing where it is known."""
     if isinstance(value, HostValues):
-        return value.dtype in (torch.int32, torch.int64)
+        return value.dtype in (torch.int32, torch.int64, torch.bool)
     return True
 
 

@@ -16,6 +16,7 @@ from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require,
     require_axis,
+    require_documented,
     require_equal_ranks,
     require_minimum_rank,
     require_type,
@@ -49,7 +50,8 @@ def _outside_is_zero(values: torch.Tensor, inside: torch.Tensor | None) -> torch
 class IGatherLayer(ILayer):
     """Elements of a tensor at computed indices; what is out of bounds reads 0.
 
-    Inputs: 0 data, 1 indices (int32 or int64).
+    Inputs: 0 data, 1 indices (int32 or int64). In mode ELEMENT, indices may be shorter than the data on
+    other axes than the one they refer to, unless strict mode is on.
     """
 
     _KIND = LayerType.GATHER
@@ -88,10 +90,10 @@ class IGatherLayer(ILayer):
         if self.mode is GatherMode.ELEMENT:
             require(shared == 0, "mode ELEMENT has no shared dims")
             for axis, (have, want) in enumerate(zip(data._extents or (), indices._extents or (), strict=True)):
-                require(
-                    axis == self.axis or type(have) is not int or type(want) is not int or have == want,
-                    f"extents {have} and {want} of data and indices differ on axis {axis}",
-                )
+                if axis == self.axis or type(have) is not int or type(want) is not int:
+                    continue
+                require(want <= have, f"the indices have {want} elements on axis {axis}, where the data have {have}")
+                require_documented(want == have, f"data and indices have extents {have} and {want} on axis {axis}")
             return
         require(shared in (0, 1), f"mode DEFAULT shares 0 or 1 dims, not {shared}")
         if shared:

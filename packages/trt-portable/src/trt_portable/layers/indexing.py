@@ -16,6 +16,7 @@ from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require,
     require_axis,
+    require_documented,
     require_equal_ranks,
     require_equal_types,
     require_minimum_rank,
@@ -35,6 +36,7 @@ class IScatterLayer(ILayer):
     """
 
     _KIND = LayerType.SCATTER
+    _LIKE_FIRST_INPUT = True
     _DEFERRED = True
 
     axis = integer(0, "The axis that indices refer to (mode ELEMENT).")
@@ -138,7 +140,8 @@ class INonZeroLayer(ILayer):
         (x,) = inputs
         assert x is not None
         allowed = FLOATS | {DataType.INT8, DataType.INT32, DataType.BOOL}
-        require_type(x, allowed, "the input")
+        require_type(x, allowed | {DataType.INT64}, "the input")
+        require_documented(x._dtype in allowed, "the input has type INT64; compare it with 0 first")
         require_minimum_rank(x, 1, "the input")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
@@ -155,6 +158,7 @@ class IReverseSequenceLayer(ILayer):
     """
 
     _KIND = LayerType.REVERSE_SEQUENCE
+    _LIKE_FIRST_INPUT = True
     _DEFERRED = True
 
     batch_axis = integer(1, "The axis of the batch.")
@@ -232,7 +236,7 @@ class IndexingLayers(LayerFactory):
         """Adds the coordinates of the elements that are not zero.
 
         Args:
-            input: Rank 1 or more; not int64.
+            input: Rank 1 or more; not int64 in strict mode.
             indices_type: INT32 or INT64.
         """
         layer = INonZeroLayer._create(indices_type=indices_type)

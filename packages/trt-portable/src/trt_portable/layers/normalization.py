@@ -45,6 +45,7 @@ class INormalizationLayer(ILayer):
     """
 
     _KIND = LayerType.NORMALIZATION
+    _LIKE_FIRST_INPUT = True
     _DEFERRED = True
 
     epsilon = number(1e-5, "Added to the variance.")

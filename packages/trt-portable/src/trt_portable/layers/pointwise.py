@@ -241,6 +241,7 @@ class IParametricReLULayer(ILayer):
     """``x`` where it is not negative, else ``slope * x``; slopes broadcast to the input."""
 
     _KIND = LayerType.PARAMETRIC_RELU
+    _LIKE_FIRST_INPUT = True
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, slopes = inputs

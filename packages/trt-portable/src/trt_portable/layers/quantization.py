@@ -121,6 +121,7 @@ class IQuantizeLayer(_ScaledLayer):
     """``clamp(round(x / scale))``."""
 
     _KIND = LayerType.QUANTIZE
+    _LIKE_FIRST_INPUT = True
 
     to_type = element_type(DataType.INT8, "INT8, INT4, FP8 or FP4.")
 
@@ -154,6 +155,7 @@ class IDequantizeLayer(_ScaledLayer):
     """``x * scale``."""
 
     _KIND = LayerType.DEQUANTIZE
+    _LIKE_FIRST_INPUT = True
 
     to_type = element_type(DataType.FLOAT, "FLOAT, HALF or BF16.")
 

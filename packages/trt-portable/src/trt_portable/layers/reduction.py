@@ -129,6 +129,7 @@ class IRaggedSoftMaxLayer(ILayer):
     """
 
     _KIND = LayerType.RAGGED_SOFTMAX
+    _LIKE_FIRST_INPUT = True
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, bounds = inputs
@@ -228,6 +229,7 @@ class ICumulativeLayer(ILayer):
     """Running sums along an axis given by a 0-D constant, input 1."""
 
     _KIND = LayerType.CUMULATIVE
+    _LIKE_FIRST_INPUT = True
     _HOST_INPUTS = frozenset({1})
 
     op = member(CumulativeOperation, CumulativeOperation.SUM, "The operation.")

@@ -19,6 +19,7 @@ from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require,
+    require_documented,
     require_equal_types,
     require_minimum_rank,
     require_rank,
@@ -84,7 +85,8 @@ class ISliceLayer(ILayer):
         fill = inputs[4] if len(inputs) > 4 else None
         if fill is not None:
             require(self.mode is SampleMode.FILL, f"a fill value in mode {self.mode.name}")
-            require_rank(fill, {0}, "the fill value")
+            require(fill._rank == 0 or fill._extents == (1,), "the fill value has more than one element")
+            require_documented(fill._rank == 0, "the fill value must be 0-D")
             require_equal_types((x, fill), "input and fill value")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
@@ -125,7 +127,7 @@ class ISliceLayer(ILayer):
         if inside is not None:
             value = torch.zeros((), dtype=x.dtype, device=x.device)
             if given[3] is not None:
-                value = as_tensor(given[3])
+                value = as_tensor(given[3]).reshape(())
             x = torch.where(inside, as_tensor(x), value)
         return (x,)
 

@@ -15,12 +15,12 @@ from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import META, ILayer, WeightsAttribute
-from trt_portable.network.rules import require, require_rank, require_type
+from trt_portable.network.rules import require, require_documented, require_rank, require_type
 from trt_portable.network.tensor import ITensor
-from trt_portable.values import HOST_LIMIT, HostValues, Value, as_tensor, host_numbers
+from trt_portable.values import HostValues, Value, as_tensor, host_numbers, is_known_to_host
 from trt_portable.weights import Weights, as_weights
 
-_CONSTANT_TYPES: Final = frozenset(DataType) - {DataType.BOOL, DataType.UINT8}
+_CONSTANT_TYPES: Final = frozenset(DataType) - {DataType.UINT8}
 _CASTABLE: Final = FLOATS | INDICES | {DataType.INT8, DataType.BOOL}
 _UINT8_PARTNERS: Final = FLOATS | {DataType.UINT8}
 
@@ -28,7 +28,7 @@ _UINT8_PARTNERS: Final = FLOATS | {DataType.UINT8}
 class IConstantLayer(ILayer):
     """A constant tensor whose values are host weights.
 
-    int32 and int64 constants of at most 64 elements are known to the host.
+    int32, int64 and bool constants of at most 64 elements are known to the host. Strict mode refuses bool.
     """
 
     _KIND = LayerType.CONSTANT
@@ -45,6 +45,7 @@ class IConstantLayer(ILayer):
         dtype, count = self._weight_spec("CONSTANT")
         if dtype not in _CONSTANT_TYPES:
             raise Refusal(f"a constant cannot have type {dtype.name}; cast one of another type")
+        require_documented(dtype is not DataType.BOOL, "a constant cannot have type BOOL; cast one of another type")
         extents = self._shape(count)
         size = 1
         for extent in extents:
@@ -66,7 +67,7 @@ class IConstantLayer(ILayer):
         dtype, count = self._weight_spec("CONSTANT")
         flat = self._bound.get("CONSTANT")
         shape = self._shape(count)
-        if dtype in INDICES and count <= HOST_LIMIT:
+        if is_known_to_host(dtype, count):
             return (self._host_values(flat, shape),)
         if flat is None:
             flat = self._parameter("CONSTANT")
@@ -78,7 +79,7 @@ class IConstantLayer(ILayer):
         if bound is None:
             weights = self._roles.get("CONSTANT")
             if weights is None:
-                raise Refusal("the values of a small integer constant must be bound")
+                raise Refusal("the values of a constant that the host knows must be bound")
             flat = weights._tensor()
             return HostValues.of(flat.tolist(), shape, flat.dtype, META)
         if self._known is None or self._known[0] is not bound:

@@ -29,6 +29,7 @@ class IRotaryEmbeddingLayer(ILayer):
     """
 
     _KIND = LayerType.ROTARY_EMBEDDING
+    _LIKE_FIRST_INPUT = True
     _MAX_INPUTS = 4
     _DEFERRED = True
 
@@ -98,6 +99,7 @@ class IKVCacheUpdateLayer(ILayer):
     """
 
     _KIND = LayerType.KV_CACHE_UPDATE
+    _LIKE_FIRST_INPUT = True
     _MAX_INPUTS = 4
     _DEFERRED = True
     _ALIASES: ClassVar[dict[int, int]] = {0: 0}

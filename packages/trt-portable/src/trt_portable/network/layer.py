@@ -54,6 +54,8 @@ class ILayer(Sealed):
     _HAS_WINDOWS: ClassVar[bool] = False
     """Whether windows slide over axes, and must fit."""
     _NUM_OUTPUTS: ClassVar[int] = 1
+    _LIKE_FIRST_INPUT: ClassVar[bool] = False
+    """Whether the output has the extents of input 0, whatever the other inputs are."""
     _ALIASES: ClassVar[Mapping[int, int]] = {}
     """Outputs that share the memory of an input in an engine, by index."""
     _ATTRIBUTES: ClassVar[tuple[Attribute[Any], ...]] = ()

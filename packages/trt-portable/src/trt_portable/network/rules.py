@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from trt_portable.enums import DataType, ErrorCodeTRT
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, is_strict
 
 if TYPE_CHECKING:
     from trt_portable.network.tensor import ITensor
@@ -20,6 +20,16 @@ def require(condition: bool, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALI
     """
     if not condition:
         raise Refusal(rule, code)
+
+
+def require_documented(condition: bool, rule: str) -> None:
+    """Refuses, in strict mode alone, what the documentation forbids and working clients rely on.
+
+    Raises:
+        Refusal: The condition is false, and strict mode is on.
+    """
+    if is_strict():
+        require(condition, rule)
 
 
 def require_type(tensor: ITensor, allowed: Collection[DataType], what: str) -> None:

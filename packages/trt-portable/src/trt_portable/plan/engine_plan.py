@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 
-from trt_portable.dtypes import INDICES
 from trt_portable.host_memory import IHostMemory
 from trt_portable.plan.container import write_plan
 from trt_portable.plan.engine_info import EngineInfo, RefitMode, WeightSlot
-from trt_portable.values import HOST_LIMIT
+from trt_portable.values import is_known_to_host
 
 
 def is_host_constant(slot: WeightSlot) -> bool:
-    """Whether weights are the numbers of a small integer constant: shapes may depend on them."""
-    return slot.role == "CONSTANT" and slot.dtype in INDICES and slot.count <= HOST_LIMIT
+    """Whether weights are the numbers of a constant that the host knows: shapes may depend on them."""
+    return slot.role == "CONSTANT" and is_known_to_host(slot.dtype, slot.count)
 
 
 def strippable(slots: Iterable[WeightSlot]) -> frozenset[str]:

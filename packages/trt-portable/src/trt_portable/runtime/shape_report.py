@@ -79,7 +79,10 @@ def _results(
     unknown = (None,) * count
     operands = [slots[at] for at in inputs]
     if _lacks_operand(inputs, operands):
-        return unknown
+        first = operands[0] if operands else None
+        if not call.layer._LIKE_FIRST_INPUT or first is None:
+            return unknown
+        return (_empty(tuple(first.shape), CARRIERS[call.layer._outputs[0].dtype]),)
     try:
         return call.compute(operands)
     except Exception as error:
