@@ -134,17 +134,17 @@ from trt_portable.layers import (
     IUnsqueezeLayer,
 )
 from trt_portable.logger import ILogger, Logger
-from trt_portable.network.conditional import (
+from trt_portable.network.conditional import IIfConditional
+from trt_portable.network.conditional_boundary import (
     IConditionLayer,
-    IIfConditional,
     IIfConditionalBoundaryLayer,
     IIfConditionalInputLayer,
     IIfConditionalOutputLayer,
 )
 from trt_portable.network.layer import ILayer
-from trt_portable.network.loop import (
+from trt_portable.network.loop import ILoop
+from trt_portable.network.loop_boundary import (
     IIteratorLayer,
-    ILoop,
     ILoopBoundaryLayer,
     ILoopOutputLayer,
     IRecurrenceLayer,

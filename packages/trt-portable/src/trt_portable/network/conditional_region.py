@@ -9,7 +9,7 @@ import torch
 
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
-from trt_portable.network.conditional import (
+from trt_portable.network.conditional_boundary import (
     IConditionLayer,
     IIfConditionalInputLayer,
     IIfConditionalOutputLayer,

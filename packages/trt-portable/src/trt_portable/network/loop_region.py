@@ -10,7 +10,7 @@ import torch
 from trt_portable.enums import ErrorCodeTRT, LayerType, LoopOutput, TripLimit
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import ILayer
-from trt_portable.network.loop import (
+from trt_portable.network.loop_boundary import (
     IIteratorLayer,
     ILoopOutputLayer,
     IRecurrenceLayer,
