@@ -10,6 +10,7 @@ from torch import fx
 
 from trt_converters.byte_tensor import ByteTensor, carrier_of
 from trt_converters.call import Call
+from trt_converters.sizes import combine, dimension
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
 from trt_core.extents import Extent, extent_of
@@ -198,8 +199,6 @@ class ConversionContext:
         return self._evaluate(str(value.node.expr) if extent is None else extent)
 
     def _evaluate(self, extent: Extent) -> Any:
-        from trt_converters.layers import sizes  # sizes are made of layers, which need this context
-
         if isinstance(extent, int):
             return extent
         key = str(extent)
@@ -207,9 +206,9 @@ class ConversionContext:
             return self._sizes[key]
         if key in self._dimensions:
             tensor, axis = self._dimensions[key]
-            found = sizes.dimension(self, tensor, axis)
+            found = dimension(self, tensor, axis)
         elif isinstance(extent, list):
-            found = sizes.combine(self, extent[0], [self._evaluate(operand) for operand in extent[1:]])
+            found = combine(self, extent[0], [self._evaluate(operand) for operand in extent[1:]])
         else:
             raise self.fail(f"no input of the block has the dimension {extent}")
         self._sizes[key] = found

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trt_converters.byte_tensor import carrier_of
-from trt_converters.context import ConversionContext, Operand, Size, shape_of
 from trt_core import trt
+from trt_core.extents import evaluate_extent
+
+if TYPE_CHECKING:
+    from trt_converters.context import ConversionContext, Operand, Size
 
 
 def dimension(ctx: ConversionContext, value: Operand, axis: int) -> Any:
     """Returns the extent of a value along a non-negative axis: an int, or a shape tensor of shape (1,), int64."""
-    extent = shape_of(value)[axis]
+    extent = int(value.shape[axis])
     if extent >= 0:
         return extent
     shape = ctx.output(ctx.network.add_shape(carrier_of(value)), "shape")
@@ -24,7 +27,7 @@ def dimension(ctx: ConversionContext, value: Operand, axis: int) -> Any:
 
 def sizes_of(ctx: ConversionContext, value: Operand) -> list[Any]:
     """Returns the extents of a value; see `dimension`."""
-    return [dimension(ctx, value, axis) for axis in range(len(shape_of(value)))]
+    return [dimension(ctx, value, axis) for axis in range(len(value.shape))]
 
 
 def shape_vector(ctx: ConversionContext, sizes: Sequence[Size]) -> Any:
@@ -63,8 +66,6 @@ def combine(ctx: ConversionContext, operator: str, operands: Sequence[Size]) -> 
 
 
 def _apply(ctx: ConversionContext, operator: str, left: Any, right: Any) -> Any:
-    from trt_core.extents import evaluate_extent
-
     if isinstance(left, int) and isinstance(right, int):
         return evaluate_extent([operator, left, right], {})
     if operator == "ceildiv":  # ceil(a / b) = -floor(-a / b)

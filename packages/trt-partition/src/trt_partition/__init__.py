@@ -11,9 +11,10 @@ from trt_partition.module_names import require_known_modules
 from trt_partition.plan import Block, BlockKind, PartitionPlan
 from trt_partition.planner import make_plan
 from trt_partition.recommendations import Recommendation
-from trt_partition.report import BlockReport, NodeReport, PartitionReport, Transition
+from trt_partition.report import PartitionReport
 from trt_partition.report_builder import make_report
 from trt_partition.report_diff import NodeChange, ReportDiff, diff_reports
+from trt_partition.report_entries import BlockReport, NodeReport, Transition
 from trt_partition.report_file import save_report, write_report
 from trt_partition.split import split_into_blocks
 from trt_partition.support import compose_support

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trt_partition.plan import BlockKind
-from trt_partition.report import BlockReport, PartitionReport
+from trt_partition.report_entries import BlockReport
+
+if TYPE_CHECKING:
+    from trt_partition.report import PartitionReport
 
 BOX_WIDTH: Final = 340
 BOX_HEIGHT: Final = 52

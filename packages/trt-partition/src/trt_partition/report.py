@@ -17,89 +17,12 @@ from trt_core import Verdict
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.recommendations import Recommendation, recommend
+from trt_partition.report_entries import BlockReport, NodeReport, Transition
+from trt_partition.report_html import render_html
+from trt_partition.report_json import parse_fields, render_json
+from trt_partition.report_text import render_text
 from trt_partition.sweep import Sweep
-from trt_partition.values import Group, NumberSpec, TensorSpec
-
-
-@dataclass(frozen=True)
-class NodeReport:
-    """One `call_function` node.
-
-    Attributes:
-        op: Name of the operator, `torch.ops.aten.relu.default`.
-        name: Name of the node.
-        location: Module path and node name, `encoder.layer.0/relu_1`.
-        block: Name of its block; empty for numbers that only the outputs of the model need.
-        inputs: Names of the `call_function` nodes whose results it takes.
-        is_convertible: Whether an engine could run the node.
-        verdict: Why it runs in PyTorch, or the verdict of support when it runs in an engine.
-        flops: Estimated floating-point operations at the opt shapes.
-        converter: Package of the converter that takes the node, where it is not the built-in one; else empty.
-    """
-
-    op: str
-    name: str
-    location: str
-    block: str
-    inputs: tuple[str, ...]
-    is_convertible: bool
-    verdict: Verdict
-    flops: int
-    converter: str = ""
-
-
-@dataclass(frozen=True)
-class BlockReport:
-    """An engine, or a block that runs in PyTorch.
-
-    Attributes:
-        name: Name of the submodule, `_run_on_acc_0`.
-        kind: Where it runs.
-        operators: Number of `call_function` nodes.
-        computations: Operators among them that `min_block_size` counts.
-        operators_by_kind: Number of nodes by operator name, most first.
-        inputs: What the block takes.
-        outputs: What it returns.
-        parameters: Number of elements of the parameters, buffers and constants that it uses.
-        parameter_bytes: Their bytes.
-        flops: Estimated floating-point operations at the opt shapes.
-        memory_bytes: Bytes that the block reads and writes at least once at the opt shapes: inputs, outputs and
-            parameters.
-        nodes: Names of the nodes, in graph order.
-    """
-
-    name: str
-    kind: BlockKind
-    operators: int
-    computations: int
-    operators_by_kind: Mapping[str, int]
-    inputs: tuple[TensorSpec | NumberSpec, ...]
-    outputs: tuple[TensorSpec | NumberSpec, ...]
-    parameters: int
-    parameter_bytes: int
-    flops: int
-    memory_bytes: int
-    nodes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "operators_by_kind", MappingProxyType(dict(self.operators_by_kind)))
-
-
-@dataclass(frozen=True)
-class Transition:
-    """Values that pass from one place to another.
-
-    Attributes:
-        source: Block that makes them, or `inputs` for the inputs of the model.
-        target: Block that takes them, or `outputs` for the outputs of the model.
-        tensors: How many values pass.
-        bytes: Their bytes at the opt shapes.
-    """
-
-    source: str
-    target: str
-    tensors: int
-    bytes: int
+from trt_partition.values import Group
 
 
 @dataclass(frozen=True)
@@ -211,14 +134,10 @@ class PartitionReport:
 
     def to_text(self) -> str:
         """Returns the report as text."""
-        from trt_partition.report_text import render_text
-
         return render_text(self)
 
     def to_json(self, indent: int | None = 2) -> str:
         """Returns the report as JSON, see `report_json.schema`."""
-        from trt_partition.report_json import render_json
-
         return render_json(self, indent)
 
     @staticmethod
@@ -228,9 +147,7 @@ class PartitionReport:
         Raises:
             PartitionError: The text is no report, or one of a later version.
         """
-        from trt_partition.report_json import parse_json
-
-        return parse_json(text)
+        return PartitionReport(**parse_fields(text))
 
     def to_html(self, *, title: str = "Partition report", reasons: str = "reasons.html") -> str:
         """Returns the report as one HTML page that needs no other file.
@@ -239,8 +156,6 @@ class PartitionReport:
             title: Heading of the page.
             reasons: Where the page about reason codes is, for links.
         """
-        from trt_partition.report_html import render_html
-
         return render_html(self, title=title, reasons=reasons)
 
 

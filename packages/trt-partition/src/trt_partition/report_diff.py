@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trt_partition.report import NodeReport, PartitionReport
+from trt_partition.report import PartitionReport
+from trt_partition.report_entries import NodeReport
 
 
 @dataclass(frozen=True)

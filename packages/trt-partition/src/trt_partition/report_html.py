@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from trt_core import Reason
 from trt_partition.block_picture import draw_blocks
 from trt_partition.computation import RULE
-from trt_partition.report import PartitionReport
 from trt_partition.report_json import report_data
 from trt_partition.sweep_chart import draw_sweep
 
 if TYPE_CHECKING:
     import jinja2
+
+    from trt_partition.report import PartitionReport
 
 
 def render_html(report: PartitionReport, *, title: str, reasons: str) -> str:

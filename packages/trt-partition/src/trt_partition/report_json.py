@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trt_core import PartitionError, Reason, Verdict
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
-from trt_partition.report import BlockReport, NodeReport, PartitionReport, Transition
+from trt_partition.report_entries import BlockReport, NodeReport, Transition
 from trt_partition.sweep import Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec, ValueSpec
+
+if TYPE_CHECKING:
+    from trt_partition.report import PartitionReport
 
 SCHEMA_VERSION: Final = 1
 """Version of the schema. It rises when a reader of the version before would misread a report."""
@@ -72,8 +75,8 @@ def report_data(report: PartitionReport) -> dict[str, Any]:
     }
 
 
-def parse_json(text: str) -> PartitionReport:
-    """Reads a report.
+def parse_fields(text: str) -> dict[str, Any]:
+    """Reads the fields of a `PartitionReport`.
 
     Raises:
         PartitionError: The text is not JSON, no report, or of a version that this one cannot read.
@@ -96,23 +99,23 @@ def parse_json(text: str) -> PartitionReport:
         ) from error
 
 
-def _parse_report(data: dict[str, Any]) -> PartitionReport:
+def _parse_report(data: dict[str, Any]) -> dict[str, Any]:
     inputs, outputs = _parse_value(data["inputs"]), _parse_value(data["outputs"])
     if not (isinstance(inputs, Group) and isinstance(outputs, Group)):
         raise TypeError("inputs and outputs must be groups")
     size = data["min_block_size"]
-    return PartitionReport(
-        inputs=inputs,
-        outputs=outputs,
-        nodes=tuple(_parse_node(item) for item in data["nodes"]),
-        blocks=tuple(_parse_block(item) for item in data["blocks"]),
-        edges=tuple(Transition(**item) for item in data["edges"]),
-        min_block_size=float("inf") if size == "inf" else int(size),
-        settings=dict(data["settings"]),
-        settings_text=str(data["settings_text"]),
-        sweep=Sweep(tuple(SweepPoint(**item) for item in data["sweep"]["points"]), bool(data["sweep"]["unlimited"])),
-        bridge=None if data["bridge"] is None else Bridge(**data["bridge"]),
-    )
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "nodes": tuple(_parse_node(item) for item in data["nodes"]),
+        "blocks": tuple(_parse_block(item) for item in data["blocks"]),
+        "edges": tuple(Transition(**item) for item in data["edges"]),
+        "min_block_size": float("inf") if size == "inf" else int(size),
+        "settings": dict(data["settings"]),
+        "settings_text": str(data["settings_text"]),
+        "sweep": Sweep(tuple(SweepPoint(**item) for item in data["sweep"]["points"]), bool(data["sweep"]["unlimited"])),
+        "bridge": None if data["bridge"] is None else Bridge(**data["bridge"]),
+    }
 
 
 def _size(min_block_size: int | float) -> int | str:

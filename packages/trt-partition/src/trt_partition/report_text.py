@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from trt_partition.plan import BlockKind
-from trt_partition.report import BlockReport, NodeReport, PartitionReport
+from trt_partition.report_entries import BlockReport, NodeReport
 from trt_partition.values import NumberSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from trt_partition.report import PartitionReport
 
 
 def render_text(report: PartitionReport) -> str:

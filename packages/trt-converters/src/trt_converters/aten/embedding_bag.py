@@ -25,8 +25,8 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.extremum import extremum
 from trt_converters.layers.pointwise import logical_not
-from trt_converters.layers.sizes import shape_vector
 from trt_converters.registry import converter
+from trt_converters.sizes import shape_vector
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS
 

@@ -14,9 +14,9 @@ from trt_converters.layers import binary, cast, reduce, reshape, select, squeeze
 from trt_converters.layers.elementary import is_nan
 from trt_converters.layers.extremum import extremum, positions
 from trt_converters.layers.gathering import gather, gather_elements
-from trt_converters.layers.sizes import combine
 from trt_converters.layers.sorting import TOPK_LIMIT, stable_sort
 from trt_converters.registry import converter
+from trt_converters.sizes import combine
 from trt_core import Reason, Verdict
 
 aten = torch.ops.aten

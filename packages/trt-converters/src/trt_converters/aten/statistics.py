@@ -13,8 +13,8 @@ from trt_converters.context import ConversionContext, Operand, dtype_of, normali
 from trt_converters.layers import binary, cast, logical_not, reduce, select, squeeze, unary
 from trt_converters.layers.elementary import widen
 from trt_converters.layers.extremum import extremum
-from trt_converters.layers.sizes import combine
 from trt_converters.registry import converter
+from trt_converters.sizes import combine
 
 aten = torch.ops.aten
 

@@ -6,7 +6,7 @@ while building), adds as few layers as it can, and returns an `ITensor`, or a `t
 
 from __future__ import annotations
 
-from trt_converters.layers.casts import cast, promote, result_type
+from trt_converters.layers.casts import cast, result_type
 from trt_converters.layers.gathering import (
     gather,
     gather_elements,
@@ -28,9 +28,10 @@ from trt_converters.layers.movement import (
 )
 from trt_converters.layers.padding import crop_and_pad, pad_by_sampling
 from trt_converters.layers.pointwise import activation, binary, greater_equal, less_equal, logical_not, select, unary
+from trt_converters.layers.promotion import promote
 from trt_converters.layers.reductions import mean_square, reduce, softmax, topk
-from trt_converters.layers.sizes import combine, dimension, shape_vector, sizes_of
 from trt_converters.layers.windows import take_windows, window_indices
+from trt_converters.sizes import combine, dimension, shape_vector, sizes_of
 
 __all__ = [
     "activation",

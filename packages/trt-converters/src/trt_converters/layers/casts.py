@@ -82,30 +82,3 @@ def _stand_in(value: Operand) -> torch.Tensor | int | float | bool:
         return 1
     shape = (1,) if rank_of(value) else ()
     return torch.empty(shape, dtype=dtype_of(value), device="meta")
-
-
-def promote(ctx: ConversionContext, *values: Operand, dtype: torch.dtype | None = None) -> list[Any]:
-    """Casts operands to one type and raises them to one rank, as broadcasting layers want them.
-
-    Args:
-        ctx: The context.
-        values: Tensors and numbers.
-        dtype: The common type; by default the one that PyTorch promotes to.
-
-    Returns:
-        One value for each operand; all have the same type and rank, and extents that broadcast.
-    """
-    from trt_converters.layers.movement import with_rank  # movement casts its index operands
-
-    common = dtype or result_type(*values)
-    rank = max(rank_of(value) for value in values)
-    return [with_rank(ctx, cast(ctx, _size_operand(ctx, value), common), rank) for value in values]
-
-
-def _size_operand(ctx: ConversionContext, value: Operand) -> Any:
-    if isinstance(value, torch.SymInt):
-        from trt_converters.layers.movement import squeeze
-
-        found = ctx.size(value)
-        return found if isinstance(found, int) else squeeze(ctx, found, (0,))
-    return value

@@ -6,7 +6,8 @@ from typing import Any
 
 from trt_converters.byte_tensor import as_bytes
 from trt_converters.context import ConversionContext, Operand, dtype_of
-from trt_converters.layers.casts import cast, promote
+from trt_converters.layers.casts import cast
+from trt_converters.layers.promotion import promote
 from trt_core import trt
 
 
