@@ -13,6 +13,7 @@ from torch import fx
 from trt_converters.builder_options import configure
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.ranges import Bounds, ShapeRanges
@@ -54,6 +55,7 @@ def build_block(
     ranges: ShapeRanges,
     name: str,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    timing_cache: TimingCacheFile | None = None,
 ) -> BuiltEngine:
     """Builds the engine of a block.
 
@@ -63,6 +65,7 @@ def build_block(
         ranges: Ranges of the symbolic dimensions.
         name: Name of the block and its engine.
         registry: Where converters are looked up.
+        timing_cache: File of tactic timings that the build reads and adds to.
 
     Raises:
         ConversionError: A node could not be converted; the attribute `node_name` says which.
@@ -80,7 +83,11 @@ def build_block(
         config = builder.create_builder_config()
         configure(config, settings)
         profile = _add_profile(builder, config, block, interpreter.input_names, ranges)
+        if timing_cache is not None:
+            timing_cache.attach(config)
         plan = builder.build_serialized_network(network, config)
+        if timing_cache is not None and plan is not None:
+            timing_cache.merge(config)
     if plan is None:
         raise BuildError(
             f"the engine {name} could not be built",

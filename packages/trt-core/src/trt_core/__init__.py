@@ -9,6 +9,7 @@ from trt_core.device import Device
 from trt_core.dtypes import from_trt, parse_dtype, to_trt
 from trt_core.errors import (
     BuildError,
+    CacheError,
     ConversionError,
     ExecutionError,
     ExportError,
@@ -18,6 +19,7 @@ from trt_core.errors import (
     PartitionError,
     PlanError,
     ProviderError,
+    RefitError,
     SettingsError,
     TrtError,
 )
@@ -46,6 +48,7 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
 __all__ = [
     "SUPPORTED",
     "BuildError",
+    "CacheError",
     "CompilationSettings",
     "ConversionError",
     "Device",
@@ -61,6 +64,7 @@ __all__ = [
     "Provider",
     "ProviderError",
     "Reason",
+    "RefitError",
     "SettingsError",
     "TrtError",
     "Verdict",

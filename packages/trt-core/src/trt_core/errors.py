@@ -80,5 +80,13 @@ class PlanError(TrtError):
     """A plan or a saved program cannot be loaded: truncated, foreign, corrupt or for another target."""
 
 
+class CacheError(TrtError):
+    """The engine cache cannot be used: its directory is not private, it is locked, or an entry is damaged."""
+
+
+class RefitError(TrtError):
+    """The weights of a compiled model cannot be replaced."""
+
+
 class ExecutionError(TrtError):
     """An engine failed while running."""

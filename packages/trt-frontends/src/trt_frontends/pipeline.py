@@ -10,11 +10,11 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, build_block
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport
 from trt_core import BuildError, CompilationSettings, ConversionError, PartitionError, Reason, Verdict, logger
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
-from trt_frontends.engine_module import engine_module
+from trt_frontends.engine_source import EngineSource
 from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
 
 Progress = Callable[[str, int, int], None]
@@ -70,10 +70,11 @@ class Compilation:
             IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
             PartitionError: The partitioner put nodes into an engine that had failed to build.
         """
+        source = EngineSource(self.settings, self.registry)
         while True:
             plan = self.plan()
             split = split_into_blocks(self.graph, plan)
-            failure = self._build_engines(plan, split)
+            failure = self._build_engines(plan, split, source)
             if failure is None:
                 break
             self._exclude(failure)
@@ -83,7 +84,16 @@ class Compilation:
         split.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)
         return split
 
-    def _build_engines(self, plan: PartitionPlan, split: fx.GraphModule) -> dict[str, Verdict] | None:
+    def blocks(self) -> dict[str, fx.GraphModule]:
+        """Returns the blocks that would become engines, by name; nothing is built."""
+        plan = self.plan()
+        split = split_into_blocks(self.graph, plan)
+        children = {block.name: split.get_submodule(block.name) for block in plan.engines}
+        return {name: child for name, child in children.items() if isinstance(child, fx.GraphModule)}
+
+    def _build_engines(
+        self, plan: PartitionPlan, split: fx.GraphModule, source: EngineSource
+    ) -> dict[str, Verdict] | None:
         blocks = plan.engines
         for done, block in enumerate(blocks):
             self.progress("building engines", done, len(blocks))
@@ -92,7 +102,7 @@ class Compilation:
             engine = self._engines.get(block.nodes)
             if engine is None:
                 try:
-                    engine = self._build(child, block.name)
+                    engine = source.engine(child, self.ranges, block.name)
                 except ConversionError as error:
                     return self._exclude_node(error, child)
                 except BuildError as error:
@@ -101,11 +111,6 @@ class Compilation:
             split.set_submodule(block.name, engine)
         self.progress("building engines", len(blocks), len(blocks))
         return None
-
-    def _build(self, block: fx.GraphModule, name: str) -> nn.Module:
-        built = build_block(block, self.settings, self.ranges, name, self.registry)
-        logger.debug("built %s: %d layers in %.2f s", name, built.layers, built.build_seconds)
-        return engine_module(built, block, self.settings)
 
     def _exclude(self, refusals: dict[str, Verdict]) -> None:
         """Notes what the next attempt leaves to PyTorch; an attempt that teaches nothing would be repeated for ever."""

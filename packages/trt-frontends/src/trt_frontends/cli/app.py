@@ -10,6 +10,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from trt_core import TrtError
+from trt_frontends.cli.cache_commands import cache_app
 
 FAILED = 1
 BAD_INPUT = 2
@@ -41,6 +42,8 @@ app = typer.Typer(
     help="Compiles PyTorch models into TensorRT engines.",
     epilog=_EXIT_CODES,
 )
+
+app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
 
 
 def main() -> None:

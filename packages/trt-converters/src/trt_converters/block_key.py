@@ -1,0 +1,184 @@
+"""What the engine of a block depends on, as texts: known before anything is converted or built.
+
+Nodes are numbered in the order of the graph, and symbols in the order in which they appear, so that neither their names
+nor the names of the block matter. Names of inputs count: they are the names of the engine's bindings.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters.binding import BindingError, bind_arguments
+from trt_converters.converter_identity import identify_converters
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_core import CompilationSettings, operator_name
+from trt_core.dtypes import dtype_name
+from trt_core.extents import extent_of
+from trt_core.provenance import node_location
+from trt_core.ranges import ShapeRanges
+from trt_core.uncacheable import Uncacheable
+
+DescribeConstant = Callable[[fx.Node, torch.Tensor], str]
+"""Says what a constant of a graph is: a digest of its content, or where it comes from."""
+
+
+def describe_block(
+    block: fx.GraphModule,
+    settings: CompilationSettings,
+    ranges: ShapeRanges,
+    describe_constant: DescribeConstant,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+) -> dict[str, str]:
+    """Returns what building a block depends on, less the settings and the machine.
+
+    Args:
+        block: A graph module whose placeholders and results are tensors, with metadata.
+        settings: What to compile with.
+        ranges: Ranges of the symbolic dimensions.
+        describe_constant: Called once for each node that reads a tensor of the block.
+        registry: Where converters are looked up.
+
+    Returns:
+        Texts by component: `graph`, `inputs`, `profile`, `constants`, and `converter.*` for each package.
+
+    Raises:
+        Uncacheable: Something in the block has no stable description.
+    """
+    from trt_converters.content_digest import digest_of
+
+    writer = _GraphWriter(block, describe_constant, with_names=settings.debug)
+    lines = [writer.write(node) for node in block.graph.nodes]
+    inputs = [
+        [node.name, *writer.tensor(node.meta["val"], node)] for node in block.graph.nodes if node.op == "placeholder"
+    ]
+    profile = [
+        [list(ranges.bounds(extent)) for extent in node.meta["val"].shape]
+        for node in block.graph.nodes
+        if node.op == "placeholder"
+    ]
+    symbols = {number: list(ranges.symbols.get(name, ())) for name, number in writer.symbols.items()}
+    operators = Counter(operator_name(node.target) for node in block.graph.nodes if node.op == "call_function")
+    return {
+        "graph": digest_of(_json(lines).encode()),
+        "graph.operators": ", ".join(f"{name} x{count}" for name, count in sorted(operators.items())),
+        "inputs": _json(inputs),
+        "profile": _json([profile, symbols]),
+        "constants": digest_of(_json(writer.constants).encode()),
+        **{f"converter.{name}": text for name, text in identify_converters(block, settings, registry).items()},
+    }
+
+
+class _GraphWriter:
+    """Writes nodes as JSON values that do not depend on names."""
+
+    def __init__(self, block: fx.GraphModule, describe_constant: DescribeConstant, *, with_names: bool) -> None:
+        self.constants: list[Any] = []
+        self.symbols: dict[str, str] = {}
+        self._block = block
+        self._describe_constant = describe_constant
+        self._with_names = with_names
+        self._numbers: dict[fx.Node, int] = {}
+
+    def write(self, node: fx.Node) -> list[Any]:
+        """Describes a node: what it does, with what, and what comes of it."""
+        self._numbers[node] = len(self._numbers)
+        # with `debug` the names of layers and where they come from are part of what the engine can tell
+        named = [node.name, node_location(node)] if self._with_names else []
+        if node.op == "placeholder":
+            return ["input", self.value(node.meta.get("val"), node), *named]
+        if node.op == "get_attr":
+            return ["constant", self._constant(node), *named]
+        if node.op == "output":
+            return ["output", self.literal(node.args[0], node)]
+        if node.op != "call_function":
+            raise Uncacheable(f"{node.op} nodes have no stable description", node.name)
+        return [
+            "call",
+            operator_name(node.target),
+            self._arguments(node),
+            self.value(node.meta.get("val"), node),
+            *named,
+        ]
+
+    def _arguments(self, node: fx.Node) -> Any:
+        if isinstance(node.target, torch._ops.OpOverload):
+            try:
+                bound = bind_arguments(node)
+            except BindingError as error:
+                raise Uncacheable(str(error), node.name) from error
+            return [[name, self.literal(value, node)] for name, value in bound.items()]
+        return [self.literal(node.args, node), self.literal(node.kwargs, node)]
+
+    def _constant(self, node: fx.Node) -> Any:
+        value: Any = self._block
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise Uncacheable(f"the attribute {node.target} is a {type(value).__name__}", node.name)
+        self.constants.append([*self.tensor(value, node), self._describe_constant(node, value)])
+        return len(self.constants) - 1
+
+    def tensor(self, value: Any, node: fx.Node) -> list[Any]:
+        """Describes type and shape of a tensor."""
+        if not isinstance(value, torch.Tensor):
+            raise Uncacheable(f"{node.name} is no tensor but a {type(value).__name__}", node.name)
+        return [dtype_name(value.dtype), [self._extent(extent) for extent in value.shape]]
+
+    def value(self, value: Any, node: fx.Node) -> Any:
+        """Describes the metadata of a node."""
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value, node)
+        if isinstance(value, (list, tuple)):
+            return [self.value(item, node) for item in value]
+        return self.literal(value, node)
+
+    def literal(self, value: Any, node: fx.Node) -> Any:
+        """Describes an argument: each kind of value in a way of its own, so that 1, 1.0 and True differ."""
+        if isinstance(value, fx.Node):
+            return ["node", self._numbers[value]]
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, int):
+            return ["int", str(int(value))]
+        if isinstance(value, float):
+            return ["float", "nan" if math.isnan(value) else value.hex()]
+        if isinstance(value, complex):
+            return ["complex", value.real.hex(), value.imag.hex()]
+        if isinstance(value, torch.SymInt):
+            return ["size", self._extent(value)]
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
+            return [type(value).__name__, str(value)]
+        if isinstance(value, (list, tuple)):
+            return ["list", [self.literal(item, node) for item in value]]
+        if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+            return ["dict", {name: self.literal(item, node) for name, item in value.items()}]
+        raise Uncacheable(f"an argument is a {type(value).__name__}", node.name)
+
+    def _extent(self, value: int | torch.SymInt) -> Any:
+        if isinstance(value, int):
+            return int(value)
+        return self._rename(extent_of(value)) if extent_of(value) is not None else self._unbacked(value)
+
+    def _rename(self, extent: Any) -> Any:
+        if isinstance(extent, str):
+            return self.symbols.setdefault(extent, f"s{len(self.symbols)}")
+        if isinstance(extent, list):
+            return [extent[0], *(self._rename(operand) for operand in extent[1:])]
+        return extent
+
+    def _unbacked(self, value: torch.SymInt) -> Any:
+        text = str(value.node.expr)
+        for symbol in sorted(map(str, value.node.expr.free_symbols), key=len, reverse=True):
+            text = text.replace(symbol, f"<{self._rename(symbol)}>")
+        return ["data", text]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

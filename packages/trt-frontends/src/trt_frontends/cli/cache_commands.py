@@ -1,0 +1,139 @@
+"""`trtc cache`: what is in the engine cache, and why an engine is not."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from trt_runtime.engine_cache import EngineCache
+
+console = Console()
+cache_app = typer.Typer(no_args_is_help=True, help="Shows and clears the engine cache.")
+
+_MISSED = 1
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+_Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", file_okay=False, help="The cache's directory, as in the setting engine_cache_dir."),
+]
+
+
+@cache_app.command("list")
+def list_entries(directory: _Directory = None) -> None:
+    """Lists the cached engines, the most recently used first."""
+    cache = _open(directory)
+    entries = cache.entries()
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (("key", "left"), ("engine", "left"), ("provider", "left"), ("layers", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("built in", "size", "used"):
+        table.add_column(name, justify="right")
+    for entry in entries:
+        built = entry.built
+        used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "seconds")
+        seconds = f"{built.get('build_seconds', 0):.2f} s"
+        facts = (built.get("name", ""), built.get("provider", ""), built.get("layers", ""))
+        table.add_row(entry.digest[:12], *map(str, facts), seconds, _size(entry.bytes), used)
+    if entries:
+        console.print(table)
+    total = sum(entry.bytes for entry in entries)
+    console.print(f"{len(entries)} engines, {_size(total)}, in {cache.directory}", highlight=False, soft_wrap=True)
+
+
+@cache_app.command("clear")
+def clear(directory: _Directory = None) -> None:
+    """Removes every cached engine."""
+    cache = _open(directory)
+    console.print(f"removed {cache.clear()} engines from {cache.directory}", highlight=False, soft_wrap=True)
+
+
+@cache_app.command("prune")
+def prune(
+    size: Annotated[str, typer.Option("--to", help="What may remain, in bytes, or with a unit: 500M, 2G.")],
+    directory: _Directory = None,
+) -> None:
+    """Removes the engines that were unused for longest, until the others fit into a size."""
+    limit = _bytes(size)
+    cache = _open(directory)
+    console.print(f"removed {cache.prune(limit)} engines from {cache.directory}", highlight=False, soft_wrap=True)
+
+
+@cache_app.command("why-miss")
+def why_miss(
+    model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A compilation setting, name=value, as the model is compiled with. Repeat it."),
+    ] = None,
+    directory: _Directory = None,
+) -> None:
+    """Says for each engine of a model whether it is cached, and in what it differs from the nearest one that is.
+
+    Builds nothing. Exits with 1 when an engine is missing.
+    """
+    from trt_frontends.cli.model_source import load_model
+    from trt_frontends.compiler import prepare
+    from trt_frontends.engine_source import EngineSource
+
+    given = dict(map(_read_setting, settings or ()))
+    given["engine_cache_dir"] = str(_open(directory).directory)
+    module, arg_inputs, kwarg_inputs = load_model(model)
+    compilation, _ = prepare(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
+    source = EngineSource(compilation.settings, compilation.registry)
+    blocks = compilation.blocks()
+    misses = [source.why_miss(block, compilation.ranges, name) for name, block in blocks.items()]
+    for name, lines in zip(blocks, misses, strict=True):
+        _print_lines(name, lines)
+    if not blocks:
+        console.print("the model has no engines")
+    if any(misses):
+        raise typer.Exit(_MISSED)
+
+
+def _print_lines(name: str, lines: Sequence[str]) -> None:
+    console.print(f"{name}: {'not cached' if lines else 'cached'}", markup=False, highlight=False)
+    for line in lines:
+        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _open(directory: Path | None) -> EngineCache:
+    from trt_runtime.engine_cache import EngineCache, default_directory
+
+    return EngineCache(directory or default_directory())
+
+
+def _read_setting(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="'--set'")
+    try:
+        return name, json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    except ValueError:
+        return name, value
+
+
+def _bytes(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        if unit not in _UNITS or float(number) < 0:
+            raise ValueError
+        return int(float(number) * _UNITS[unit])
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a size such as 1000000, 500M or 2G", param_hint="'--to'") from None
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:.2f} GiB"

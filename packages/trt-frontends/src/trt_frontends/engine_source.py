@@ -1,0 +1,166 @@
+"""Where the engine of a block comes from: the engine cache, or a build."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import fx
+
+import trt_core
+from trt_converters import ConverterRegistry, build_block
+from trt_converters.block_key import describe_block
+from trt_converters.content_digest import source_digest, tensor_digest
+from trt_converters.timing_cache_file import TimingCacheFile
+from trt_core import CompilationSettings, Device, Provider, current_provider, logger, provider_identity, provider_module
+from trt_core.ranges import ShapeRanges
+from trt_core.settings import building_fields
+from trt_core.uncacheable import Uncacheable
+from trt_frontends.engine_module import engine_module
+from trt_runtime import TRTModule
+from trt_runtime.container import CONTAINER_VERSION
+from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
+from trt_runtime.header import FORMAT_VERSION
+
+_TIMING_CACHE: Final = "timing.cache"
+
+
+class EngineSource:
+    """Gives blocks their engines.
+
+    Args:
+        settings: What to compile with; they say whether engines are cached, and where.
+        registry: Where converters are looked up.
+
+    Attributes:
+        cache: The engine cache; None when the settings ask for none.
+
+    Raises:
+        CacheError: The directory of the cache is not private, or cannot be used.
+    """
+
+    def __init__(self, settings: CompilationSettings, registry: ConverterRegistry) -> None:
+        self.settings = settings
+        self.registry = registry
+        self._stores = _is_asked(settings.cache_built_engines, settings)
+        self._reuses = _is_asked(settings.reuse_cached_engines, settings)
+        self.cache = open_cache(settings) if self._stores or self._reuses else None
+        self._timings = self._timing_cache()
+
+    def engine(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> TRTModule:
+        """Returns the engine of a block, from the cache where it is there.
+
+        Args:
+            block: The block.
+            ranges: Ranges of its symbolic dimensions.
+            name: What to call the engine.
+
+        Raises:
+            ConversionError: A node of the block cannot be converted.
+            BuildError: The provider refuses the block.
+        """
+        key = self.key(block, ranges, name) if self.cache is not None else None
+        if key is not None and self._reuses:
+            found = self._find(key, name)
+            if found is not None:
+                return found
+        built = build_block(block, self.settings, ranges, name, self.registry, self._timings)
+        logger.debug("built %s: %d layers in %.2f s", name, built.layers, built.build_seconds)
+        engine = engine_module(built, block, self.settings)
+        unknown = built.settings_read - set(building_fields())
+        if unknown:
+            logger.info("%s is not cached: a converter reads the settings %s", name, ", ".join(sorted(unknown)))
+        elif key is not None and self._stores:
+            assert self.cache is not None
+            self.cache.insert(key, engine.header, engine.plan)
+        return engine
+
+    def key(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> EngineKey | None:
+        """Returns the key of a block's engine; None when something that it depends on cannot be described."""
+        try:
+            return self._describe(block, ranges)
+        except Uncacheable as error:
+            logger.info("%s is not cached: %s", name, error)
+            return None
+
+    def _describe(self, block: fx.GraphModule, ranges: ShapeRanges) -> EngineKey:
+        described = describe_block(block, self.settings, ranges, _describe_constant, self.registry)
+        return EngineKey({**described, **describe_machine(self.settings)})
+
+    def why_miss(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> tuple[str, ...]:
+        """Says why a block's engine is not in the cache, one reason a line; nothing when it is there."""
+        if self.cache is None:
+            return ("no engine cache is in use",)
+        try:
+            key = self._describe(block, ranges)
+        except Uncacheable as error:
+            return (f"engines of this block are never cached: {error}",)
+        found = self.cache.why_miss(key)
+        if found is None:
+            return ("the cache is empty",)
+        nearest, differences = found
+        return tuple(f"{difference} (in {nearest.digest[:12]})" for difference in differences)
+
+    def _find(self, key: EngineKey, name: str) -> TRTModule | None:
+        assert self.cache is not None
+        found = self.cache.find(key)
+        if found is None:
+            logger.debug("%s is not in the engine cache", name)
+            return None
+        header, plan = found
+        logger.debug("%s comes from the engine cache, built in %.2f s then", name, header.build_seconds)
+        return TRTModule(dataclasses.replace(header, name=name), plan)
+
+    def _timing_cache(self) -> TimingCacheFile | None:
+        if self.settings.timing_cache_path:
+            return TimingCacheFile(self.settings.timing_cache_path)
+        return None if self.cache is None else TimingCacheFile(self.cache.directory / _TIMING_CACHE)
+
+
+def open_cache(settings: CompilationSettings) -> EngineCache:
+    """Opens the engine cache that settings name.
+
+    Raises:
+        CacheError: The directory is not private, or cannot be used.
+    """
+    return EngineCache(settings.engine_cache_dir or default_directory(), settings.engine_cache_size)
+
+
+def describe_machine(settings: CompilationSettings) -> dict[str, str]:
+    """Returns what an engine depends on besides its block: settings, provider, releases and machine, by component."""
+    portable = current_provider() is Provider.PORTABLE
+    described = {f"settings.{name}": text for name, text in settings.for_building().items() if name != "device"}
+    described["device"] = _describe_device(settings.device)
+    described["format"] = f"{FORMAT_VERSION}.{CONTAINER_VERSION}"
+    described["provider"] = provider_identity()
+    described["stack"] = f"{trt_core.__version__} {_sources_of(trt_core.__file__)}"
+    described["torch"] = str(torch.__version__)
+    described["torch.default_dtype"] = str(torch.get_default_dtype())
+    if portable:
+        described["provider.sources"] = _sources_of(str(provider_module().__file__))
+    if portable or settings.device.is_cpu:
+        described["host"] = f"{platform.system()} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return described
+
+
+def _is_asked(choice: bool | None, settings: CompilationSettings) -> bool:
+    """Naming a directory asks for caching, unless a setting says otherwise."""
+    return bool(settings.engine_cache_dir) or directory_is_configured() if choice is None else choice
+
+
+def _describe_device(device: Device) -> str:
+    if device.is_cpu:
+        return "cpu"
+    major, minor = torch.cuda.get_device_capability(device.torch_device)
+    return f"cuda {major}.{minor} {torch.cuda.get_device_name(device.torch_device)}"
+
+
+def _describe_constant(node: fx.Node, value: torch.Tensor) -> str:
+    return tensor_digest(value)
+
+
+def _sources_of(file: str) -> str:
+    return source_digest(str(Path(file).parent))

@@ -1,0 +1,244 @@
+"""The engine cache under `compile` and `torch.compile`: a hit builds nothing, and is never the wrong engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import trt_frontends
+from trt_core import CacheError, Input
+from trt_frontends import engine_source
+from trt_frontends.cli import app
+from trt_runtime.engine_cache import EngineCache
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def _no_directory_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TRT_ENGINE_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the blocks that were converted and built."""
+    names: list[str] = []
+    original = engine_source.build_block
+
+    def build_block(block: Any, settings: Any, ranges: Any, name: str, *rest: Any) -> Any:
+        names.append(name)
+        return original(block, settings, ranges, name, *rest)
+
+    monkeypatch.setattr(engine_source, "build_block", build_block)
+    return names
+
+
+def _compile(model: nn.Module, directory: Path, *inputs: Any, **settings: Any) -> nn.Module:
+    given = {"engine_cache_dir": directory, "min_block_size": 1, **settings}
+    return trt_frontends.compile(model, arg_inputs=inputs or (X,), **given)
+
+
+def _engine_names(module: nn.Module) -> list[str]:
+    return [child.header.name for child in module.children() if hasattr(child, "header")]
+
+
+def test_a_second_compilation_builds_nothing(tmp_path: Path, builds: list[str], interrupted: nn.Module) -> None:
+    first = _compile(interrupted, tmp_path / "engines")
+    second = _compile(interrupted, tmp_path / "engines")
+    assert len(builds) == 2
+    torch.testing.assert_close(second(X), interrupted(X))
+    assert _engine_names(first) == _engine_names(second) == builds
+
+
+def test_torch_compile_uses_the_cache(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    options = {"engine_cache_dir": str(tmp_path / "engines"), "min_block_size": 1}
+    for _ in range(2):
+        torch._dynamo.reset()
+        optimized = torch.compile(mlp, backend="torch_tensorrt", dynamic=False, options=options)
+        with torch.no_grad():
+            torch.testing.assert_close(optimized(X), mlp(X))
+        assert len(builds) == 1
+
+
+def test_nothing_is_cached_unless_asked(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    for _ in range(2):
+        trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1)
+    assert len(builds) == 2
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep caches elsewhere")
+def test_asking_without_a_directory_uses_the_users_own(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    for _ in range(2):
+        _compile(mlp, Path(), engine_cache_dir="", cache_built_engines=True, reuse_cached_engines=True)
+    assert len(builds) == 1
+    assert (tmp_path / "home" / "trt" / "engines").is_dir()
+
+
+def test_the_environment_turns_the_cache_on(
+    tmp_path: Path, builds: list[str], mlp: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_ENGINE_CACHE_DIR", str(tmp_path / "engines"))
+    for _ in range(2):
+        _compile(mlp, Path(), engine_cache_dir="")
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize(("stores", "reuses", "count"), [(True, False, 2), (False, True, 2), (True, True, 1)])
+def test_storing_and_reusing_are_asked_for_apart(
+    tmp_path: Path, builds: list[str], mlp: nn.Module, stores: bool, reuses: bool, count: int
+) -> None:
+    for _ in range(2):
+        _compile(mlp, tmp_path / "engines", cache_built_engines=stores, reuse_cached_engines=reuses)
+    assert len(builds) == count
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"optimization_level": 1}, 2),
+        ({"disable_tf32": True}, 2),
+        ({"debug": True}, 2),
+        ({"precision": torch.float16}, 2),
+        ({"min_block_size": 2}, 1),
+        ({"use_fast_partitioner": False}, 1),
+    ],
+    ids=str,
+)
+def test_settings_count_when_they_change_the_engine(
+    tmp_path: Path, builds: list[str], mlp: nn.Module, change: dict[str, Any], count: int
+) -> None:
+    _compile(mlp, tmp_path / "engines")
+    _compile(mlp, tmp_path / "engines", **change)
+    assert len(builds) == count
+
+
+def test_changed_weights_are_another_engine(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    _compile(mlp, tmp_path / "engines")
+    mlp[0].weight.data[1, 2] += 1.0
+    compiled = _compile(mlp, tmp_path / "engines")
+    assert len(builds) == 2
+    torch.testing.assert_close(compiled(X), mlp(X))
+
+
+def test_ranges_are_part_of_the_engine(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    for high in (8, 8, 16):
+        compiled = _compile(mlp, tmp_path / "engines", Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(high, 4)))
+        torch.testing.assert_close(compiled(X), mlp(X))
+    assert len(builds) == 2
+
+
+def test_a_damaged_entry_is_built_again(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    _compile(mlp, tmp_path / "engines")
+    (plan,) = (tmp_path / "engines").glob("*.plan")
+    plan.write_bytes(plan.read_bytes()[:-9])
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        compiled = _compile(mlp, tmp_path / "engines")
+    torch.testing.assert_close(compiled(X), mlp(X))
+    _compile(mlp, tmp_path / "engines")
+    assert len(builds) == 2
+
+
+def test_a_directory_of_everybody_is_refused(tmp_path: Path, mlp: nn.Module) -> None:
+    (tmp_path / "engines").mkdir()
+    (tmp_path / "engines").chmod(0o777)
+    with pytest.raises(CacheError, match="not private"):
+        _compile(mlp, tmp_path / "engines")
+
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+import trt_frontends
+from trt_frontends import engine_source
+
+if sys.argv[2] == "hit":
+    def build_block(*_):
+        raise SystemExit("built although it is cached")
+    engine_source.build_block = build_block
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+x = torch.ones(3, 4)
+compiled = trt_frontends.compile(model, arg_inputs=(x,), engine_cache_dir=sys.argv[1], min_block_size=1)
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x), model(x))
+"""
+
+
+def test_another_process_finds_the_engine(tmp_path: Path) -> None:
+    for expected in ("miss", "hit"):
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / "engines"), expected]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert len(EngineCache(tmp_path / "engines").entries()) == 1
+
+
+def test_timings_are_kept_where_the_setting_says(tmp_path: Path, mlp: nn.Module) -> None:
+    _compile(mlp, Path(), engine_cache_dir="", timing_cache_path=tmp_path / "timings")
+    assert (tmp_path / "timings").stat().st_size
+    _compile(mlp, tmp_path / "engines")
+    assert (tmp_path / "engines" / "timing.cache").stat().st_size
+
+
+MODEL = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), (torch.ones(3, 4),)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model for the command line."""
+    (tmp_path / "cached_model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "cached_model", raising=False)
+    return tmp_path
+
+
+def _run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["cache", *arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_the_command_line_says_what_is_there_and_why_not(folder: Path) -> None:
+    def compiled() -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+        _compile(model, folder / "engines", torch.ones(3, 4))
+
+    where = ("--dir", str(folder / "engines"))
+    ask = ("why-miss", "cached_model:model", "--set", "min_block_size=1", *where)
+    assert "the cache is empty" in _run(*ask, code=1)
+    compiled()
+    assert "_run_on_acc_0: cached" in _run(*ask)
+    assert "1 engines" in _run("list", *where)
+    answer = _run(*ask, "--set", "disable_tf32=true", code=1)
+    assert "settings.disable_tf32: True is wanted, False is there" in answer
+    assert "constants" not in answer and "graph" not in answer
+    assert "removed 0 engines" in _run("prune", "--to", "1G", *where)
+    assert "removed 1 engines" in _run("prune", "--to", "0", *where)
+    compiled()
+    assert "removed 1 engines" in _run("clear", *where)
+    assert "0 engines" in _run("list", *where)
+
+
+@pytest.mark.parametrize("size", ["much", "-1", "3X", ""])
+def test_a_size_that_is_none_is_bad_usage(folder: Path, size: str) -> None:
+    _run("prune", f"--to={size}", "--dir", str(folder / "engines"), code=2)
+
+
+def test_a_setting_without_a_value_is_bad_usage(folder: Path) -> None:
+    _run("why-miss", "cached_model:model", "--set", "refit", "--dir", str(folder / "engines"), code=2)

@@ -1,0 +1,274 @@
+"""The engine cache: plans on disk by key, shared by processes, bounded in size."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import filelock
+import torch
+
+from trt_core.errors import CacheError, TrtError
+from trt_core.log import logger
+from trt_runtime.container import read_plan, replacing, write_plan
+from trt_runtime.engine_cache.key import Difference, EngineKey
+from trt_runtime.engine_cache.private_directory import open_private_directory
+from trt_runtime.header import PlanHeader
+
+_ENTRY_VERSION: Final = 1
+_PLAN: Final = ".plan"
+_KEY: Final = ".key"
+_NAME: Final = re.compile(r"[0-9a-f]{64}\.(?:plan|key)")
+_LOCK: Final = ".lock"
+_LOCK_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One cached engine.
+
+    Attributes:
+        digest: Digest of its key.
+        key: The key.
+        bytes: What it takes on disk.
+        used: When it was stored or loaded last, in seconds since the epoch.
+        built: Facts about the engine for people: name, provider, layers, seconds of the build.
+    """
+
+    digest: str
+    key: EngineKey
+    bytes: int
+    used: float
+    built: dict[str, Any]
+
+
+class EngineCache:
+    """Engines in a directory.
+
+    Each engine is two files: `<digest>.key`, the components of its key as JSON, and `<digest>.plan`, a plan container.
+    The key file is written first and both appear whole or not at all, so an entry exists when its plan does. Writers
+    and evictions exclude each other by a lock file; readers need no lock, since files are replaced and never changed.
+    An entry's time of modification says when it was used last, in all processes.
+
+    Args:
+        directory: Made with mode 0700 when it is missing.
+        limit_bytes: Size that entries may take together; None for no limit.
+
+    Raises:
+        CacheError: The directory is not private, or cannot be used.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], limit_bytes: int | None = None) -> None:
+        self.directory = open_private_directory(directory)
+        self.limit_bytes = limit_bytes
+
+    def find(self, key: EngineKey) -> tuple[PlanHeader, torch.Tensor] | None:
+        """Returns the engine of a key, or None when there is none.
+
+        A damaged entry is removed with a warning, and counts as none.
+
+        Returns:
+            The header, and the plan: (bytes,), uint8, mapped from the file.
+        """
+        try:
+            return self._load(key)
+        except (TrtError, OSError):
+            pass  # damaged, or being replaced at this moment: nobody writes while the lock is held
+        try:
+            with self._locked():
+                try:
+                    return self._load(key)
+                except (TrtError, OSError) as error:
+                    self._remove(key.digest)
+                    _warn(f"an entry of the engine cache was damaged and is removed: {error}")
+        except (TrtError, OSError) as error:
+            _warn(f"the engine cache cannot be used: {error}")
+        return None
+
+    def _load(self, key: EngineKey) -> tuple[PlanHeader, torch.Tensor] | None:
+        plan_path = self._path(key.digest, _PLAN)
+        try:
+            record = self._record(key.digest)
+            header, plan = read_plan(plan_path, check=False)
+        except FileNotFoundError:
+            return None
+        if record.key.text != key.text:
+            raise CacheError("the entry holds the key of another engine", where=str(plan_path))
+        if header.payload_sha256 != record.payload_sha256:
+            raise CacheError("the plan is not the one that was stored with the key", where=str(plan_path))
+        with contextlib.suppress(OSError):
+            os.utime(plan_path)
+        return header, plan
+
+    def insert(self, key: EngineKey, header: PlanHeader, plan: torch.Tensor) -> bool:
+        """Stores an engine, and evicts those that were unused for longest when there is no room.
+
+        Storing is a favour to later compilations: what goes wrong is a warning, and nothing else.
+
+        Args:
+            key: What the engine depends on.
+            header: Its header.
+            plan: (bytes,), uint8: the serialized engine.
+
+        Returns:
+            Whether it was stored.
+        """
+        if self.limit_bytes is not None and plan.numel() > self.limit_bytes:
+            _warn(f"{header.title} is not cached: it has {plan.numel()} bytes, the cache may hold {self.limit_bytes}")
+            return False
+        record = {
+            "version": _ENTRY_VERSION,
+            "payload_sha256": header.payload_sha256,
+            "components": dict(key.components),
+            "built": {
+                "name": header.name,
+                "provider": f"{header.provider} {header.provider_version}",
+                "layers": header.layer_count,
+                "build_seconds": round(header.build_seconds, 3),
+            },
+        }
+        try:
+            with self._locked():
+                self._remove_leftovers()
+                with replacing(self._path(key.digest, _KEY)) as file:
+                    file.write(json.dumps(record, sort_keys=True).encode())
+                write_plan(self._path(key.digest, _PLAN), header, plan)
+                self._evict(self.limit_bytes, keep=key.digest)
+        except (TrtError, OSError) as error:
+            _warn(f"{header.title} is not cached: {error}")
+            return False
+        return True
+
+    def discard(self, key: EngineKey) -> None:
+        """Removes an engine, if it is there."""
+        with self._locked():
+            self._remove(key.digest)
+
+    def entries(self) -> list[CacheEntry]:
+        """Returns what is stored, the most recently used first. Damaged entries are left out."""
+        found = []
+        for digest, used, size in self._files():
+            with contextlib.suppress(TrtError, OSError):
+                record = self._record(digest)
+                found.append(CacheEntry(digest, record.key, size, used, record.built))
+        return sorted(found, key=lambda entry: -entry.used)
+
+    def clear(self) -> int:
+        """Removes every entry, and returns how many there were."""
+        with self._locked():
+            digests = [digest for digest, _, _ in self._files()]
+            for digest in digests:
+                self._remove(digest)
+            self._remove_leftovers()
+        return len(digests)
+
+    def prune(self, limit_bytes: int | None = None) -> int:
+        """Removes the entries unused for longest until the others fit, and returns how many went.
+
+        Args:
+            limit_bytes: Size that may remain; the cache's own limit by default.
+        """
+        with self._locked():
+            self._remove_leftovers()
+            return self._evict(self.limit_bytes if limit_bytes is None else limit_bytes)
+
+    def why_miss(self, key: EngineKey) -> tuple[CacheEntry, tuple[Difference, ...]] | None:
+        """Returns the entry nearest to a key and in what it differs, None when the cache is empty.
+
+        An entry is nearer when fewer components differ; the differences of the entry of the key itself are none.
+        """
+        compared = [(entry, key.differences(entry.key)) for entry in self.entries()]
+        return min(compared, key=lambda pair: len(pair[1]), default=None)
+
+    # files
+
+    def _path(self, digest: str, ending: str) -> Path:
+        return self.directory / f"{digest}{ending}"
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = filelock.FileLock(self.directory / _LOCK, timeout=_LOCK_SECONDS)
+        try:
+            with lock:
+                yield
+        except filelock.Timeout as error:
+            raise CacheError(
+                f"the engine cache was in use for {_LOCK_SECONDS:.0f} seconds",
+                where=str(self.directory),
+                hint="wait for the process that writes to it, or end it",
+            ) from error
+
+    def _files(self) -> list[tuple[str, float, int]]:
+        """Digest, time of use and size of every entry that has a plan."""
+        found = []
+        for path in self.directory.glob(f"*{_PLAN}"):
+            if not _NAME.fullmatch(path.name):
+                continue
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                size = status.st_size
+                with contextlib.suppress(OSError):
+                    size += self._path(path.stem, _KEY).stat().st_size
+                found.append((path.stem, status.st_mtime_ns / 1e9, size))
+        return found
+
+    def _record(self, digest: str) -> _Record:
+        return _Record(self._path(digest, _KEY).read_bytes())
+
+    def _evict(self, limit: int | None, keep: str = "") -> int:
+        if limit is None:
+            return 0
+        files = sorted(self._files(), key=lambda item: item[1])
+        total = sum(size for _, _, size in files)
+        removed = 0
+        for digest, _, size in files:
+            if total <= limit:
+                break
+            if digest != keep:
+                self._remove(digest)
+                total -= size
+                removed += 1
+        if removed:
+            logger.debug("%d engines left the cache in %s", removed, self.directory)
+        return removed
+
+    def _remove(self, digest: str) -> None:
+        for ending in (_PLAN, _KEY):  # the plan first: an entry without one does not exist
+            self._path(digest, ending).unlink(missing_ok=True)
+
+    def _remove_leftovers(self) -> None:
+        """Removes what killed writers left: whoever holds the lock is the only writer."""
+        for path in self.directory.iterdir():
+            temporary = path.name.startswith(".") and path.suffix in (_PLAN, _KEY)
+            orphan = path.suffix == _KEY and _NAME.fullmatch(path.name) and not path.with_suffix(_PLAN).exists()
+            if temporary or orphan:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+class _Record:
+    """The key file of an entry, read strictly."""
+
+    def __init__(self, text: bytes) -> None:
+        try:
+            value = json.loads(text)
+            if value["version"] != _ENTRY_VERSION:
+                raise CacheError(f"the entry has version {value['version']!r}, this trt-runtime reads {_ENTRY_VERSION}")
+            self.key = EngineKey.from_json(value["components"])
+            self.payload_sha256 = value["payload_sha256"]
+            self.built = dict(value["built"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if isinstance(error, TrtError):
+                raise
+            raise CacheError("the key of the entry cannot be read", why=f"{type(error).__name__}: {error}") from error
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
