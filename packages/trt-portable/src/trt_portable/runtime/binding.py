@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Final
 
 import torch
 
+from trt_portable.formats import LAYOUTS, memory_bytes
 from trt_portable.memory import AddressWindow
 from trt_portable.plan.engine_info import IOTensor, Shape
 from trt_portable.values import HostValues, Value, as_tensor
@@ -23,6 +23,7 @@ class Binding:
         tensor: What the engine knows of it.
         device: Where its memory lies: the host for shape tensors, else the engine's device.
         is_cuda: Whether that is CUDA memory.
+        is_packed: Whether the memory is laid out otherwise than LINEAR, so that layers work on a copy.
         shape: Extents of an input; None until a dynamic one is set.
         address: Bound memory, 0 when there is none.
     """
@@ -30,6 +31,8 @@ class Binding:
     __slots__ = (
         "_dtype",
         "_engine_device",
+        "_layout",
+        "_linear",
         "_value",
         "_value_address",
         "_value_shape",
@@ -37,6 +40,7 @@ class Binding:
         "address",
         "device",
         "is_cuda",
+        "is_packed",
         "shape",
         "tensor",
     )
@@ -47,6 +51,9 @@ class Binding:
         self.is_cuda = self.device.type == "cuda"
         self.shape: Shape | None = None
         self.address = 0
+        self._layout = LAYOUTS.get(tensor.format)
+        self.is_packed = self._layout is not None
+        self._linear: torch.Tensor | None = None
         self._engine_device = device
         self._dtype = tensor.torch_dtype
         self._window = AddressWindow(tensor.torch_dtype, self.device)
@@ -59,7 +66,16 @@ class Binding:
         shape = self.shape or ()
         if not self.address:
             return torch.zeros((), dtype=self.tensor.torch_dtype, device=self.device).expand(shape)
-        return self._wrap(shape)
+        if self._layout is None:
+            return self._wrap(shape)
+        if self._linear is None or self._linear.shape != shape:
+            self._linear = torch.empty(shape, dtype=self._dtype, device=self.device)
+        return self._linear
+
+    def unpack(self) -> None:
+        """Copies the bound memory of a packed input to its `input_value`; before every run, on its stream."""
+        if self._layout is not None and self._linear is not None and self.address:
+            self._layout.unpack(self._wrap(self._layout.memory_shape(self._linear.shape)), self._linear)
 
     def read_numbers(self) -> HostValues:
         """The numbers of a host input as they are now."""
@@ -70,12 +86,19 @@ class Binding:
     def write(self, value: Value) -> None:
         """Copies an output to the bound memory."""
         tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
+        if self._layout is not None:
+            self._layout.pack(tensor, self._wrap(self._layout.memory_shape(tensor.shape)))
+            return
         if not self.is_cuda and tensor.is_cpu and tensor.dtype is self._dtype and tensor.is_contiguous():
             size = tensor.nbytes
             if 0 < size <= _MOVED_BYTES:
                 ctypes.memmove(self.address, tensor.data_ptr(), size)
                 return
         self._wrap(tensor.shape).copy_(tensor, non_blocking=True)
+
+    def bytes_of(self, shape: Shape) -> int:
+        """Bytes of the memory that a tensor of given extents needs, padding included."""
+        return memory_bytes(shape, self.tensor.format, self._dtype)
 
     def shares_memory_with(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a view of the bound memory."""
@@ -88,8 +111,3 @@ class Binding:
             value = self._value = self._window.at(self.address, shape)
             self._value_address, self._value_shape = self.address, shape
         return value
-
-
-def dense_bytes(shape: Shape, dtype: torch.dtype) -> int:
-    """Bytes of a dense tensor."""
-    return math.prod(shape) * dtype.itemsize
