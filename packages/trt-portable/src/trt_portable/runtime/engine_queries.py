@@ -16,7 +16,6 @@ from trt_portable.enums import (
     TensorLocation,
 )
 from trt_portable.error_recorder import IErrorRecorder, Reporter
-from trt_portable.formats import LAYOUTS, Layout, describe_format
 from trt_portable.optimization_profile import Range
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode
 from trt_portable.sealed import Sealed
@@ -101,34 +100,25 @@ class EngineQueries(ContextManaged, Sealed):
         return None if tensor is None else tensor.aliased_input
 
     def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
-        """How the bound memory is laid out; LINEAR for an unknown name."""
-        tensor = self._tensor(name)
-        return TensorFormat.LINEAR if tensor is None else tensor.format
+        """Always LINEAR: dense and row-major."""
+        return TensorFormat.LINEAR
 
     def get_tensor_format_desc(self, name: str, profile_index: int = 0) -> str:
         """The format in words."""
         tensor = self._tensor(name)
-        return "" if tensor is None else describe_format(tensor.format, tensor.dtype)
+        return "" if tensor is None else f"Row major linear {tensor.dtype.name} format"
 
     def get_tensor_bytes_per_component(self, name: str, profile_index: int = 0) -> int:
-        """Bytes of one number in a vector; -1 where the format has no vectors."""
-        found = self._vectors(name)
-        return -1 if found is None else found[0].torch_dtype.itemsize
+        """-1: tensors are not vectorized."""
+        return -1
 
     def get_tensor_components_per_element(self, name: str, profile_index: int = 0) -> int:
-        """Numbers in a vector; -1 where the format has no vectors."""
-        found = self._vectors(name)
-        return -1 if found is None else found[1].lanes
+        """-1: tensors are not vectorized."""
+        return -1
 
     def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
-        """The axis along which vectors lie; -1 where the format has no vectors."""
-        found = self._vectors(name)
-        return -1 if found is None else len(found[0].shape) - found[1].channel
-
-    def _vectors(self, name: str) -> tuple[IOTensor, Layout] | None:
-        tensor = self._tensor(name)
-        layout = None if tensor is None else LAYOUTS.get(tensor.format)
-        return None if tensor is None or layout is None or layout.lanes == 1 else (tensor, layout)
+        """-1: tensors are not vectorized."""
+        return -1
 
     # Profiles --------------------------------------------------------------------------------------
 
