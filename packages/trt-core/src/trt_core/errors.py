@@ -88,5 +88,18 @@ class RefitError(TrtError):
     """The weights of a compiled model cannot be replaced."""
 
 
+class FileError(TrtError, OSError):
+    """A file cannot be written: no room, or the disk fails.
+
+    Args:
+        what, where, why, hint: See `TrtError`.
+        number: The system's error number, for `errno`.
+    """
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "", number: int = 0) -> None:
+        super().__init__(what, where=where, why=why, hint=hint)
+        self.errno = number
+
+
 class ExecutionError(TrtError):
     """An engine failed while running."""

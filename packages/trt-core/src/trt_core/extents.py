@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import torch
@@ -17,6 +17,14 @@ Extent = int | str | list[Any] | None
 """An int; the name of a symbol; `[operator, operand, ...]`; or None for an extent that depends on data."""
 
 Number = int | torch.SymInt
+
+MAX_DEPTH: Final = 32
+"""Most operators inside one another that `check_extent` accepts."""
+
+MAX_OPERANDS: Final = 256
+"""Most operands of one operator that `check_extent` accepts."""
+
+_LARGEST: Final = 2**63 - 1
 
 
 def _maximum(left: Number, right: Number) -> Number:
@@ -29,6 +37,13 @@ def _minimum(left: Number, right: Number) -> Number:
     return smallest
 
 
+def _power(base: Number, exponent: Number) -> Number:
+    if isinstance(exponent, int) and not 0 <= exponent <= 64:
+        raise ValueError(f"the exponent {exponent} in an extent is not between 0 and 64")
+    power: Number = base**exponent
+    return power
+
+
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,
     "mul": operator.mul,
@@ -37,7 +52,7 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "mod": operator.mod,
     "max": _maximum,
     "min": _minimum,
-    "pow": operator.pow,
+    "pow": _power,
 }
 
 _SYMPY_NAMES: Final = {
@@ -71,7 +86,8 @@ def evaluate_extent(extent: Extent, symbols: Mapping[str, Number]) -> Number:
 
     Raises:
         KeyError: A symbol has no value.
-        ValueError: The extent depends on data, or names an unknown operator.
+        ValueError: The extent depends on data, names an unknown operator, or exceeds 64 bits.
+        ZeroDivisionError: It divides by zero.
     """
     if isinstance(extent, int):
         return extent
@@ -82,7 +98,54 @@ def evaluate_extent(extent: Extent, symbols: Mapping[str, Number]) -> Number:
     name, *operands = extent
     if name not in _OPERATORS:
         raise ValueError(f"unknown operator {name!r} in an extent")
-    return functools.reduce(_OPERATORS[name], [evaluate_extent(operand, symbols) for operand in operands])
+    return functools.reduce(_bounded(name), [evaluate_extent(operand, symbols) for operand in operands])
+
+
+def check_extent(extent: Any, symbols: Collection[str] | None = None) -> None:
+    """Checks that a value read from a file is an extent, so that evaluating it ends soon and well or with ValueError.
+
+    Args:
+        extent: Any value.
+        symbols: The symbols that may be named; by default any.
+
+    Raises:
+        ValueError: It is no extent; the message says why.
+    """
+    _check_extent(extent, symbols, MAX_DEPTH)
+
+
+def _check_extent(extent: Any, symbols: Collection[str] | None, depth: int) -> None:
+    if extent is None or type(extent) is int:
+        if extent is not None and not -_LARGEST <= extent <= _LARGEST:
+            raise ValueError(f"the extent {extent} needs more than 64 bits")
+        return
+    if isinstance(extent, str):
+        if symbols is not None and extent not in symbols:
+            raise ValueError(f"the extent names the unknown symbol {extent!r:.60}")
+        return
+    if not isinstance(extent, list) or not 2 <= len(extent) <= MAX_OPERANDS + 1:
+        raise ValueError(f"{extent!r:.60} is no extent")
+    if not isinstance(extent[0], str) or extent[0] not in _OPERATORS:
+        raise ValueError(f"unknown operator {extent[0]!r:.60} in an extent")
+    if not depth:
+        raise ValueError(f"an extent nests deeper than {MAX_DEPTH}")
+    for operand in extent[1:]:
+        if operand is None:
+            raise ValueError("an operand of an extent depends on data")
+        _check_extent(operand, symbols, depth - 1)
+
+
+def _bounded(name: str) -> Callable[[Any, Any], Any]:
+    """An operator whose result is refused when it leaves 64 bits, so that no chain of them grows without end."""
+    function = _OPERATORS[name]
+
+    def compute(left: Number, right: Number) -> Number:
+        result: Number = function(left, right)
+        if isinstance(result, int) and not -_LARGEST <= result <= _LARGEST:
+            raise ValueError("an extent exceeds 64 bits")
+        return result
+
+    return compute
 
 
 def symbols_in(extent: Extent) -> set[str]:

@@ -10,7 +10,7 @@ import torch
 
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
-from trt_core.extents import Extent
+from trt_core.extents import Extent, check_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _INFIX: Final = {"add": " + ", "mul": "*", "floordiv": "//", "mod": " % ", "pow": "**"}
@@ -106,10 +106,8 @@ def symbol_values(symbols: Mapping[str, tuple[int, int]], inputs: list[torch.Ten
 
 
 def _is_dimension(extent: Any) -> bool:
-    return extent is None or _is_extent(extent)
-
-
-def _is_extent(extent: Any) -> bool:
-    if isinstance(extent, list):
-        return len(extent) >= 2 and isinstance(extent[0], str) and all(_is_extent(operand) for operand in extent[1:])
-    return isinstance(extent, str) or (isinstance(extent, int) and not isinstance(extent, bool))
+    try:
+        check_extent(extent)
+    except ValueError:
+        return False
+    return True
