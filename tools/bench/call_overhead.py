@@ -69,7 +69,7 @@ def _actions(device: torch.device, folder: Path) -> Iterator[tuple[str, Action]]
     yield "compiled program", functools.partial(static, x)
     yield "compiled program, dynamic shapes", functools.partial(dynamic, x)
     yield "compiled program, alternating shapes", _alternating(dynamic, device)
-    yield "loaded program", functools.partial(_loaded(static, x, folder), x)
+    yield "loaded program", functools.partial(_loaded(static, folder), x)
     inductor = torch.compile(relu)
     yield "Inductor", functools.partial(inductor, x)
 
@@ -114,11 +114,11 @@ def _alternating(module: nn.Module, device: torch.device) -> Action:
     return lambda: module(next(inputs))
 
 
-def _loaded(compiled: nn.Module, x: torch.Tensor, folder: Path) -> nn.Module:
+def _loaded(compiled: nn.Module, folder: Path) -> nn.Module:
     import trt_frontends
 
-    path = folder / "relu.pt2"
-    trt_frontends.save(compiled, path, arg_inputs=(x,))
+    path = folder / "relu.trtp"
+    trt_frontends.save(compiled, path)
     return trt_frontends.load(path)
 
 

@@ -448,8 +448,22 @@ def test_inputs_that_the_provider_dropped_are_still_taken(dynamic_engine: TRTMod
 
 def test_a_header_with_other_output_shapes_is_found_out(static_engine: TRTModule) -> None:
     changed = _replace(static_engine.header, outputs=(Binding("y", torch.float32, (2, 4)),))
-    with pytest.raises(ExecutionError, match=r"has shape \(2, 3\), its header says \(2, 4\)"):
+    with pytest.raises(PlanError, match=r"has shape \(2, 3\), its header says \(2, 4\)"):
         TRTModule(changed, static_engine.plan)(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), ("s0", 3), (2, 3, 1), (2,)])
+def test_a_header_whose_inputs_the_engine_does_not_take_is_found_out(
+    static_engine: TRTModule, shape: tuple[Any, ...]
+) -> None:
+    extents = tuple((1, 2, 8) if isinstance(extent, str) else (extent,) * 3 for extent in shape)
+    symbols = {"s0": (0, 0)} if "s0" in shape else {}
+    changed = _replace(
+        static_engine.header, inputs=(Binding("x", torch.float32, shape),), ranges=(extents,), symbols=symbols
+    )
+    given = torch.ones(*(best for _, best, _ in extents))
+    with pytest.raises(PlanError, match=r"'x' of engine 'block' has shape \(2, 3\), its header says"):
+        TRTModule(changed, static_engine.plan)(given)
 
 
 def test_shapes_that_the_layers_refuse(make_engine: Any) -> None:

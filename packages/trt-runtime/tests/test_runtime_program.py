@@ -1,28 +1,26 @@
-"""Saved programs: saved, loaded where only torch and trt_runtime are imported, and refused when they are not right."""
+"""Saved programs: saved, loaded where only torch and trt_runtime are imported, and called like the model."""
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import io
-import json
-import logging
+import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
-import zipfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from trt_core import ExportError, Input, InputError, PlanError
-from trt_runtime import PlanHeader, TRTModule, load, save, write_plan
-from trt_runtime.archive import MANIFEST
+from trt_runtime import LoadedProgram, TRTModule, load, save
+from trt_runtime.program.weights import check_storable
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
 
@@ -46,7 +44,7 @@ def model(dynamic_engine: TRTModule) -> Model:
 
 @pytest.fixture
 def saved(model: Model, tmp_path: Path) -> Path:
-    path = tmp_path / "model.pt2"
+    path = tmp_path / "model.trtp"
     save(
         model,
         path,
@@ -88,256 +86,92 @@ def test_loading_needs_only_torch_and_trt_runtime(model: Model, saved: Path, tmp
     assert result.stdout == "same\n", result.stderr
 
 
-def test_torch_export_can_load_it_too(model: Model, saved: Path) -> None:
-    x, bias = torch.randn(2, 3), torch.randn(3)
-    loaded = torch.export.load(str(saved)).module()
-    assert torch.equal(loaded(x, bias=bias)["result"], model(x, bias=bias)["result"])
+def test_loading_imports_no_compiler_and_no_computer_algebra(saved: Path) -> None:
+    script = textwrap.dedent("""
+        import sys, torch
+        before = set(sys.modules)
+        import trt_runtime
+        trt_runtime.load(sys.argv[1])
+        heavy = ("sympy", "torch._dynamo", "torch._inductor", "torch.export", "torch._functorch", "torch.fx")
+        print(sorted(name for name in set(sys.modules) - before if name.startswith(heavy)))
+    """)
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(saved)],
+        env={**os.environ, "TRT_PROVIDER": "portable"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout == "[]\n", result.stdout + result.stderr
 
 
-def test_nothing_in_the_file_is_pickled(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zipfile.ZipFile(saved) as archive:
-        for name in archive.namelist():
-            assert not archive.read(name).startswith(b"\x80"), name
-            assert not name.endswith(".pt") or not archive.read(name)
-
+def test_nothing_is_unpickled_or_evaluated(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **keywords: Any) -> None:
-        raise AssertionError("unpickled")
+        raise AssertionError("not without trust")
 
-    monkeypatch.setattr(torch, "load", refuse)
+    for owner, name in ((torch, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch.export, "load")):
+        monkeypatch.setattr(owner, name, refuse)
     load(saved)
+
+
+def test_no_path_of_this_machine_is_in_the_file(saved: Path, tmp_path: Path) -> None:
+    content = saved.read_bytes()
+    for place in (str(Path(__file__).parent), str(tmp_path), os.getcwd(), sys.prefix):
+        assert place.encode() not in content
 
 
 def test_dynamic_shapes_come_from_the_compiled_module(dynamic_engine: TRTModule, tmp_path: Path) -> None:
     graph_module = torch.fx.GraphModule(nn.Sequential(dynamic_engine), _call_of_child_0())
     graph_module.meta["dynamic_shapes"] = (BATCH,)
-    save(graph_module, tmp_path / "model.pt2", arg_inputs=[Input((4, 3))])
-    assert load(tmp_path / "model.pt2")(torch.ones(7, 3)).shape == (7, 3)
+    save(graph_module, tmp_path / "model.trtp", arg_inputs=[Input((4, 3))])
+    assert load(tmp_path / "model.trtp")(torch.ones(7, 3)).shape == (7, 3)
 
 
 def test_an_exported_program_is_saved_as_it_is(dynamic_engine: TRTModule, tmp_path: Path) -> None:
     program = torch.export.export(dynamic_engine, (torch.ones(4, 3),), dynamic_shapes=((BATCH,),))
-    save(program, tmp_path / "model.pt2")
+    save(program, tmp_path / "model.trtp")
     assert program.example_inputs is not None
-    assert load(tmp_path / "model.pt2")(torch.ones(7, 3)).shape == (7, 3)
+    assert load(tmp_path / "model.trtp")(torch.ones(7, 3)).shape == (7, 3)
 
 
-def test_any_file_name_will_do(static_engine: TRTModule, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save(static_engine, tmp_path / "model", arg_inputs=(torch.ones(2, 3),))
-    x = torch.randn(2, 3)
-    assert torch.equal(load(tmp_path / "model")(x), x.relu())
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+def test_an_engine_is_saved_as_it_is(dynamic_engine: TRTModule, tmp_path: Path) -> None:
+    save(dynamic_engine, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert torch.equal(loaded(torch.ones(7, 3)), torch.full((7, 3), 2.0))
+    with pytest.raises(InputError, match="dimension 0 of input 'x' is 9, not 1 to 8"):
+        loaded(torch.ones(9, 3))
 
 
-def test_saving_again_gives_the_same_program(saved: Path, model: Model, tmp_path: Path) -> None:
-    loaded = load(saved)
-    x, bias = torch.randn(4, 3), torch.zeros(3)
-    save(
-        loaded,
-        tmp_path / "again.pt2",
-        arg_inputs=(x,),
-        kwarg_inputs={"bias": bias},
-        dynamic_shapes={"x": BATCH, "bias": None},
-    )
-    again = load(tmp_path / "again.pt2")
-    assert torch.equal(again(x[:2], bias=bias)["result"], model(x[:2], bias=bias)["result"])
+def test_saving_again_gives_the_same_bytes(saved: Path, model: Model, tmp_path: Path) -> None:
+    save(load(saved), tmp_path / "again.trtp")
+    assert (tmp_path / "again.trtp").read_bytes() == saved.read_bytes()
 
 
 def test_example_inputs_are_needed(model: Model, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs example inputs") as caught:
-        save(model, tmp_path / "model.pt2")
+        save(model, tmp_path / "model.trtp")
     assert "arg_inputs" in caught.value.hint
 
 
 def test_what_cannot_be_exported_is_an_error(model: Model, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="cannot be exported"):
-        save(model, tmp_path / "model.pt2", arg_inputs=(torch.ones(4, 3),))
+        save(model, tmp_path / "model.trtp", arg_inputs=(torch.ones(4, 3),))
     with pytest.raises(InputError, match="is 9, the engine was built for 1 to 8"):
-        save(model, tmp_path / "model.pt2", arg_inputs=(torch.ones(9, 3),), kwarg_inputs={"bias": torch.ones(3)})
+        save(model, tmp_path / "model.trtp", arg_inputs=(torch.ones(9, 3),), kwarg_inputs={"bias": torch.ones(3)})
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_stays_of_a_save_that_fails(
-    static_engine: TRTModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(program: Any, file: Any, **keywords: Any) -> None:
-        file.write(b"half")
-        raise OSError("no space left")
-
-    monkeypatch.setattr(torch.export, "save", fail)
-    (tmp_path / "model.pt2").write_bytes(b"before")
-    with pytest.raises(OSError, match="no space left"):
-        save(static_engine, tmp_path / "model.pt2", arg_inputs=(torch.ones(2, 3),))
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("model.pt2", b"before")]
-
-
-def test_tensor_subclasses_are_refused(static_engine: TRTModule, tmp_path: Path) -> None:
-    program = torch.export.export(nn.Sequential(static_engine), (torch.ones(2, 3),))
-    program.state_dict["0.strange"] = torch.masked.masked_tensor(torch.ones(2), torch.ones(2) > 0)
-    with pytest.raises(ExportError, match=r"'0\.strange' is a MaskedTensor, which can only be saved with pickle"):
-        save(program, tmp_path / "model.pt2")
-
-
-# Files that are not right -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("strange", "kind"),
     [
-        (b"", "not a saved program"),
-        (b"hello, world" * 100, "not a saved program"),
-        (b"PK\x03\x04" + bytes(100), "truncated or corrupt"),
+        (torch.masked.masked_tensor(torch.ones(2), torch.ones(2) > 0), "MaskedTensor"),
+        (torch.eye(2).to_sparse(), "torch.sparse_coo torch.float32"),
+        (torch.ones(2, device="meta"), "torch.strided torch.float32"),
     ],
 )
-def test_foreign_files(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "model.pt2"
-    path.write_bytes(content)
-    with pytest.raises(PlanError, match=message) as caught:
-        load(path)
-    assert caught.value.where == str(path)
-
-
-def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path / "nowhere.pt2")
-
-
-def test_a_plan_file_is_not_a_program(static_engine: TRTModule, tmp_path: Path) -> None:
-    write_plan(tmp_path / "model.pt2", static_engine.header, static_engine.plan)
-    with pytest.raises(PlanError, match="plan of one engine") as caught:
-        load(tmp_path / "model.pt2")
-    assert "read_plan" in caught.value.hint
-
-
-def test_programs_of_torch_export_are_left_to_torch_export(static_engine: TRTModule, tmp_path: Path) -> None:
-    program = torch.export.export(static_engine, (torch.ones(2, 3),))
-    torch.export.save(program, tmp_path / "model.pt2")
-    with pytest.raises(PlanError, match=r"not written by trt_runtime\.save") as caught:
-        load(tmp_path / "model.pt2")
-    assert "torch.export.load" in caught.value.hint
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-@given(data=st.data())
-def test_truncated_files(saved: Path, data: st.DataObject) -> None:
-    content = saved.read_bytes()
-    path = saved.with_name("cut.pt2")
-    path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
-    with pytest.raises(PlanError):
-        load(path)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
-@given(data=st.data())
-def test_changed_content_is_found_before_it_is_used(saved: Path, data: st.DataObject) -> None:
-    content = bytearray(saved.read_bytes())
-    with zipfile.ZipFile(saved) as archive:
-        info = data.draw(st.sampled_from([info for info in archive.infolist() if info.file_size]))
-        with archive.open(info) as member:
-            begin = member._orig_compress_start  # type: ignore[attr-defined]
-    content[begin + data.draw(st.integers(0, info.file_size - 1))] ^= data.draw(st.integers(1, 255))
-    path = saved.with_name("changed.pt2")
-    path.write_bytes(content)
-    with pytest.raises(PlanError, match=r"corrupt|not written by"):
-        load(path)
-
-
-def _rewritten(saved: Path, changes: dict[str, bytes]) -> Path:
-    """The archive with other members, correctly checksummed: what an attacker or another version would write."""
-    path = saved.with_name("rewritten.pt2")
-    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(path, "w") as target:
-        root = source.namelist()[0].partition("/")[0]
-        changes = {f"{root}/{name}": content for name, content in changes.items()}
-        for info in source.infolist():
-            target.writestr(info, changes.pop(info.filename, source.read(info)))
-        for name, content in changes.items():
-            target.writestr(name, content)
-    return path
-
-
-def _pickled() -> bytes:
-    buffer = io.BytesIO()
-    torch.save((torch.ones(1),), buffer)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"data/sample_inputs/model.pt": _pickled()},
-        {"data/weights/model.pt": _pickled()},
-        {"data/aotinductor/model/model.so": b"\x7fELF"},
-        {
-            "data/constants/model_constants_config.json": json.dumps(
-                {"config": {"c": {"path_name": "tensor_0", "is_param": False, "use_pickle": True, "tensor_meta": None}}}
-            ).encode()
-        },
-        {
-            "data/constants/model_constants_config.json": json.dumps(
-                {"config": {"c": {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": False}}}
-            ).encode()
-        },
-    ],
-    ids=["sample inputs", "legacy weights", "library", "pickled constant", "object"],
-)
-def test_files_that_would_run_code_are_refused(saved: Path, changes: dict[str, bytes]) -> None:
-    with pytest.raises(PlanError, match="can run code"):
-        load(_rewritten(saved, changes))
-
-
-def test_members_outside_the_folder_are_refused(saved: Path) -> None:
-    path = _rewritten(saved, {})
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("elsewhere/models/model.json", b"{}")
-    with pytest.raises(PlanError, match="unexpected member"):
-        load(path)
-
-
-def _manifest(saved: Path) -> dict[str, Any]:
-    with zipfile.ZipFile(saved) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(MANIFEST))
-        return dict(json.loads(archive.read(name)))
-
-
-def test_engines_of_another_provider(saved: Path) -> None:
-    manifest = _manifest(saved)
-    header = PlanHeader.from_json(manifest["engines"][0])
-    manifest["engines"] = [dataclasses.replace(header, provider="tensorrt").to_json()]
-    path = _rewritten(saved, {f"extra/{MANIFEST}": json.dumps(manifest).encode()})
-    with pytest.raises(PlanError, match="built by the provider 'tensorrt'") as caught:
-        load(path)
-    assert caught.value.where == str(path)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "message"),
-    [
-        (b"not json", "manifest of the saved program cannot be read"),
-        (b"[]", "manifest of the saved program cannot be read"),
-        (b"{}", "manifest of the saved program cannot be read"),
-        (b'{"format_version": 1, "torch_version": "", "engines": [{}]}', "lacks"),
-        (b'{"format_version": 2, "torch_version": "", "engines": []}', "format version 2"),
-    ],
-)
-def test_other_manifests(saved: Path, manifest: bytes, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        load(_rewritten(saved, {f"extra/{MANIFEST}": manifest}))
-
-
-def test_programs_that_pytorch_cannot_read(saved: Path) -> None:
-    with pytest.raises(PlanError, match="PyTorch cannot read the saved program") as caught:
-        load(_rewritten(saved, {"models/model.json": b"{}"}))
-    assert torch.__version__ in caught.value.hint
-
-
-def test_an_engine_swapped_in_the_file_does_not_run(saved: Path) -> None:
-    with zipfile.ZipFile(saved) as archive:
-        root = archive.namelist()[0].partition("/")[0]
-        weights = json.loads(archive.read(f"{root}/data/weights/model_weights_config.json"))
-        name = weights["config"]["engine.plan"]["path_name"]
-        content = archive.read(f"{root}/data/weights/{name}")
-    loaded = load(_rewritten(saved, {f"data/weights/{name}": content[::-1]}))
-    with pytest.raises(PlanError, match="not the one that its header describes"):
-        loaded(torch.ones(2, 3), bias=torch.ones(3))
+def test_tensors_that_are_more_than_bytes_are_refused(strange: torch.Tensor, kind: str) -> None:
+    with pytest.raises(ExportError, match=f"'weight' is a {kind} tensor on .*, which a saved program cannot hold"):
+        check_storable(strange, "weight")
 
 
 def _call_of_child_0() -> torch.fx.Graph:
@@ -352,6 +186,314 @@ def test_one_example_for_two_inputs_stays_two_inputs(tmp_path: Path) -> None:
             return x - y
 
     x = torch.ones(3)
-    save(Difference(), tmp_path / "model.pt2", arg_inputs=(x,), kwarg_inputs={"y": x})
+    save(Difference(), tmp_path / "model.trtp", arg_inputs=(x,), kwarg_inputs={"y": x})
     y = torch.arange(3.0)
-    torch.testing.assert_close(load(tmp_path / "model.pt2")(x, y=y), x - y)
+    torch.testing.assert_close(load(tmp_path / "model.trtp")(x, y=y), x - y)
+
+
+# The loaded module -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loaded(saved: Path) -> LoadedProgram:
+    module = load(saved)
+    assert isinstance(module, LoadedProgram)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), {}, "takes 2 inputs, 0 were given"),
+        ((torch.ones(2, 3),), {}, "missing: bias"),
+        ((torch.ones(2, 3), torch.ones(3), torch.ones(3)), {}, "takes 2 inputs, 3 were given"),
+        ((torch.ones(2, 3),), {"bias": torch.ones(3), "extra": 1}, "takes no input 'extra'"),
+        ((torch.ones(2, 3), torch.ones(3)), {"bias": torch.ones(3)}, "'bias' was given twice"),
+        ((None,), {"bias": torch.ones(3)}, "input 'x' is a NoneType, not a tensor"),
+        (([[1.0]],), {"bias": torch.ones(3)}, "input 'x' is a list, not a tensor"),
+        ((torch.ones(3),), {"bias": torch.ones(3)}, "input 'x' has rank 1, not 2"),
+        ((torch.ones(2, 4),), {"bias": torch.ones(3)}, "dimension 1 of input 'x' is 4, not 3"),
+        ((torch.ones(9, 3),), {"bias": torch.ones(3)}, "dimension 0 of input 'x' is 9, not 1 to 8"),
+        ((torch.ones(2, 3).double(),), {"bias": torch.ones(3)}, "input 'x' has type float64, not float32"),
+        ((torch.ones(2, 3, device="meta"),), {"bias": torch.ones(3)}, "input 'x' is on the meta device"),
+    ],
+)
+def test_wrong_calls_are_told_in_terms_of_the_inputs(
+    loaded: LoadedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        loaded(*args, **kwargs)
+
+
+def test_one_engine_tells_wrong_calls_in_the_same_words(static_engine: TRTModule, tmp_path: Path) -> None:
+    save(static_engine, tmp_path / "model.trtp")
+    loaded = load(tmp_path / "model.trtp")
+    for wrong, message in [
+        ((), "missing: x"),
+        ((None,), "'x' is a NoneType"),
+        ((torch.ones(3),), "rank 1"),
+        ((torch.ones(4, 3),), "is 4, not 2"),
+        ((torch.ones(2, 3).int(),), "type int32"),
+        ((torch.ones(2, 3, device="meta"),), "meta device"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            loaded(*wrong)
+
+
+def test_modes_and_moves_that_change_nothing(loaded: LoadedProgram) -> None:
+    x, bias = torch.randn(2, 3), torch.randn(3)
+    expected = loaded(x, bias=bias)["result"]
+    for module in (
+        loaded.train(),
+        loaded.eval(),
+        loaded.to("cpu"),
+        loaded.cpu(),
+        loaded.float(),
+        loaded.requires_grad_(False),
+    ):
+        assert module is loaded
+        assert torch.equal(loaded(x, bias=bias)["result"], expected)
+
+
+@pytest.mark.parametrize(
+    "move", [lambda module: module.half(), lambda module: module.to("meta"), lambda module: module.double()]
+)
+def test_moves_that_would_change_something_are_refused(loaded: LoadedProgram, move: Any) -> None:
+    with pytest.raises(InputError, match="stays what it was compiled for"):
+        move(loaded)
+
+
+def test_weights_have_the_names_of_the_model(loaded: LoadedProgram, model: Model) -> None:
+    ours = {name: value for name, value in loaded.state_dict().items() if not name.startswith("engine")}
+    assert ours.keys() == {"linear.weight", "linear.bias"}
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in ours.items())
+    assert isinstance(loaded.get_parameter("linear.weight"), nn.Parameter)
+
+
+def test_loading_a_state_dict_changes_results(loaded: LoadedProgram) -> None:
+    x, bias = torch.ones(2, 3), torch.zeros(3)
+    state = {**loaded.state_dict(), "linear.weight": torch.zeros(3, 3), "linear.bias": torch.ones(3)}
+    loaded.load_state_dict(state)
+    assert torch.equal(loaded(x, bias=bias)["result"], torch.full((2, 3), 2.0))
+    loaded.load_state_dict({**state, "linear.bias": torch.zeros(3)}, assign=True)
+    assert torch.equal(loaded(x, bias=bias)["result"], torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies_compute_the_same(loaded: LoadedProgram, twin: Any) -> None:
+    x, bias = torch.randn(2, 3), torch.randn(3)
+    assert torch.equal(twin(loaded)(x, bias=bias)["result"], loaded(x, bias=bias)["result"])
+
+
+def test_deep_copies_share_no_weights(loaded: LoadedProgram) -> None:
+    twin = copy.deepcopy(loaded)
+    with torch.no_grad():
+        twin.get_parameter("linear.weight").zero_()
+    assert loaded.get_parameter("linear.weight").count_nonzero()
+
+
+def test_torch_save_goes_through_the_format(loaded: LoadedProgram) -> None:
+    file = io.BytesIO()
+    torch.save(loaded, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    x, bias = torch.randn(2, 3), torch.randn(3)
+    assert torch.equal(again(x, bias=bias)["result"], loaded(x, bias=bias)["result"])
+
+
+def _call(loaded: LoadedProgram, x: torch.Tensor, bias: torch.Tensor, answers: Any) -> None:
+    answers.put(loaded(x, bias=bias)["result"].tolist())
+
+
+def test_spawned_workers_take_loaded_programs(loaded: LoadedProgram) -> None:
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    x, bias = torch.randn(2, 3), torch.randn(3)
+    worker = context.Process(target=_call, args=(loaded, x, bias, answers))
+    worker.start()
+    found = answers.get(timeout=120)
+    worker.join()
+    assert torch.equal(torch.tensor(found), loaded(x, bias=bias)["result"])
+
+
+def test_threads_load_and_call_at_once(saved: Path, model: Model) -> None:
+    x, bias = torch.randn(4, 3), torch.randn(3)
+    expected = model(x, bias=bias)["result"]
+    wrong: list[Any] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                module = load(saved)
+                for _ in range(20):
+                    if not torch.equal(module(x, bias=bias)["result"], expected):
+                        wrong.append("another result")
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_file_may_be_replaced_while_it_is_loaded(
+    saved: Path, loaded: LoadedProgram, static_engine: TRTModule
+) -> None:
+    x, bias = torch.randn(2, 3), torch.randn(3)
+    expected = loaded(x, bias=bias)["result"]
+    save(static_engine, saved)
+    assert torch.equal(loaded(x, bias=bias)["result"], expected)
+
+
+def test_loaded_programs_can_be_exported(loaded: LoadedProgram, tmp_path: Path) -> None:
+    x, bias = torch.randn(2, 3), torch.randn(3)
+    save(loaded, tmp_path / "model.pt2", arg_inputs=(x,), kwarg_inputs={"bias": bias}, format="exported_program")
+    exchanged = load(tmp_path / "model.pt2", trust=True)
+    assert torch.equal(exchanged(x, bias=bias)["result"], loaded(x, bias=bias)["result"])
+
+
+# Weights -----------------------------------------------------------------------------------------------------------
+
+
+class Shared(nn.Module):
+    """Tied weights, a buffer that is a view of another one, and one that is a transposed view."""
+
+    whole: torch.Tensor
+    part: torch.Tensor
+    turned: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16, bias=False)
+        self.second = nn.Linear(16, 16, bias=False)
+        self.second.weight = self.first.weight
+        self.register_buffer("whole", torch.randn(64, 16))
+        self.register_buffer("part", self.whole[16:32])
+        self.register_buffer("turned", self.whole[:16].t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)) @ self.turned + self.part[0] + self.whole.sum()
+
+
+def test_shared_storage_is_stored_once_and_shared_again(tmp_path: Path) -> None:
+    model = Shared().eval()
+    program = torch.export.export(model, (torch.ones(2, 16),))
+    save(program, tmp_path / "model.trtp")
+    loaded = load(tmp_path / "model.trtp")
+    x = torch.randn(2, 16)
+    torch.testing.assert_close(loaded(x), model(x))
+    state = loaded.state_dict()
+    assert state["part"].data_ptr() == state["whole"][16:32].data_ptr()
+    assert state["turned"].stride() == (1, 16)
+    weights = 4 * (16 * 16 + 64 * 16)
+    assert (tmp_path / "model.trtp").stat().st_size < weights + 3 * 4096 + 8192
+
+
+def test_tied_weights_keep_both_names(tmp_path: Path) -> None:
+    program = torch.export.export(Shared().eval(), (torch.ones(2, 16),))
+    save(program, tmp_path / "model.trtp")
+    loaded = load(tmp_path / "model.trtp")
+    assert loaded.get_parameter("first.weight") is loaded.get_parameter("second.weight")
+
+
+def test_a_part_of_a_large_tensor_is_stored_alone(tmp_path: Path) -> None:
+    class Part(nn.Module):
+        row: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("row", torch.randn(1 << 20)[1000:1010])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.row
+
+    model = Part()
+    save(torch.export.export(model, (torch.ones(10),)), tmp_path / "model.trtp")
+    assert (tmp_path / "model.trtp").stat().st_size < 1 << 16
+    assert torch.equal(load(tmp_path / "model.trtp")(torch.zeros(10)), model.row)
+
+
+def test_every_type_of_tensor_survives(tmp_path: Path) -> None:
+    from trt_runtime.program.fields import DTYPES
+
+    class Typed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, dtype in DTYPES.items():
+                bits = torch.arange(32, dtype=torch.uint8) % (2 if dtype is torch.bool else 100)
+                self.register_buffer(f"of_{name}", bits.clone().view(dtype) if dtype is not torch.bool else bits.bool())
+            self.register_buffer("nothing", torch.empty(0, 3))
+            self.register_buffer("scalar", torch.tensor(2.5))
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"x": x + 1, **dict(self.named_buffers())}
+
+    model = Typed()
+    save(torch.export.export(model, (torch.ones(1),)), tmp_path / "model.trtp")
+    results = load(tmp_path / "model.trtp")(torch.ones(1))
+    for name, buffer in model.named_buffers():
+        assert results[name].dtype is buffer.dtype, name
+        assert results[name].shape == buffer.shape, name
+        assert results[name].reshape(-1).view(torch.uint8).tolist() == buffer.reshape(-1).view(torch.uint8).tolist(), (
+            name
+        )
+
+
+# What cannot be saved ----------------------------------------------------------------------------------------------
+
+
+def test_what_torch_compile_returns_cannot_be_saved(tmp_path: Path) -> None:
+    for compiled in (torch.compile(nn.ReLU()), torch.compile(lambda x: x + 1)):
+        with pytest.raises(ExportError, match=r"what torch\.compile returned cannot be saved"):
+            save(compiled, tmp_path / "model.trtp")
+    with pytest.raises(InputError, match="a function cannot be saved"):
+        save(lambda x: x, tmp_path / "model.trtp")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_operators_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    class Conditional(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    program = torch.export.export(Conditional(), (torch.ones(2),))
+    with pytest.raises(
+        ExportError, match=r"the operator torch\.ops\.higher_order\.cond has no place in a saved program"
+    ) as caught:
+        save(program, tmp_path / "model.trtp")
+    assert "exported_program" in caught.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_format_is_an_error(static_engine: TRTModule, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no format 'onnx'"):
+        save(static_engine, tmp_path / "model.trtp", format="onnx")
+
+
+def test_examples_that_do_not_fit_are_refused(dynamic_engine: TRTModule, tmp_path: Path) -> None:
+    save(dynamic_engine, tmp_path / "model.trtp", arg_inputs=(Input((4, 3)),))
+    with pytest.raises(InputError, match="is 5, not 3"):
+        save(dynamic_engine, tmp_path / "model.trtp", arg_inputs=(torch.ones(4, 5),))
+
+
+def test_operators_of_libraries_need_the_callers_word(tmp_path: Path) -> None:
+    with torch.library._scoped_library("trt_test_library", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        library.impl("twice", lambda x: torch.empty_like(x), "Meta")
+
+        class Twice(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.ops.trt_test_library.twice(x)  # type: ignore[no-any-return]
+
+        path = tmp_path / "model.trtp"
+        save(torch.export.export(Twice(), (torch.ones(2),)), path)
+        with pytest.raises(PlanError, match="an operator of the library 'trt_test_library'") as caught:
+            load(path)
+        assert "operators=['trt_test_library']" in caught.value.hint
+        assert load(path, operators=["trt_test_library"])(torch.ones(2)).tolist() == [2, 2]
+    with pytest.raises(PlanError, match="cannot be imported"):
+        load(path, operators=["trt_test_library"])

@@ -14,9 +14,8 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, logger, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, with_device
-from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.input_guard import InputGuard
+from trt_frontends.input_guard import guard_inputs
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_frontends.weightless import require_weights
 from trt_lowering import lower
@@ -32,7 +31,7 @@ def compile(
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
-) -> CompiledModule:
+) -> fx.GraphModule:
     """Compiles a module, or an exported program, into engines.
 
     Args:
@@ -73,7 +72,8 @@ def compile(
             compiled = graph
         else:
             compiled = compilation.run()
-    return CompiledModule(compiled, compiled.graph, InputGuard.of(graph.graph, compilation.ranges))
+    guard_inputs(compiled, graph, compilation.ranges)
+    return compiled
 
 
 def explain(

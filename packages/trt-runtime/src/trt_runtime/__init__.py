@@ -15,7 +15,7 @@ from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
-from trt_runtime.program import load, save
+from trt_runtime.program import LoadedProgram, load, save
 
 try:
     __version__ = version("trt-runtime")
@@ -27,6 +27,7 @@ __all__ = [
     "Binding",
     "EngineStore",
     "LoadedEngine",
+    "LoadedProgram",
     "PlanHeader",
     "TRTModule",
     "check_compatible",

@@ -19,28 +19,24 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import secrets
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import torch
 
 from trt_core.errors import PlanError
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.digest import plan_bytes, plan_digest
+from trt_runtime.digest import is_vouched, plan_bytes, plan_digest
 from trt_runtime.header import PlanHeader
+from trt_runtime.replacing import Path as Path
+from trt_runtime.replacing import replacing as replacing
 
 MAGIC: Final = b"TRTPLAN\n"
 CONTAINER_VERSION: Final = 1
 _PREFIX: Final = struct.Struct("<8sIIQQ32s")
 _COVERED_BYTES: Final = 32
 _ALIGNMENT: Final = 256
-_BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows only
 _COPY_AGAIN: Final = "copy the file again from where it was written, or compile the model again"
-
-Path = str | os.PathLike[str]
 
 
 def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor) -> None:
@@ -98,28 +94,6 @@ def plan_from_bytes(data: bytes, *, check: bool = True) -> tuple[PlanHeader, tor
     return _read(bytearray(data), where="", check=check)
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing that replaces `path` when the block ends well, and leaves no trace when not.
-
-    Yields:
-        A binary file in the same folder, whose name ends like `path`.
-    """
-    name = os.fspath(path)
-    stem, ending = os.path.splitext(os.path.basename(name))
-    temporary = os.path.join(os.path.dirname(name), f".{stem}-{secrets.token_hex(8)}{ending}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def _front(header: PlanHeader, plan: torch.Tensor) -> bytes:
     """Everything before the payload."""
     check_payload(header, plan)
@@ -135,6 +109,8 @@ def _front(header: PlanHeader, plan: torch.Tensor) -> bytes:
 def check_payload(header: PlanHeader, plan: torch.Tensor, where: str = "") -> None:
     """Checks that a plan is the one that a header describes.
 
+    The content of a plan that was vouched for is not read again.
+
     Raises:
         PlanError: Size or content differ.
     """
@@ -144,7 +120,7 @@ def check_payload(header: PlanHeader, plan: torch.Tensor, where: str = "") -> No
             where=where,
             hint=_COPY_AGAIN,
         )
-    if plan_digest(plan) != header.payload_sha256:
+    if not is_vouched(plan) and plan_digest(plan) != header.payload_sha256:
         raise PlanError(
             f"the plan of {header.title} is not the one that its header describes",
             where=where,

@@ -11,6 +11,7 @@ import torch
 from trt_core.errors import PlanError
 
 _known: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
+_vouched: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
 
 def plan_bytes(plan: torch.Tensor) -> memoryview:
@@ -64,6 +65,30 @@ def plan_digest(plan: torch.Tensor) -> str:
     digest = hashlib.sha256(plan_bytes(plan)).hexdigest()
     _known[key] = (weakref.ref(plan, lambda reference: _forget(key, reference)), version, digest)
     return digest
+
+
+def vouch(plan: torch.Tensor) -> None:
+    """Notes that a plan was found undamaged by the checksum of the file that it lies in, so that it is not hashed.
+
+    What a header says of such a plan's digest is then nobody's word but the file's: nothing may be shared by it.
+
+    Args:
+        plan: (bytes,), uint8, contiguous, on the CPU.
+    """
+    key = id(plan)
+
+    def forget(reference: weakref.ref[torch.Tensor]) -> None:
+        known = _vouched.get(key)
+        if known is not None and known[0] is reference:
+            _vouched.pop(key, None)
+
+    _vouched[key] = (weakref.ref(plan, forget), content_version(plan))
+
+
+def is_vouched(plan: torch.Tensor) -> bool:
+    """Whether a plan was vouched for, and has not been written to since."""
+    known = _vouched.get(id(plan))
+    return known is not None and known[0]() is plan and known[1] == content_version(plan)
 
 
 def content_version(tensor: torch.Tensor) -> int:

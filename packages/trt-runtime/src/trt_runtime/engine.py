@@ -15,13 +15,13 @@ from trt_core.dtypes import dtype_name, from_trt
 from trt_core.errors import InputError, PlanError
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
-from trt_runtime.bindings import Binding
+from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.call_shapes import KnownShapes
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.context import EngineContext
 from trt_runtime.context_pool import ContextPool
-from trt_runtime.digest import content_version, plan_bytes
+from trt_runtime.digest import content_version, is_vouched, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import device_of
 
@@ -154,9 +154,27 @@ class LoadedEngine:
                     f"{binding.name!r} of {header.title} has type {dtype_name(dtype)}, its header says "
                     f"{dtype_name(binding.dtype)}"
                 )
+            self._check_extents(binding, tuple(self.native.get_tensor_shape(binding.name)))
         if self.native.num_io_tensors != len(expected):
             raise PlanError(
                 f"{header.title} has {self.native.num_io_tensors} bindings, its header says {len(expected)}"
+            )
+
+    def _check_extents(self, binding: Binding, shape: tuple[int, ...]) -> None:
+        """What the engine fixes, the header fixes: else a tensor that fits the header could be too small for it.
+
+        Outputs that the header computes from inputs may be fixed in the engine: each call compares them.
+        """
+        is_input = any(binding is item for item in self.header.inputs)
+        fits = len(shape) == binding.rank and all(
+            known < 0 or known == extent or not (is_input or isinstance(extent, int))
+            for known, extent in zip(shape, binding.shape, strict=True)
+        )
+        if not fits:
+            raise PlanError(
+                f"{binding.name!r} of {self.header.title} has shape {shape}, its header says "
+                f"{format_shape(binding.shape)}",
+                hint="compile the model again: plan and header are not of one engine",
             )
 
 
@@ -182,7 +200,7 @@ class EngineStore:
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
-        self._live: weakref.WeakValueDictionary[tuple[str, torch.device], LoadedEngine]
+        self._live: weakref.WeakValueDictionary[tuple[str, torch.device, int], LoadedEngine]
         self._live = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
 
@@ -265,7 +283,9 @@ class EngineStore:
         described = parse_header(header)
         on_host = plan if plan.device.type == "cpu" else plan.cpu()
         check_payload(described, on_host)
-        key = (described.identity, device)
+        # a plan that was vouched for is shared with nothing: that it has the digest of its header was not verified
+        memory = on_host.data_ptr() if is_vouched(on_host) else 0
+        key = (described.identity, device, memory)
         engine = self._live.get(key)
         if engine is None:
             self._live[key] = engine = LoadedEngine(described, on_host, device)

@@ -24,7 +24,7 @@ def with_plain_outputs(compiled: nn.Module) -> nn.Module:
         return compiled
     spec = info.out_spec
     sample = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    plain_spec = pytree.tree_structure(_plain(sample))
+    plain_spec = pytree.tree_structure(plain(sample))
     if plain_spec == spec:
         return compiled
     graph = fx.Graph()
@@ -35,16 +35,20 @@ def with_plain_outputs(compiled: nn.Module) -> nn.Module:
     return fx.GraphModule(compiled, graph)
 
 
-def _plain(value: Any) -> Any:
-    """Rebuilds nested containers from dict, list and tuple; leaves stay, in the same order."""
+def plain(value: Any) -> Any:
+    """Rebuilds nested containers from dict, list and tuple; leaves stay, in the same order.
+
+    Args:
+        value: Anything; a dataclass becomes a dict, any other container that PyTorch knows a tuple of its leaves.
+    """
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(plain(item) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if pytree.tree_structure(value).is_leaf():
         return value
     return tuple(pytree.tree_leaves(value))

@@ -14,7 +14,7 @@ from torch import nn
 
 from trt_core import InputError
 from trt_core.suggest import did_you_mean
-from trt_runtime.program import engines_in
+from trt_runtime.exchange import engines_in
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 

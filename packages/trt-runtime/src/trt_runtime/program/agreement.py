@@ -1,0 +1,278 @@
+"""Whether the parts of a program agree: what steps take with what the steps before them make, headers with the graph.
+
+Everything is computed at the sizes that the program was tuned for, where every symbol is a number: no tensor is made.
+What depends on data, or on a library's operator, is unknown here, and compared when it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+
+from trt_core.dtypes import dtype_name
+from trt_core.errors import TrtError
+from trt_core.extents import Extent, evaluate_extent
+from trt_runtime.header import PlanHeader
+from trt_runtime.program.fields import MAX_EXTENT, malformed
+from trt_runtime.program.graph import (
+    EngineCall,
+    FixedInput,
+    ItemCall,
+    Leaf,
+    NumberCall,
+    NumberType,
+    OperatorCall,
+    Program,
+    SequenceType,
+    SizeCall,
+    Step,
+    StoredTensor,
+    TensorInput,
+    TensorType,
+    Value,
+    ValueType,
+    WriteCall,
+)
+from trt_runtime.program.literals import leaves, values_in
+from trt_runtime.program.numbers import number_function
+from trt_runtime.program.signature import symbols_at_home
+
+Known = ValueType | int | float | bool | None
+"""What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
+
+_SIZES: Final = frozenset({"size", "sizes", "repeats", "output_size", "dims_to_repeat"})
+"""Arguments of operators whose product is the number of elements that the operator makes."""
+
+_ENDLESS: Final = frozenset({"aten::slice", "aten::slice_scatter", "aten::slice_copy", "aten::randint"})
+"""Operators of which an integer may be far larger than any tensor."""
+
+_MOST_BYTES: Final = 1 << 40
+"""No step makes as much: a terabyte."""
+
+_COMMON_SIZE: Final = 1 << 16
+
+
+def check_agreement(program: Program, operators: list[OpOverload]) -> None:
+    """Checks a whole program.
+
+    Args:
+        program: What was read from a file.
+        operators: The operator of each `OperatorCall`, in order.
+
+    Raises:
+        PlanError: Two parts of it contradict each other; the message names the step.
+    """
+    _Agreement(program, operators).check()
+
+
+class _Agreement:
+    def __init__(self, program: Program, operators: list[OpOverload]) -> None:
+        self._program = program
+        self._operators = iter(operators)
+        homeless = set(program.symbols) - symbols_at_home(program.signature)
+        if homeless:
+            raise malformed("symbols", f"no input shows {', '.join(sorted(homeless))[:200]}")
+        self._symbols = {name: best for name, (_, best, _) in program.symbols.items()}
+        self._known: list[Known] = [self._leaf(leaf, index) for index, leaf in enumerate(program.signature.leaves)]
+        self._known += [TensorType(tensor.dtype, tuple(tensor.shape)) for tensor in program.tensors]
+
+    def check(self) -> None:
+        for index, step in enumerate(self._program.steps):
+            place = f"step {index}"
+            try:
+                self._known.append(self._step(step, place))
+            except (ArithmeticError, ValueError, KeyError, TypeError, IndexError) as error:
+                if isinstance(error, TrtError):
+                    raise
+                raise malformed(place, f"{type(error).__name__}: {error}") from error
+
+    def _leaf(self, leaf: Leaf, index: int) -> Known:
+        if isinstance(leaf, FixedInput):
+            return leaf.value if isinstance(leaf.value, (int, float)) else None
+        if not isinstance(leaf, TensorInput):
+            return NumberType(leaf.kind)
+        shape = []
+        for dimension in leaf.shape:
+            extent = self._evaluate(dimension.extent, f"input {index}")
+            if extent is not None and not dimension.low <= extent <= dimension.high:
+                raise malformed(f"input {index}", f"{extent} is not between {dimension.low} and {dimension.high}")
+            shape.append(extent)
+        return TensorType(leaf.dtype, tuple(shape))
+
+    def _evaluate(self, extent: Extent, place: str) -> int | None:
+        if extent is None:
+            return None
+        try:
+            value = evaluate_extent(extent, self._symbols)
+        except (ArithmeticError, ValueError) as error:
+            raise malformed(place, str(error)) from error
+        if not isinstance(value, int) or not 0 <= value <= MAX_EXTENT:
+            raise malformed(place, f"{value} is no extent")
+        return value
+
+    def _step(self, step: Step, place: str) -> Known:
+        if isinstance(step, EngineCall):
+            return self._engine_call(step, place)
+        if isinstance(step, OperatorCall):
+            return self._operator_call(step, next(self._operators), place)
+        if isinstance(step, NumberCall):
+            return self._number_call(step, place)
+        if isinstance(step, SizeCall):
+            extent = self._tensor(step.tensor, place).shape[step.axis]
+            return extent if isinstance(extent, int) else NumberType(int)
+        if isinstance(step, ItemCall):
+            sequence = self._known[step.sequence]
+            if not isinstance(sequence, SequenceType) or step.index >= len(sequence.items):
+                raise malformed(place, f"value {step.sequence} has no item {step.index}")
+            return sequence.items[step.index]
+        self._check_write(step, place)
+        return None
+
+    def _number_call(self, step: NumberCall, place: str) -> Known:
+        operands = [self._known[arg.index] if type(arg) is Value else arg for arg in step.args]
+        if any(isinstance(operand, (TensorType, SequenceType, type(None))) for operand in operands):
+            raise malformed(place, "a function of numbers takes what is no number")
+        if any(isinstance(operand, NumberType) for operand in operands):
+            return NumberType(float)  # of which kind is not known either
+        result: Known = number_function(step.function)(*operands)
+        return result
+
+    def _tensor(self, index: int, place: str) -> TensorType:
+        known = self._known[index]
+        if not isinstance(known, TensorType):
+            raise malformed(place, f"value {index} is no tensor")
+        return known
+
+    def _engine_call(self, step: EngineCall, place: str) -> Known:
+        if step.engine >= len(self._program.engines):
+            raise malformed(place, f"there is no engine {step.engine}")
+        header = self._program.engines[step.engine].header
+        if len(step.inputs) != len(header.inputs):
+            raise malformed(place, f"{header.title} takes {len(header.inputs)} inputs, {len(step.inputs)} are given")
+        shapes = []
+        for number, (index, binding) in enumerate(zip(step.inputs, header.inputs, strict=True)):
+            tensor = self._tensor(index, place)
+            what = f"input {number} of {header.title}"
+            if tensor.dtype is not binding.dtype or len(tensor.shape) != binding.rank:
+                given = f"{dtype_name(tensor.dtype)} of rank {len(tensor.shape)}"
+                raise malformed(place, f"{what} is {given}, not {dtype_name(binding.dtype)} of rank {binding.rank}")
+            for extent, (low, _, high) in zip(tensor.shape, header.ranges[number], strict=True):
+                if isinstance(extent, int) and not low <= extent <= high:
+                    raise malformed(place, f"{what} has an extent of {extent}, not of {low} to {high}")
+            shapes.append(tensor.shape)
+        outputs = _engine_outputs(header, shapes)
+        return SequenceType(tuple(outputs)) if header.returns_tuple else outputs[0]
+
+    def _operator_call(self, step: OperatorCall, operator: OpOverload, place: str) -> Known:
+        place = f"{place}, {step.name}"
+        _check_arguments(step, operator, place)
+        for index in values_in([list(step.args), list(step.kwargs.values())]):
+            if isinstance(self._known[index], SequenceType):
+                raise malformed(place, f"value {index} is a sequence, whose items are taken one by one")
+        result = self._at_best(step.result, place)
+        self._check_sizes(step, operator, result, place)
+        return result
+
+    def _at_best(self, kind: ValueType | None, place: str) -> ValueType | None:
+        if isinstance(kind, TensorType):
+            shape = tuple(self._evaluate(extent, place) for extent in kind.shape)
+            size = _count(shape, place) * kind.dtype.itemsize
+            if size > _MOST_BYTES:
+                raise malformed(place, f"a result of {size} bytes is too large")
+            return TensorType(kind.dtype, shape)
+        if isinstance(kind, SequenceType):
+            return SequenceType(tuple(self._at_best(item, place) for item in kind.items))
+        return kind
+
+    def _check_sizes(self, step: OperatorCall, operator: OpOverload, result: ValueType | None, place: str) -> None:
+        """An operator is not asked for more than the program says that it makes."""
+        made = [kind for kind in _tensor_types(result) if None not in kind.shape]
+        if not made or len(made) != len(_tensor_types(result)) or step.name in _ENDLESS:
+            return
+        read = [self._known[index] for index in values_in([list(step.args), list(step.kwargs.values())])]
+        involved = [*made, *(known for known in read if isinstance(known, TensorType) and None not in known.shape)]
+        limit = max(_COMMON_SIZE, *(_count(kind.shape, place) for kind in involved))
+        arguments = operator._schema.arguments
+        given = [*zip((argument.name for argument in arguments), step.args, strict=False), *step.kwargs.items()]
+        integers = {argument.name for argument in arguments if "int" in str(argument.type).lower()}
+        for name, value in given:
+            if name not in integers:
+                continue
+            numbers = [self._known[leaf.index] if type(leaf) is Value else leaf for leaf in leaves(value)]
+            sizes = [abs(number) for number in numbers if type(number) is int]
+            if any(size > limit for size in sizes) or (name in _SIZES and math.prod(sizes) > limit):
+                raise malformed(place, f"{name} is more than what the program says is made")
+
+    def _check_write(self, step: WriteCall, place: str) -> None:
+        if step.target >= self._program.first_result:
+            raise malformed(place, "only inputs and held tensors are written to")
+        target, source = self._tensor(step.target, place), self._tensor(step.source, place)
+        pairs = zip(target.shape, source.shape, strict=False)
+        if len(target.shape) != len(source.shape) or any(
+            left != right for left, right in pairs if left is not None and right is not None
+        ):
+            raise malformed(place, f"a tensor of shape {source.shape} is written into one of {target.shape}")
+
+
+def check_stored(tensors: tuple[StoredTensor, ...], device: str) -> None:
+    """Checks that every tensor lies where the program can run.
+
+    Raises:
+        PlanError: One lies elsewhere.
+    """
+    for index, tensor in enumerate(tensors):
+        if tensor.device not in ("cpu", device):
+            raise malformed(f"tensor {index}", f"it lies on {tensor.device}, and the program runs on {device}")
+
+
+def _engine_outputs(header: PlanHeader, shapes: list[Any]) -> list[TensorType]:
+    """Types of an engine's outputs for the shapes of its inputs."""
+    known: Mapping[str, int] = {
+        name: shapes[index][axis] for name, (index, axis) in header.symbols.items() if shapes[index][axis] is not None
+    }
+    outputs = []
+    for binding in header.outputs:
+        shape: list[int | None] = []
+        for extent in binding.shape:
+            try:
+                value = None if extent is None else evaluate_extent(extent, known)
+            except KeyError:
+                value = None
+            shape.append(value if isinstance(value, int) else None)
+        outputs.append(TensorType(binding.dtype, tuple(shape)))
+    return outputs
+
+
+def _tensor_types(kind: ValueType | None) -> list[TensorType]:
+    if isinstance(kind, TensorType):
+        return [kind]
+    return [found for item in kind.items for found in _tensor_types(item)] if isinstance(kind, SequenceType) else []
+
+
+def _count(shape: tuple[Extent, ...], place: str) -> int:
+    """Elements of a shape, as far as it is known."""
+    elements = math.prod(extent for extent in shape if isinstance(extent, int))
+    if elements > MAX_EXTENT:
+        raise malformed(place, f"{elements} elements are too many")
+    return elements
+
+
+def _check_arguments(step: OperatorCall, operator: OpOverload, place: str) -> None:
+    """The arguments fit the schema in number and by name."""
+    schema = operator._schema
+    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
+    if len(step.args) > len(positional):
+        raise malformed(place, f"it takes {len(positional)} positional arguments, {len(step.args)} are given")
+    missing = {argument.name for argument in schema.arguments if not argument.has_default_value()}
+    missing -= {argument.name for argument in positional[: len(step.args)]}
+    allowed = {argument.name for argument in schema.arguments} - {
+        argument.name for argument in positional[: len(step.args)]
+    }
+    if not set(step.kwargs) <= allowed or missing - set(step.kwargs):
+        raise malformed(place, "arguments are missing, unknown or given twice")
+    if any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in leaves(list(step.args))):
+        raise malformed(place, "programs do not run on the meta device")

@@ -1,0 +1,435 @@
+"""From a compiled graph module to a program: child graphs are inlined, engines called, everything else named."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from trt_core.errors import ExportError
+from trt_core.extents import Extent, extent_of, symbols_in
+from trt_core.operators import operator_name
+from trt_core.ranges import UNBOUNDED, Bounds, ShapeRanges
+from trt_runtime.header import PlanHeader, parse_header
+from trt_runtime.module import TRTModule
+from trt_runtime.operator import execute_engine
+from trt_runtime.plain_structure import plain
+from trt_runtime.program.fields import MAX_EXTENT
+from trt_runtime.program.graph import (
+    Dimension,
+    EngineCall,
+    FixedInput,
+    ItemCall,
+    Leaf,
+    NumberCall,
+    NumberInput,
+    NumberType,
+    OperatorCall,
+    Program,
+    SequenceType,
+    Signature,
+    SizeCall,
+    Step,
+    StoredEngine,
+    StoredTensor,
+    TensorInput,
+    TensorType,
+    Value,
+    ValueType,
+    WriteCall,
+)
+from trt_runtime.program.literals import NoLiteral, to_json
+from trt_runtime.program.numbers import NAMES
+from trt_runtime.program.operators import OWN_NAMESPACES, why_refused
+from trt_runtime.program.weights import check_storable, view_key
+
+_SIZE: Final = torch.ops.aten.sym_size.int
+_WRITE: Final = torch.ops.aten.copy_.default
+_SAYS_NOTHING: Final = frozenset(
+    {torch.ops.aten.sym_constrain_range.default, torch.ops.aten.sym_constrain_range_for_size.default}
+)
+"""Operators that only tell a compiler something."""
+
+_GUARDS: Final = "_guards_fn"
+"""Child that exported programs check their inputs with; the signature does that here."""
+
+_INTERCHANGE: Final = 'save it with format="exported_program", which PyTorch reads, or compile it without that'
+
+
+@dataclass(frozen=True)
+class CapturedProgram:
+    """A program together with what fills its sections.
+
+    Attributes:
+        program: The graph; layout of tensors and numbers of sections are not filled in.
+        tensors: The tensors of the graph, in its order.
+        plans: The plan of each engine, (bytes,), uint8.
+    """
+
+    program: Program
+    tensors: tuple[torch.Tensor, ...]
+    plans: tuple[torch.Tensor, ...]
+
+
+def can_capture(module: nn.Module) -> bool:
+    """Whether a module says of itself what it takes, so that it can be saved without example inputs."""
+    if not isinstance(module, fx.GraphModule):
+        return False
+    return all("val" in node.meta for node in module.graph.nodes if node.op == "placeholder")
+
+
+def capture(module: fx.GraphModule, ranges: ShapeRanges) -> CapturedProgram:
+    """Reads a graph module.
+
+    Args:
+        module: A graph whose placeholders carry `meta["val"]`. Calls of child graph modules are inlined.
+        ranges: Ranges of its symbolic dimensions.
+
+    Raises:
+        ExportError: Something in it has no place in a program; the message names it.
+    """
+    return _Capture(module, ranges).run()
+
+
+@dataclass
+class _Capture:
+    module: fx.GraphModule
+    ranges: ShapeRanges
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    entries: list[StoredTensor] = field(default_factory=list)
+    engines: list[StoredEngine] = field(default_factory=list)
+    plans: list[torch.Tensor] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    libraries: set[str] = field(default_factory=set)
+    _tensor_numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _engine_numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+    _homes: set[str] = field(default_factory=set)
+
+    def run(self) -> CapturedProgram:
+        placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        for node in placeholders:
+            self._homes |= _symbols_at_home(node.meta.get("val"))
+        self._collect(self.module)
+        leaves = tuple(self._leaf(node) for node in placeholders)
+        self._first_tensor = len(leaves)
+        values: dict[fx.Node, Any] = {node: Value(index) for index, node in enumerate(placeholders)}
+        results = self._inline(self.module, values, "")
+        info = getattr(self.module.graph._codegen, "pytree_info", None)
+        output = results if info is None or info.out_spec is None else _nested(results, info.out_spec)
+        program = Program(
+            signature=_signature(placeholders, info, leaves),
+            symbols=self._symbols(),
+            storages=(),
+            tensors=tuple(self.entries),
+            engines=tuple(self.engines),
+            steps=tuple(self.steps),
+            output=self._checked(output, "the output"),
+            libraries=tuple(sorted(self.libraries)),
+        )
+        return CapturedProgram(program, tuple(self.tensors), tuple(self.plans))
+
+    # What the program holds
+
+    def _collect(self, module: fx.GraphModule) -> None:
+        """Numbers the tensors of a graph and its children, and reserves the names of children."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr" and not _is_plan(node):
+                value = _attribute(module, str(node.target))
+                if isinstance(value, torch.Tensor):
+                    self._add_tensor(value, str(node.target))
+            elif node.op == "call_module":
+                child = module.get_submodule(str(node.target))
+                if isinstance(child, fx.GraphModule) and node.target != _GUARDS:
+                    self._collect(child)
+
+    def _add_tensor(self, tensor: torch.Tensor, name: str) -> None:
+        check_storable(tensor, name)
+        key = view_key(tensor)
+        number = self._tensor_numbers.get(key)
+        if number is None:
+            number = self._tensor_numbers[key] = len(self.tensors)
+            self.tensors.append(tensor.detach())
+            is_parameter = isinstance(tensor, nn.Parameter)
+            blank = StoredTensor((), is_parameter, tensor.dtype, None, 0, (), (), tensor.device.type)
+            self.entries.append(blank)
+        entry = self.entries[number]
+        if name not in entry.names:
+            names = (*entry.names, self._free_name(name))
+            self.entries[number] = StoredTensor(names, *_fields_after_names(entry))
+
+    def _free_name(self, name: str) -> str:
+        """The name, or one like it that neither equals another one nor lies inside of what is no module."""
+        wanted, count = name, 0
+        while any(
+            wanted == taken or wanted.startswith(f"{taken}.") or taken.startswith(f"{wanted}.") for taken in self._names
+        ):
+            count += 1
+            wanted = f"{name}_{count}"
+        self._names.add(wanted)
+        return wanted
+
+    def _engine(self, name: str, header: PlanHeader, plan: torch.Tensor) -> int:
+        key = (header.text, plan.data_ptr())
+        number = self._engine_numbers.get(key)
+        if number is None:
+            number = self._engine_numbers[key] = len(self.engines)
+            self.engines.append(StoredEngine(self._free_name(name), 0, header))
+            self.plans.append(plan)
+        return number
+
+    # What it takes
+
+    def _leaf(self, node: fx.Node) -> Leaf:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            shape = tuple(self._dimension(extent) for extent in value.shape)
+            return TensorInput(value.dtype, shape, value.device.type)
+        if isinstance(value, torch.SymInt):
+            found = extent_of(value)
+            return NumberInput(int, found if isinstance(found, str) else None)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            return NumberInput(float if isinstance(value, torch.SymFloat) else bool)
+        return FixedInput(self._checked(value, f"input {node.target}"))
+
+    def _dimension(self, value: int | torch.SymInt) -> Dimension:
+        low, _, high = self.ranges.bounds(value)
+        return Dimension(self._extent(value), low, MAX_EXTENT if high >= UNBOUNDED else high)
+
+    def _extent(self, value: int | torch.SymInt) -> Extent:
+        """The extent in symbols that a call can read from its inputs, else None."""
+        found = extent_of(value)
+        return found if symbols_in(found) <= self._homes else None
+
+    def _symbols(self) -> dict[str, Bounds]:
+        return {
+            name: (low, best, MAX_EXTENT if high >= UNBOUNDED else high)
+            for name, (low, best, high) in self.ranges.symbols.items()
+            if name in self._homes
+        }
+
+    # What it computes
+
+    def _inline(self, module: fx.GraphModule, values: dict[fx.Node, Any], path: str) -> Any:
+        """Writes the steps of a graph and returns what it returns, with values in the place of nodes."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                found = _attribute(module, str(node.target))
+                if isinstance(found, torch.Tensor) and not _is_plan(node):
+                    values[node] = Value(self._first_tensor + self._tensor_numbers[view_key(found)])
+                else:
+                    values[node] = found
+            elif node.op == "call_module":
+                values[node] = self._call_module(module, node, values, path)
+            elif node.op == "call_function":
+                values[node] = self._call_function(node, values)
+            elif node.op == "output":
+                return _resolve(node.args[0], values)
+            elif node.op != "placeholder":
+                raise _no_place(f"a call of the method {node.target!r}", node)
+        return None
+
+    def _call_module(self, module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any], path: str) -> Any:
+        child = module.get_submodule(str(node.target))
+        name = f"{path}{node.target}"
+        inputs = _resolve(node.args, values)
+        if isinstance(child, TRTModule):
+            return self._add(EngineCall(self._engine(name, child.header, child.plan), _numbers(inputs, node)))
+        if node.target == _GUARDS:
+            return None
+        if not isinstance(child, fx.GraphModule) or node.kwargs:
+            raise _no_place(f"a call of a {type(child).__name__}", node)
+        placeholders = [item for item in child.graph.nodes if item.op == "placeholder"]
+        return self._inline(child, dict(zip(placeholders, inputs, strict=True)), f"{name}.")
+
+    def _call_function(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+        target = node.target
+        args, kwargs = _resolve(node.args, values), _resolve(node.kwargs, values)
+        if target is operator.getitem:
+            sequence, index = args
+            if isinstance(sequence, (list, tuple)):
+                return sequence[index]
+            return self._add(ItemCall(sequence.index, index))
+        if target is execute_engine:
+            return self._execute(node, *args)
+        if target is _SIZE and isinstance(args[0], Value):
+            tensor, axis = args
+            return self._add(SizeCall(tensor.index, axis % node.args[0].meta["val"].dim()))  # type: ignore[union-attr]
+        if target is _WRITE:
+            return self._write(node, *args)
+        if target in _SAYS_NOTHING:
+            return None
+        if target in NAMES and not kwargs:
+            return self._add(NumberCall(NAMES[target], tuple(self._checked(value, node) for value in _flat(args))))
+        return self._call_operator(node, args, kwargs)
+
+    def _execute(self, node: fx.Node, inputs: Any, plan: torch.Tensor, text: str) -> Any:
+        header = parse_header(text)
+        name = str(node.args[1].target).rpartition(".")[0] or "engine"  # type: ignore[union-attr]
+        result = self._add(EngineCall(self._engine(name, header, plan), _numbers(inputs, node)))
+        return result if header.returns_tuple else [result]
+
+    def _write(self, node: fx.Node, target: Any, source: Any, non_blocking: bool = False) -> Any:
+        held = range(self._first_tensor + len(self.tensors))
+        if not isinstance(target, Value) or target.index not in held or not isinstance(source, Value):
+            raise _no_place("a write to what is neither an input nor a buffer", node)
+        self._add(WriteCall(target.index, source.index))
+        return target
+
+    def _call_operator(self, node: fx.Node, args: Any, kwargs: Any) -> Value:
+        why = why_refused(node.target)
+        if why:
+            raise _no_place(f"the operator {operator_name(node.target)}", node, why)
+        assert isinstance(node.target, torch._ops.OpOverload)
+        schema = node.target._schema
+        namespace = schema.name.partition("::")[0]
+        if namespace not in OWN_NAMESPACES:
+            self.libraries.add(namespace)
+        return self._add(
+            OperatorCall(
+                name=schema.name,
+                overload=schema.overload_name,
+                args=tuple(self._checked(value, node) for value in args),
+                kwargs={name: self._checked(value, node) for name, value in kwargs.items()},
+                result=self._type(node.meta.get("val")),
+            )
+        )
+
+    def _type(self, value: Any) -> ValueType | None:
+        if isinstance(value, torch.Tensor):
+            return TensorType(value.dtype, tuple(self._extent(extent) for extent in value.shape))
+        if isinstance(value, (list, tuple)):
+            return SequenceType(tuple(self._type(item) for item in value))
+        for kinds, kind in (
+            ((torch.SymBool, bool), bool),
+            ((torch.SymInt, int), int),
+            ((torch.SymFloat, float), float),
+        ):
+            if isinstance(value, kinds):
+                return NumberType(kind)
+        return None
+
+    def _add(self, step: Step) -> Value:
+        self.steps.append(step)
+        return Value(self._first_tensor + len(self.tensors) + len(self.steps) - 1)
+
+    def _checked(self, value: Any, where: fx.Node | str) -> Any:
+        try:
+            to_json(value)
+        except NoLiteral as error:
+            if isinstance(where, fx.Node):
+                raise _no_place(f"an argument of {operator_name(where.target)}", where, str(error)) from error
+            raise ExportError("the program cannot be saved", where=where, why=str(error), hint=_INTERCHANGE) from error
+        return value
+
+
+def _signature(placeholders: Sequence[fx.Node], info: Any, leaves: tuple[Leaf, ...]) -> Signature:
+    if info is None:
+        names = tuple(str(node.target) for node in placeholders)
+        return Signature(names, len(names), tuple(Value(index) for index in range(len(names))), leaves)
+    counter = iter(range(len(leaves)))
+    args, kwargs = _children(info.in_spec)
+    names = tuple(info.orig_args)
+    trees = [
+        _tree(spec, counter, name) for spec, name in zip((*_children(args), *_children(kwargs)), names, strict=True)
+    ]
+    return Signature(names, len(_children(args)), tuple(trees), leaves)
+
+
+def _tree(spec: Any, counter: Any, name: str) -> Any:
+    if spec.is_leaf():
+        return Value(next(counter))
+    children = _children(spec)
+    if spec.type in (tuple, list):
+        return spec.type(_tree(child, counter, name) for child in children)
+    if spec.type is dict:
+        return {key: _tree(child, counter, name) for key, child in zip(spec.context, children, strict=True)}
+    raise ExportError(
+        f"input {name!r} is a {spec.type.__name__}, and programs take tuples, lists and dicts",
+        hint=_INTERCHANGE,
+    )
+
+
+def _children(spec: Any) -> list[Any]:
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)  # renamed after PyTorch 2.11
+
+
+def _nested(results: Sequence[Any], spec: Any) -> Any:
+    """The results in the nesting of the model's result, with dicts and tuples in the place of foreign classes."""
+
+    def fill(tree: Any) -> Any:
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(fill(item) for item in tree)
+        if isinstance(tree, dict):
+            return {key: fill(item) for key, item in tree.items()}
+        return results[tree] if type(tree) is int else tree
+
+    return fill(plain(pytree.tree_unflatten(list(range(len(results))), spec)))
+
+
+def _resolve(tree: Any, values: Mapping[fx.Node, Any]) -> Any:
+    """Arguments with values in the place of nodes, and Python's own containers in the place of fx's."""
+    if isinstance(tree, fx.Node):
+        return values[tree]
+    if isinstance(tree, list):
+        return [_resolve(item, values) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple(_resolve(item, values) for item in tree)
+    if isinstance(tree, dict):
+        return {key: _resolve(item, values) for key, item in tree.items()}
+    return tree
+
+
+def _flat(args: Sequence[Any]) -> list[Any]:
+    """Operands of a function of numbers, of which some take one list."""
+    return [operand for value in args for operand in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _numbers(inputs: Sequence[Any], node: fx.Node) -> tuple[int, ...]:
+    if not all(isinstance(value, Value) for value in inputs):
+        raise _no_place("an engine that is called with what is no tensor", node)
+    return tuple(value.index for value in inputs)
+
+
+def _is_plan(node: fx.Node) -> bool:
+    return any(user.target is execute_engine and user.args[1] is node for user in node.users)
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _fields_after_names(entry: StoredTensor) -> tuple[Any, ...]:
+    return (
+        entry.is_parameter,
+        entry.dtype,
+        entry.storage,
+        entry.offset,
+        entry.shape,
+        entry.strides,
+        entry.device,
+    )
+
+
+def _symbols_at_home(value: Any) -> set[str]:
+    """Symbols that an input shows by themselves."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,) if isinstance(value, torch.SymInt) else ()
+    found = (extent_of(size) for size in sizes)
+    return {extent for extent in found if isinstance(extent, str)}
+
+
+def _no_place(what: str, node: fx.Node, why: str = "") -> ExportError:
+    return ExportError(
+        f"{what} has no place in a saved program",
+        where=f"node {node.name}",
+        why=why,
+        hint=_INTERCHANGE,
+    )

@@ -1,0 +1,308 @@
+"""Runs the steps of a program over numbered slots; a slot is freed after the step that reads it last."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from trt_core.dtypes import dtype_name
+from trt_core.errors import ExecutionError, TrtError
+from trt_core.extents import Extent, evaluate_extent, symbols_in
+from trt_runtime.program.graph import (
+    EngineCall,
+    ItemCall,
+    NumberCall,
+    NumberType,
+    OperatorCall,
+    Program,
+    SequenceType,
+    SizeCall,
+    Step,
+    TensorType,
+    Value,
+    ValueType,
+    WriteCall,
+)
+from trt_runtime.program.literals import replace_values, values_in
+from trt_runtime.program.numbers import number_function
+
+Symbols = Mapping[str, int]
+"""Values of the symbols in one call."""
+
+Run = Callable[[list[Any], Symbols], Any]
+"""One step: reads slots, returns what goes to its own."""
+
+Engine = Callable[..., Any]
+"""Runs an engine on tensors and returns its output or the tuple of them."""
+
+
+class Executor:
+    """A program that is ready to run. Any number of threads may run it at once.
+
+    Args:
+        program: The steps.
+        engines: What runs each engine.
+        operators: The operator of each `OperatorCall`, in order.
+        device: What `"cuda"` among the arguments of operators means.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        engines: Sequence[Engine],
+        operators: Sequence[OpOverload],
+        device: torch.device,
+    ) -> None:
+        self._first_tensor = program.first_tensor
+        self._first_result = program.first_result
+        remaining = iter(operators)
+        runs = [
+            _run_of(step, engines, next(remaining) if isinstance(step, OperatorCall) else None, device)
+            for step in program.steps
+        ]
+        dying = _deaths(program)
+        self._steps = [(run, self._first_result + index, dying.get(index, ())) for index, run in enumerate(runs)]
+        self._output = _picker(program.output)
+        self._computes_gradients = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
+        self._named = [_title(step, program) for step in program.steps]
+
+    def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
+        """Runs the program.
+
+        Args:
+            inputs: The flat inputs, which fit the signature.
+            tensors: The held tensors.
+            symbols: Values of the symbols; may be empty where no step declares extents with symbols.
+
+        Raises:
+            InputError: An engine refuses its inputs.
+            PlanError: An engine cannot run here.
+            ExecutionError: A step failed, or made something else than the program declares.
+        """
+        slots = [*inputs, *tensors]
+        slots.extend(itertools.repeat(None, len(self._steps)))
+        if self._computes_gradients and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            with torch.no_grad():
+                return self._run(slots, symbols)
+        return self._run(slots, symbols)
+
+    def _run(self, slots: list[Any], symbols: Symbols) -> Any:
+        at = self._first_result
+        try:
+            for run, at, dying in self._steps:
+                slots[at] = run(slots, symbols)
+                for dead in dying:
+                    slots[dead] = None
+            return self._output(slots)
+        except TrtError:
+            raise
+        except Exception as error:  # whatever an operator raises
+            raise ExecutionError(
+                f"{self._named[at - self._first_result]} failed",
+                why=f"{type(error).__name__}: {error}",
+            ) from error
+
+
+def _run_of(step: Step, engines: Sequence[Engine], operator: OpOverload | None, device: torch.device) -> Run:
+    if isinstance(step, EngineCall):
+        return _engine_run(engines[step.engine], step.inputs)
+    if isinstance(step, OperatorCall):
+        assert operator is not None
+        return _operator_run(operator, step, device)
+    if isinstance(step, NumberCall):
+        return _number_run(step)
+    if isinstance(step, SizeCall):
+        tensor, axis = step.tensor, step.axis
+        return lambda slots, symbols: slots[tensor].shape[axis]
+    if isinstance(step, ItemCall):
+        sequence, index = step.sequence, step.index
+        return lambda slots, symbols: slots[sequence][index]
+    return _write_run(step)
+
+
+def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
+    if len(inputs) == 1:
+        (only,) = inputs
+        return lambda slots, symbols: engine(slots[only])
+    return lambda slots, symbols: engine(*[slots[index] for index in inputs])
+
+
+def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device) -> Run:
+    args = _on_device(list(step.args), device)
+    kwargs = _on_device(dict(step.kwargs), device)
+    check = _checker(step.result, f"{step.name}.{step.overload or 'default'}")
+    if not kwargs and all(type(value) is Value or not values_in(value) for value in args):
+        places = [(place, value.index) for place, value in enumerate(args) if type(value) is Value]
+
+        def run(slots: list[Any], symbols: Symbols) -> Any:
+            given = args.copy()
+            for place, index in places:
+                given[place] = slots[index]
+            result = operator(*given)
+            check(result, symbols)
+            return result
+
+        return run
+
+    def run_nested(slots: list[Any], symbols: Symbols) -> Any:
+        replace = slots.__getitem__
+        result = operator(*replace_values(args, replace), **replace_values(kwargs, replace))
+        check(result, symbols)
+        return result
+
+    return run_nested
+
+
+def _on_device(tree: Any, device: torch.device) -> Any:
+    """Arguments with the device of this process in the place of the kind of device that the program names."""
+    if isinstance(tree, torch.device):
+        return device if tree.type == device.type else tree
+    if isinstance(tree, list):
+        return [_on_device(item, device) for item in tree]
+    if isinstance(tree, dict):
+        return {name: _on_device(item, device) for name, item in tree.items()}
+    return tree
+
+
+def _number_run(step: NumberCall) -> Run:
+    function, args = number_function(step.function), step.args
+    return lambda slots, symbols: function(*[slots[arg.index] if type(arg) is Value else arg for arg in args])
+
+
+def _write_run(step: WriteCall) -> Run:
+    target, source = step.target, step.source
+
+    def run(slots: list[Any], symbols: Symbols) -> None:
+        written, value = slots[target], slots[source]
+        if value.shape != written.shape:
+            raise ExecutionError(
+                f"the program writes a tensor of shape {tuple(value.shape)} into one of {tuple(written.shape)}"
+            )
+        written.copy_(value)
+
+    return run
+
+
+# Results -----------------------------------------------------------------------------------------------------------
+
+
+def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], None]:
+    """Returns what compares a result with what the program declares."""
+
+    def wrong(found: str, declared: object) -> ExecutionError:
+        return ExecutionError(f"{title} made {found}, the program declares {declared}")
+
+    if isinstance(kind, TensorType):
+        dtype, rank = kind.dtype, len(kind.shape)
+        extents = [(axis, extent) for axis, extent in enumerate(kind.shape) if extent is not None]
+        fixed = tuple(kind.shape) if all(isinstance(extent, int) for extent in kind.shape) else None
+
+        def check_tensor(result: Any, symbols: Symbols) -> None:
+            if not isinstance(result, torch.Tensor) or result.dtype is not dtype:
+                raise wrong(f"a {getattr(result, 'dtype', type(result).__name__)}", dtype_name(dtype))
+            shape = result.shape
+            if fixed is not None:
+                fits = shape == fixed
+            else:
+                fits = len(shape) == rank and all(shape[axis] == _evaluate(extent, symbols) for axis, extent in extents)
+            if not fits:
+                raise wrong(f"a tensor of shape {tuple(shape)}", f"the shape {kind.shape}")
+
+        return check_tensor
+    if isinstance(kind, NumberType):
+        wanted = kind.kind
+
+        def check_number(result: Any, symbols: Symbols) -> None:
+            if type(result) is not wanted and not isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise wrong(f"a {type(result).__name__}", wanted.__name__)
+
+        return check_number
+    if isinstance(kind, SequenceType):
+        checks = [_checker(item, f"{title}, result {index},") for index, item in enumerate(kind.items)]
+
+        def check_sequence(result: Any, symbols: Symbols) -> None:
+            if not isinstance(result, (tuple, list)) or len(result) != len(checks):
+                raise wrong(f"a {type(result).__name__}", f"{len(checks)} results")
+            for check, item in zip(checks, result, strict=True):
+                check(item, symbols)
+
+        return check_sequence
+
+    def check_nothing(result: Any, symbols: Symbols) -> None:
+        if result is not None:
+            raise wrong(f"a {type(result).__name__}", "nothing")
+
+    return check_nothing
+
+
+def _evaluate(extent: Extent, symbols: Symbols) -> int | torch.SymInt:
+    return extent if isinstance(extent, int) else evaluate_extent(extent, symbols)
+
+
+def declares_symbols(program: Program) -> bool:
+    """Whether the result of a step is declared with extents that a call computes."""
+
+    def has_symbols(kind: ValueType | None) -> bool:
+        if isinstance(kind, TensorType):
+            return any(symbols_in(extent) for extent in kind.shape)
+        return isinstance(kind, SequenceType) and any(has_symbols(item) for item in kind.items)
+
+    return any(isinstance(step, OperatorCall) and has_symbols(step.result) for step in program.steps)
+
+
+def _picker(tree: Any) -> Callable[[list[Any]], Any]:
+    """Returns what builds the output from the slots."""
+    if type(tree) is Value:
+        index = tree.index
+        return lambda slots: slots[index]
+    if type(tree) is tuple and all(type(item) is Value for item in tree):
+        indices = [item.index for item in tree]
+        return lambda slots: tuple([slots[index] for index in indices])
+    return lambda slots: replace_values(tree, slots.__getitem__)
+
+
+# Slots -------------------------------------------------------------------------------------------------------------
+
+
+def values_read(step: Step) -> list[int]:
+    """Numbers of the values that a step reads."""
+    if isinstance(step, EngineCall):
+        return list(step.inputs)
+    if isinstance(step, OperatorCall):
+        return values_in([list(step.args), list(step.kwargs.values())])
+    if isinstance(step, NumberCall):
+        return values_in(list(step.args))
+    if isinstance(step, SizeCall):
+        return [step.tensor]
+    if isinstance(step, ItemCall):
+        return [step.sequence]
+    return [step.target, step.source]
+
+
+def _deaths(program: Program) -> dict[int, tuple[int, ...]]:
+    """Slots of results that die with each step: read there last, or made there and never read."""
+    first = program.first_result
+    last: dict[int, int] = {}
+    for index, step in enumerate(program.steps):
+        last[first + index] = index
+        for value in values_read(step):
+            if value >= first:
+                last[value] = index
+    deaths: dict[int, list[int]] = {}
+    for value in set(last) - set(values_in(program.output)):
+        deaths.setdefault(last[value], []).append(value)
+    return {index: tuple(sorted(values)) for index, values in deaths.items()}
+
+
+def _title(step: Step, program: Program) -> str:
+    if isinstance(step, EngineCall):
+        return program.engines[step.engine].header.title
+    if isinstance(step, OperatorCall):
+        return f"the operator {step.name}.{step.overload or 'default'}"
+    if isinstance(step, NumberCall):
+        return f"the function {step.function!r} of numbers"
+    return {SizeCall: "reading a size", ItemCall: "taking a result", WriteCall: "writing back"}[type(step)]

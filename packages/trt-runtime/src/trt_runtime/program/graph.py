@@ -1,0 +1,316 @@
+"""The typed graph of a saved program: what it takes, holds, computes and returns, as plain data.
+
+Values are numbered: first the inputs, then the tensors that the program holds, then the result of each step. A step
+names only values before its own, so a program has neither cycles nor values that are used before they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trt_core.extents import Extent
+from trt_core.ranges import Bounds
+from trt_runtime.header import PlanHeader
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the program, by its number."""
+
+    index: int
+
+
+# What goes in ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """What a dimension of an input may be.
+
+    Attributes:
+        extent: An int, a symbol, or an expression of symbols; None where nothing ties it to other dimensions.
+        low, high: Smallest and largest size.
+    """
+
+    extent: Extent
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor that the program takes.
+
+    Attributes:
+        dtype: Its type.
+        shape: Its dimensions.
+        device: Kind of device that it lies on, `"cpu"` or `"cuda"`.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[Dimension, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class FixedInput:
+    """A plain value that capturing the model has fixed: a number, a string, None, a type."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class NumberInput:
+    """A number that may differ from call to call.
+
+    Attributes:
+        kind: `int`, `float` or `bool`.
+        symbol: Name of the symbol that the number is the value of, if any.
+    """
+
+    kind: type
+    symbol: str | None = None
+
+
+Leaf = TensorInput | FixedInput | NumberInput
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a program is called.
+
+    Attributes:
+        names: Names of the parameters; the first `positional` are positional, the others keywords.
+        positional: How many are positional.
+        structure: Tuple with one tree per parameter: tuples, lists and dicts whose leaves are `Value`s, each input
+            once and in order.
+        leaves: What each input must be.
+    """
+
+    names: tuple[str, ...]
+    positional: int
+    structure: tuple[Any, ...]
+    leaves: tuple[Leaf, ...]
+
+
+# What it holds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes that one or more tensors look into.
+
+    Attributes:
+        offset: First byte in the section of weights.
+        size: Number of bytes.
+    """
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor that the program holds.
+
+    Attributes:
+        names: Its names in the state dict, more than one where weights are tied; none for a constant.
+        is_parameter: Parameter or buffer.
+        dtype: Its type.
+        storage: Number of its storage; None when it has no elements.
+        offset: Its first element, counted in elements from the start of the storage.
+        shape, strides: In elements.
+        device: Kind of device that it lies on.
+    """
+
+    names: tuple[str, ...]
+    is_parameter: bool
+    dtype: torch.dtype
+    storage: int | None
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class StoredEngine:
+    """An engine that the program holds.
+
+    Attributes:
+        name: Its name among the modules.
+        section: Number of the section that holds its plan; engines with one plan share it.
+        header: Its header.
+    """
+
+    name: str
+    section: int
+    header: PlanHeader
+
+
+# What it computes --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What is known of a tensor that a step makes.
+
+    Attributes:
+        dtype: Its type.
+        shape: Extents; None for those that depend on data.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """A step makes a number.
+
+    Attributes:
+        kind: `int`, `float` or `bool`.
+    """
+
+    kind: type
+
+
+@dataclass(frozen=True)
+class SequenceType:
+    """A step makes a tuple or a list.
+
+    Attributes:
+        items: What it holds; None where an operator returns no tensor in that place.
+    """
+
+    items: tuple[ValueType | None, ...]
+
+
+ValueType = TensorType | NumberType | SequenceType
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """Runs an engine; makes its output, or a tuple of them if the header says so.
+
+    Attributes:
+        engine: Number of the engine.
+        inputs: Numbers of values, tensors.
+    """
+
+    engine: int
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """Calls an operator of PyTorch, or of a library that whoever loads the program names.
+
+    Attributes:
+        name: Namespace and name, `aten::relu`.
+        overload: Name of the overload, "" for the default.
+        args, kwargs: Arguments: literals, `Value`s, and lists of them.
+        result: What it makes; None for nothing.
+    """
+
+    name: str
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: ValueType | None
+
+
+@dataclass(frozen=True)
+class NumberCall:
+    """Computes a number from numbers, by a function of `trt_runtime.program.numbers`.
+
+    Attributes:
+        function: Its name.
+        args: Numbers and `Value`s.
+    """
+
+    function: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SizeCall:
+    """Reads a dimension of a tensor.
+
+    Attributes:
+        tensor: Number of the value.
+        axis: Counted from the front.
+    """
+
+    tensor: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class ItemCall:
+    """Takes one value out of a tuple or list.
+
+    Attributes:
+        sequence: Number of the value.
+        index: Counted from the front.
+    """
+
+    sequence: int
+    index: int
+
+
+@dataclass(frozen=True)
+class WriteCall:
+    """Writes a tensor into an input, or into a tensor that the program holds; makes nothing.
+
+    Attributes:
+        target: Number of an input or held tensor.
+        source: Number of the value that is copied there.
+    """
+
+    target: int
+    source: int
+
+
+Step = EngineCall | OperatorCall | NumberCall | SizeCall | ItemCall | WriteCall
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, apart from the bytes of its weights and plans.
+
+    Attributes:
+        signature: How it is called.
+        symbols: (min, opt, max) of every symbol.
+        storages, tensors, engines: What it holds.
+        steps: What it computes, in order.
+        output: Tree of tuples, lists, dicts, literals and `Value`s that it returns.
+        libraries: Namespaces of operators that are not PyTorch's own.
+        torch_version: PyTorch that the program was saved with.
+        writer_version: trt-runtime that the program was saved with.
+    """
+
+    signature: Signature
+    symbols: Mapping[str, Bounds]
+    storages: tuple[Storage, ...]
+    tensors: tuple[StoredTensor, ...]
+    engines: tuple[StoredEngine, ...]
+    steps: tuple[Step, ...]
+    output: Any
+    libraries: tuple[str, ...] = ()
+    torch_version: str = field(default_factory=lambda: str(torch.__version__))
+    writer_version: str = ""
+
+    @property
+    def first_tensor(self) -> int:
+        """Number of the value that is the first held tensor."""
+        return len(self.signature.leaves)
+
+    @property
+    def first_result(self) -> int:
+        """Number of the value that the first step makes."""
+        return self.first_tensor + len(self.tensors)

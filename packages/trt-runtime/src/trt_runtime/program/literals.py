@@ -1,0 +1,198 @@
+"""Trees of arguments and results: tuples, lists, dicts, literals and numbered values, as JSON and back.
+
+JSON's own null, true, false, numbers and strings stand for themselves, and a JSON list for a list. Everything else is
+an object with one key that says what it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from trt_runtime.program import fields
+from trt_runtime.program.fields import DTYPES, malformed
+from trt_runtime.program.graph import Value
+
+_LAYOUTS: Final = {"strided": torch.strided}
+_MEMORY_FORMATS: Final = {
+    str(memory_format).removeprefix("torch."): memory_format
+    for memory_format in (
+        torch.contiguous_format,
+        torch.preserve_format,
+        torch.channels_last,
+        torch.channels_last_3d,
+    )
+}
+_FLOATS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class NoLiteral(ValueError):
+    """A value has no form in the format."""
+
+
+def to_json(tree: Any) -> Any:
+    """Returns a tree as JSON values.
+
+    Raises:
+        NoLiteral: Something in it has no form in the format.
+    """
+    kind = type(tree)
+    if tree is None or kind is bool or kind is str:
+        return tree
+    if kind is int:
+        if not -(2**63) <= tree < 2**63:
+            raise NoLiteral(f"the integer {tree} needs more than 64 bits")
+        return tree
+    if kind is float:
+        return tree if math.isfinite(tree) else {"float": "nan" if math.isnan(tree) else f"{tree}"}
+    if kind is Value:
+        return {"value": tree.index}
+    if kind is list or kind is torch.Size:
+        return [to_json(item) for item in tree]
+    if kind is tuple:
+        return {"tuple": [to_json(item) for item in tree]}
+    if kind is dict:
+        return {"dict": [[_key(key), to_json(item)] for key, item in tree.items()]}
+    if kind is complex:
+        return {"complex": [to_json(tree.real), to_json(tree.imag)]}
+    return _name(tree)
+
+
+def _key(key: Any) -> Any:
+    if type(key) in (str, int, bool):
+        return to_json(key)
+    raise NoLiteral(f"the key {key!r} of a dict is neither text nor an integer")
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, torch.dtype) and value in DTYPES.values():
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device) and value.type in fields.DEVICES:
+        return {"device": value.type}
+    if isinstance(value, torch.layout) and value in _LAYOUTS.values():
+        return {"layout": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        return {"memory_format": str(value).removeprefix("torch.")}
+    raise NoLiteral(f"{value!r:.80} is a {type(value).__name__}, which a saved program cannot hold")
+
+
+def from_json(value: Any, place: str, known: int) -> Any:
+    """Reads a tree.
+
+    Args:
+        value: Parsed JSON.
+        place: Where it stands, for messages.
+        known: How many values there are; only these may be named.
+
+    Raises:
+        PlanError: It is no tree.
+    """
+    if not isinstance(value, (list, dict)):
+        return value
+    if isinstance(value, list):
+        return [from_json(item, place, known) for item in value]
+    if len(value) != 1:
+        raise malformed(place, "an object with one key is needed")
+    ((kind, content),) = value.items()
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise malformed(place, f"{kind!r:.60} is no kind of literal")
+    return reader(content, place, known)
+
+
+def _read_value(content: Any, place: str, known: int) -> Value:
+    return Value(fields.integer(content, f"{place}, a value", 0, known - 1))
+
+
+def _read_tuple(content: Any, place: str, known: int) -> tuple[Any, ...]:
+    return tuple(from_json(item, place, known) for item in fields.list_of(content, place))
+
+
+def _read_dict(content: Any, place: str, known: int) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for pair in fields.list_of(content, place):
+        key, item = fields.list_of(pair, place, 2)
+        if not isinstance(key, (str, int)) or key in found:
+            raise malformed(place, f"{key!r:.60} is no key, or appears twice")
+        found[key] = from_json(item, place, known)
+    return found
+
+
+def _read_float(content: Any, place: str, known: int) -> float:
+    chosen: float = _chosen(_FLOATS, content, place)
+    return chosen
+
+
+def _read_complex(content: Any, place: str, known: int) -> complex:
+    parts = [from_json(part, place, 0) for part in fields.list_of(content, place, 2)]
+    if not all(type(part) is float for part in parts):
+        raise malformed(place, "a complex number has two floats")
+    return complex(*parts)
+
+
+def _read_dtype(content: Any, place: str, known: int) -> torch.dtype:
+    return fields.dtype(content, place)
+
+
+def _read_device(content: Any, place: str, known: int) -> torch.device:
+    return torch.device(fields.device(content, place))
+
+
+def _read_layout(content: Any, place: str, known: int) -> torch.layout:
+    chosen: torch.layout = _chosen(_LAYOUTS, content, place)
+    return chosen
+
+
+def _read_memory_format(content: Any, place: str, known: int) -> torch.memory_format:
+    chosen: torch.memory_format = _chosen(_MEMORY_FORMATS, content, place)
+    return chosen
+
+
+def _chosen(table: dict[str, Any], content: Any, place: str) -> Any:
+    if not isinstance(content, str) or content not in table:
+        raise malformed(place, f"{content!r:.60} is none of {', '.join(table)}")
+    return table[content]
+
+
+_READERS: Final[dict[str, Callable[[Any, str, int], Any]]] = {
+    "value": _read_value,
+    "tuple": _read_tuple,
+    "dict": _read_dict,
+    "float": _read_float,
+    "complex": _read_complex,
+    "dtype": _read_dtype,
+    "device": _read_device,
+    "layout": _read_layout,
+    "memory_format": _read_memory_format,
+}
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of a tree, literals and values, in order."""
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in leaves(item)]
+    if isinstance(tree, dict):
+        return [leaf for item in tree.values() for leaf in leaves(item)]
+    return [tree]
+
+
+def values_in(tree: Any) -> list[int]:
+    """Numbers of the values in a tree, in order."""
+    return [leaf.index for leaf in leaves(tree) if type(leaf) is Value]
+
+
+def replace_values(tree: Any, replace: Callable[[int], Any]) -> Any:
+    """A tree with what `replace` returns in the place of each value; tuples, lists and dicts are made anew."""
+    kind = type(tree)
+    if kind is Value:
+        return replace(tree.index)
+    if kind is tuple:
+        return tuple(replace_values(item, replace) for item in tree)
+    if kind is list:
+        return [replace_values(item, replace) for item in tree]
+    if kind is dict:
+        return {key: replace_values(item, replace) for key, item in tree.items()}
+    return tree

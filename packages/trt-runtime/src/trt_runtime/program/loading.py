@@ -1,0 +1,166 @@
+"""Loads saved programs: checks every byte and every claim before anything runs, and maps weights where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from trt_core.errors import PlanError
+from trt_runtime.compatibility import check_compatible
+from trt_runtime.container import MAGIC as PLAN_MAGIC
+from trt_runtime.digest import vouch
+from trt_runtime.engine import ENGINES
+from trt_runtime.module import TRTModule
+from trt_runtime.program.agreement import check_agreement, check_stored
+from trt_runtime.program.document import program_from_bytes
+from trt_runtime.program.fields import malformed
+from trt_runtime.program.graph import OperatorCall, Program
+from trt_runtime.program.layout import MAGIC, Section, SectionKind, map_file, read_sections, verify_section
+from trt_runtime.program.module import LoadedProgram
+from trt_runtime.program.operators import find_operator
+from trt_runtime.program.weights import unpack
+from trt_runtime.replacing import Path
+
+_ZIP: Final = b"PK\x03\x04"
+
+
+def load(
+    path: Path,
+    *,
+    operators: Collection[str] = (),
+    trust: bool = False,
+    allow_host_code: bool = False,
+) -> nn.Module:
+    """Loads a saved program; needs nothing of what compiled it.
+
+    Nothing in the file is run or imported, and every claim in it is checked, so a program may come from anyone. The
+    file is mapped, not read: weights and plans are in memory once, and it must not be changed in place while the
+    module lives. `save` replaces files, which is safe.
+
+    Args:
+        path: A file that `save` wrote.
+        operators: Libraries whose operators the program may call, by namespace: `["torchvision"]`. They are imported
+            when their operators are not registered yet; name only libraries that you trust.
+        trust: Also read programs in PyTorch's own format (`save(..., format="exported_program")`, or
+            `torch.export.save`). PyTorch evaluates and unpickles what is in them: whoever wrote the file can run any
+            code here.
+        allow_host_code: Also read programs that carry compiled code for this host; like `trust`, for such code.
+
+    Returns:
+        A module that is called like the model that was compiled.
+
+    Raises:
+        PlanError: The file is truncated, corrupt, foreign or hostile, calls an operator that it may not, or its engines
+            cannot run here; the message says what does not match.
+        OSError: The file cannot be read.
+    """
+    name = os.fspath(path)
+    try:
+        content = map_file(name)
+        start = bytes(content[: len(MAGIC)])
+        if start.startswith(_ZIP):
+            del content
+            return _load_exported(name, trust)
+        if start == PLAN_MAGIC:
+            raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
+        return program_from_memory(content, operators=operators, allow_host_code=allow_host_code)
+    except PlanError as error:
+        raise PlanError(error.what, where=error.where or name, why=error.why, hint=error.hint) from error
+
+
+def program_from_memory(
+    content: Any, *, operators: Collection[str] = (), allow_host_code: bool = False
+) -> LoadedProgram:
+    """Loads a program from the bytes of its file, which it then uses where they are.
+
+    Args:
+        content: Memory that nobody else writes to: a private map of the file, or a bytearray.
+        operators, allow_host_code: See `load`.
+
+    Raises:
+        PlanError: See `load`.
+    """
+    data = memoryview(content)
+    sections = read_sections(data)
+    if any(section.kind is SectionKind.HOST_CODE for section in sections) and not allow_host_code:
+        raise PlanError(
+            "the saved program carries compiled code for this host, which runs unchecked",
+            hint="if you trust where it comes from, load it with allow_host_code=True",
+        )
+    for section in sections:
+        verify_section(data, section)
+    (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
+    program = program_from_bytes(bytes(data[graph.offset : graph.offset + graph.size]))
+    targets = [
+        find_operator(step.name, step.overload, operators) for step in program.steps if isinstance(step, OperatorCall)
+    ]
+    check_agreement(program, targets)
+    device = _device(program)
+    check_stored(program.tensors, device.type)
+    storages = _storages(content, sections, program)
+    plans = _plans(content, sections, program)
+    for engine in program.engines:
+        check_compatible(engine.header)
+    engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
+    for module in engines:
+        ENGINES.engine_for(module.plan, module.header.text, device)
+    return LoadedProgram(program, unpack(program.tensors, storages, device), engines, targets, device)
+
+
+def _device(program: Program) -> torch.device:
+    """Where the program runs: where all of its engines do."""
+    kinds = {engine.header.device for engine in program.engines}
+    kinds |= {tensor.device for tensor in program.tensors if tensor.device != "cpu"}
+    kinds |= {getattr(leaf, "device", "cpu") for leaf in program.signature.leaves} - {"cpu"}
+    if kinds == {"cpu"} or not kinds:
+        return torch.device("cpu")
+    if kinds != {"cuda"}:
+        raise malformed("devices", "engines run on the CPU, and other parts of the program on a GPU")
+    if not torch.cuda.is_available():
+        raise PlanError(
+            "the program was compiled for a CUDA device, and none is available",
+            hint="run it on a machine with a GPU, or compile the model for the CPU (portable provider)",
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _storages(content: Any, sections: Sequence[Section], program: Program) -> list[torch.Tensor]:
+    """The bytes of each storage: (bytes,), uint8, where they lie."""
+    found = [section for section in sections if section.kind is SectionKind.WEIGHTS]
+    end = program.storages[-1].offset + program.storages[-1].size if program.storages else 0
+    if end != sum(section.size for section in found):
+        raise malformed("storages", "they do not fill the section of weights")
+    return [
+        torch.frombuffer(content, dtype=torch.uint8, offset=found[0].offset + storage.offset, count=storage.size)
+        for storage in program.storages
+    ]
+
+
+def _plans(content: Any, sections: Sequence[Section], program: Program) -> dict[int, torch.Tensor]:
+    """The plan of each section that holds one: (bytes,), uint8, where it lies."""
+    plans = {}
+    for index, section in enumerate(sections):
+        if section.kind is SectionKind.PLAN:
+            plan = torch.frombuffer(content, dtype=torch.uint8, offset=section.offset, count=section.size)
+            vouch(plan)  # its bytes were just verified
+            plans[index] = plan
+    named = {engine.section for engine in program.engines}
+    if named != set(plans):
+        raise malformed("engines", "they do not name every plan of the file, and nothing else")
+    return plans
+
+
+def _load_exported(name: str, trust: bool) -> nn.Module:
+    if not trust:
+        raise PlanError(
+            "this is a program in PyTorch's own format, which can run code when it is read",
+            hint="save it in our format, save(program, path), where it comes from; or, if you trust whoever wrote it, "
+            "load it with trust=True",
+        )
+    from trt_runtime.exchange import read_exported_program
+
+    return read_exported_program(name)

@@ -1,0 +1,256 @@
+"""A loaded program as a module."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+
+from trt_core.errors import InputError
+from trt_runtime.module import TRTModule
+from trt_runtime.program.capture import CapturedProgram
+from trt_runtime.program.executor import Executor, declares_symbols
+from trt_runtime.program.fields import malformed
+from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, TensorInput, Value
+from trt_runtime.program.literals import values_in
+from trt_runtime.program.signature import InputReader
+
+_NO_SYMBOLS: dict[str, int] = {}
+
+
+class _Home:
+    """Where a held tensor is found at a call; tools that trace a module put others there for a while.
+
+    Args:
+        module: Attributes of the module that the tensor belongs to.
+        kind: `"_parameters"` or `"_buffers"`.
+        name: Its name there.
+    """
+
+    __slots__ = ("_kind", "_module", "_name")
+
+    def __init__(self, module: dict[str, Any], kind: str, name: str) -> None:
+        self._module, self._kind, self._name = module, kind, name
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor that is there now."""
+        found: torch.Tensor = self._module[self._kind][self._name]
+        return found
+
+
+class LoadedProgram(nn.Module):
+    """A saved program, called like the model that was compiled.
+
+    Its parameters, buffers and engines have the names that they had in the model. It computes no gradients, and it
+    stays on the device and in the types that it was compiled for. Copies share engines; pickling it, saving it with
+    `torch.save` and sending it to another process go through the program format.
+
+    Args:
+        program: What it computes.
+        tensors: The tensors that it holds.
+        engines: Its engines.
+        operators: The operator of each `OperatorCall`, in order.
+        device: Where it runs.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        tensors: Sequence[torch.Tensor],
+        engines: Sequence[TRTModule],
+        operators: Sequence[OpOverload],
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.__program = program
+        self.__operators = tuple(operators)
+        self.__device = device
+        self.__held = [
+            self.__register(entry.names, tensor, entry.is_parameter)
+            for entry, tensor in zip(program.tensors, tensors, strict=True)
+        ]
+        for entry, engine in zip(program.engines, engines, strict=True):
+            owner, name = self.__owner(entry.name)
+            owner.add_module(name, engine)
+        self.__engines = tuple(engines)
+        # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
+        self.__executor = Executor(program, [engine.forward for engine in engines], operators, device)
+        self.__reader = InputReader(program.signature, device)
+        self.__needs_symbols = declares_symbols(program)
+        self.__direct = _direct_call(program, self.__engines)
+        self.__arity = len(program.signature.leaves)
+        self.eval()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program.
+
+        Args:
+            *args, **kwargs: What the model took.
+
+        Returns:
+            What the model returned; results of classes of the model's library are dicts.
+
+        Raises:
+            InputError: An input does not fit; the message names it.
+            ExecutionError: A step failed.
+        """
+        direct = self.__direct
+        if direct is not None and not kwargs and len(args) == self.__arity:
+            for value in args:
+                if type(value) is not torch.Tensor or value.is_meta:
+                    break
+            else:
+                try:
+                    return direct(*args)
+                except InputError:
+                    self.__reader.read(args, kwargs)  # says the same in terms of the program's own inputs
+                    raise
+        flat = self.__reader.read(args, kwargs)
+        symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
+        return self.__executor.run(flat, [home.tensor() for home in self.__held], symbols)
+
+    def extra_repr(self) -> str:
+        """Describes the inputs and the number of steps."""
+        inputs = ", ".join(self.__program.signature.names)
+        return (
+            f"({inputs}), {len(self.__program.engines)} engines, {len(self.__program.steps)} steps on {self.__device}"
+        )
+
+    def __tensors(self) -> tuple[torch.Tensor, ...]:
+        return tuple(home.tensor().detach() for home in self.__held)
+
+    def __owner(self, path: str) -> tuple[nn.Module, str]:
+        """The module that a dotted name belongs to, made where it is missing, and the last part of the name."""
+        *parts, name = path.split(".")
+        owner: nn.Module = self
+        for part in parts:
+            if part not in owner._modules:
+                _refuse_taken(owner, part)
+                owner.add_module(part, nn.Module())
+            owner = owner.get_submodule(part)
+        _refuse_taken(owner, name)
+        return owner, name
+
+    def __register(self, names: Sequence[str], tensor: torch.Tensor, is_parameter: bool) -> _Home:
+        """Registers a tensor under its names; returns where it is found at a call."""
+        value = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
+        home = _Home({"_constants": {"": value}}, "_constants", "")
+        for path in reversed(names):
+            owner, name = self.__owner(path)
+            if isinstance(value, nn.Parameter):
+                owner.register_parameter(name, value)
+                home = _Home(owner.__dict__, "_parameters", name)
+            else:
+                owner.register_buffer(name, value)
+                home = _Home(owner.__dict__, "_buffers", name)
+        return home
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoadedProgram:
+        """Refuses to move or cast: engines and operators were compiled for a device and for types."""
+        held = {(tensor.dtype, tensor.device) for tensor in self.__tensors()}
+        for dtype, device in held | {(torch.float32, self.__device)}:
+            moved = fn(torch.empty(0, dtype=dtype, device=device))
+            if (moved.dtype, moved.device) != (dtype, device) and (dtype, device) in held | self.__engine_types():
+                raise InputError(
+                    f"a saved program stays what it was compiled for: {dtype} on {device} cannot become "
+                    f"{moved.dtype} on {moved.device}",
+                    hint="compile the model for that device and type, and save it again",
+                )
+        return self
+
+    def __engine_types(self) -> set[tuple[torch.dtype, torch.device]]:
+        bindings = [binding for engine in self.__engines for binding in engine.header.inputs]
+        return {(binding.dtype, self.__device) for binding in bindings}
+
+    def _captured_program(self) -> CapturedProgram:
+        plans = tuple(engine.plan for engine in self.__engines)
+        headers = [engine.header for engine in self.__engines]
+        engines = tuple(
+            replace(stored, header=header) for stored, header in zip(self.__program.engines, headers, strict=True)
+        )
+        return CapturedProgram(replace(self.__program, engines=engines), self.__tensors(), plans)
+
+    def __with(self, tensors: Sequence[torch.Tensor], engines: Sequence[TRTModule]) -> LoadedProgram:
+        return LoadedProgram(self.__program, tensors, engines, self.__operators, self.__device)
+
+    def __copy__(self) -> LoadedProgram:
+        return self.__with(self.__tensors(), self.__engines)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LoadedProgram:
+        tensors = copy.deepcopy(list(self.__tensors()), memo)
+        twin = self.__with(tensors, [copy.deepcopy(engine, memo) for engine in self.__engines])
+        memo[id(self)] = twin
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        from trt_runtime.program.saving import write_program
+
+        file = io.BytesIO()
+        write_program(file, captured_from(self))
+        return _from_pickle, (file.getvalue(), self.__program.libraries)
+
+
+def _refuse_taken(owner: nn.Module, name: str) -> None:
+    """A name of the model must not hide anything that a module is made of."""
+    if hasattr(owner, name):
+        raise malformed("names", f"{name!r:.80} is an attribute of modules")
+
+
+def captured_from(loaded: LoadedProgram) -> CapturedProgram:
+    """A loaded program with its present tensors and plans, as it is saved."""
+    return loaded._captured_program()
+
+
+def _from_pickle(data: bytes, libraries: tuple[str, ...]) -> LoadedProgram:
+    from trt_runtime.program.loading import program_from_memory
+
+    return program_from_memory(bytearray(data), operators=libraries)
+
+
+def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[..., Any] | None:
+    """What runs a program that is one engine, which checks inputs as strictly as the program does; None for others."""
+    if not program.steps or program.tensors or not isinstance(program.steps[0], EngineCall):
+        return None
+    call, *rest = program.steps
+    assert isinstance(call, EngineCall)
+    leaves, header = program.signature.leaves, program.engines[call.engine].header
+    if not all(type(tree) is Value for tree in program.signature.structure) or not leaves:
+        return None
+    if call.inputs != tuple(range(len(leaves))):
+        return None
+    for leaf, binding, shape in zip(leaves, header.inputs, header.ranges, strict=True):
+        if not isinstance(leaf, TensorInput) or leaf.dtype is not binding.dtype or leaf.device != header.device:
+            return None
+        if any(low < ours.low or high > ours.high for ours, (low, _, high) in zip(leaf.shape, shape, strict=True)):
+            return None
+    run = engines[call.engine].forward
+    result = program.first_result
+    if not rest and program.output == Value(result):
+        return run
+    if not rest or not all(isinstance(step, ItemCall) and step.sequence == result for step in rest):
+        return None
+    if type(program.output) is not tuple or not all(type(value) is Value for value in program.output):
+        return None
+    taken = [_item(rest, index - result - 1) for index in values_in(program.output)]
+    if any(index is None for index in taken):
+        return None
+    if taken == list(range(len(header.outputs))):
+        return run  # the outputs as they come
+
+    def pick(*inputs: torch.Tensor) -> Any:
+        made = run(*inputs)
+        return tuple([made[index] for index in taken])  # type: ignore[index]  # none of them is None
+
+    return pick
+
+
+def _item(items: Sequence[Step], number: int) -> int | None:
+    """Which output of the engine a step takes; None where there is no such step."""
+    step = items[number] if 0 <= number < len(items) else None
+    return step.index if isinstance(step, ItemCall) else None

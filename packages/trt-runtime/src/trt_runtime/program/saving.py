@@ -1,0 +1,227 @@
+"""Saves compiled models: as a program of our own, or as PyTorch's exported program for interchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import torch
+from torch import fx, nn
+
+from trt_core.errors import ExportError, InputError
+from trt_core.input import Input
+from trt_core.ranges import ShapeRanges
+from trt_runtime.digest import plan_bytes
+from trt_runtime.exchange import device_of, export, write_exported_program
+from trt_runtime.module import TRTModule
+from trt_runtime.program.capture import CapturedProgram, can_capture, capture
+from trt_runtime.program.document import program_to_bytes
+from trt_runtime.program.graph import (
+    Dimension,
+    EngineCall,
+    Program,
+    Signature,
+    StoredEngine,
+    TensorInput,
+    Value,
+)
+from trt_runtime.program.layout import SectionKind, write_sections
+from trt_runtime.program.module import LoadedProgram, captured_from
+from trt_runtime.program.signature import InputReader
+from trt_runtime.program.weights import pack
+from trt_runtime.replacing import Path, replacing
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+PROGRAM: Final = "program"
+EXPORTED_PROGRAM: Final = "exported_program"
+
+
+def save(
+    compiled: nn.Module | ExportedProgram,
+    path: Path,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    format: str = PROGRAM,  # noqa: A002 - what the field calls it
+) -> None:
+    """Saves a compiled model with its engines; the file appears complete or not at all.
+
+    A result of a class that only the model's library knows (an output of `transformers`, a dataclass) is saved as a
+    dict, so that whoever loads the program does not need that library.
+
+    Args:
+        compiled: What `compile` or `load` returned, or an exported program. Any other module with `TRTModule`
+            children is exported first, which needs example inputs.
+        path: The file; an existing one is replaced and keeps its permissions.
+        arg_inputs: Example inputs: tensors, or `Input`s, whose tuned shape is used. A compiled model knows what it
+            takes and needs none; given, they are checked.
+        kwarg_inputs: Example keyword inputs.
+        dynamic_shapes: Dynamic dimensions as `torch.export.export` takes them, for modules that are exported; by
+            default `compiled.meta["dynamic_shapes"]`.
+        format: `"program"`: the format that `load` reads from anyone, without running code. `"exported_program"`:
+            PyTorch's own format, for exchange with other tools; it can hold code, so `load` reads it only with
+            `trust=True`.
+
+    Raises:
+        InputError: Example inputs are needed and not given, or do not fit; the format is unknown; or `path` is no
+            regular file.
+        ExportError: The module holds something that has no place in the format; the message names the operator.
+        FileError: There is no room for the file.
+        OSError: The file cannot be written for another reason.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.trtp"
+        >>> from trt_runtime import load
+        >>> save(torch.export.export(nn.ReLU(), (torch.ones(2),)), path)
+        >>> load(path)(torch.tensor([-1.0, 1.0]))
+        tensor([0., 1.])
+    """
+    if format not in (PROGRAM, EXPORTED_PROGRAM):
+        raise InputError(f"there is no format {format!r}", hint=f"choose {PROGRAM!r} or {EXPORTED_PROGRAM!r}")
+    _refuse_callables(compiled)
+    if format == EXPORTED_PROGRAM:
+        write_exported_program(compiled, path, arg_inputs, kwarg_inputs, dynamic_shapes)
+        return
+    captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
+    with replacing(path) as file:
+        write_program(file, captured)
+
+
+def write_program(file: BinaryIO, captured: CapturedProgram) -> None:
+    """Writes a program to an open, seekable file.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    packed = pack(captured.program.tensors, captured.tensors)
+    first = 1 + bool(packed.storages)
+    numbers: dict[tuple[int, int], int] = {}
+    plans: list[torch.Tensor] = []
+    for plan in captured.plans:
+        key = (plan.data_ptr(), plan.numel())
+        if key not in numbers:
+            numbers[key] = first + len(plans)
+            plans.append(plan)
+    engines = tuple(
+        replace(engine, section=numbers[(plan.data_ptr(), plan.numel())])
+        for engine, plan in zip(captured.program.engines, captured.plans, strict=True)
+    )
+    program = replace(
+        captured.program,
+        tensors=packed.entries,
+        storages=packed.storages,
+        engines=engines,
+        torch_version=str(torch.__version__),
+        writer_version=_own_version(),
+    )
+    sections: list[tuple[SectionKind, Any]] = [(SectionKind.GRAPH, [program_to_bytes(program)])]
+    if packed.storages:
+        sections.append((SectionKind.WEIGHTS, packed.parts()))
+    sections += [(SectionKind.PLAN, [plan_bytes(plan)]) for plan in plans]
+    write_sections(file, sections)
+
+
+def _capture(
+    compiled: nn.Module | ExportedProgram,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+) -> CapturedProgram:
+    captured = _without_examples(compiled)
+    if captured is None:
+        assert isinstance(compiled, nn.Module)
+        program = export(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
+        return _from_exported(program)
+    if arg_inputs is not None or kwarg_inputs is not None:
+        _check_examples(captured, compiled, arg_inputs or (), kwarg_inputs or {})
+    return captured
+
+
+def _without_examples(compiled: nn.Module | ExportedProgram) -> CapturedProgram | None:
+    """The program of what says of itself what it takes; None for other modules."""
+    if isinstance(compiled, LoadedProgram):
+        return captured_from(compiled)
+    if isinstance(compiled, TRTModule):
+        return _from_engine(compiled)
+    if isinstance(compiled, nn.Module):
+        if not can_capture(compiled):
+            return None
+        assert isinstance(compiled, fx.GraphModule)
+        return capture(compiled, compiled.meta.get("shape_ranges") or ShapeRanges.from_placeholders(compiled))
+    return _from_exported(compiled)
+
+
+def _from_exported(program: ExportedProgram) -> CapturedProgram:
+    if any(_writes_in_place(node.target) for node in program.graph.nodes):
+        program = program.run_decompositions({})  # makes the graph functional, with writes to state at its end
+    module = program.module()
+    assert isinstance(module, fx.GraphModule)
+    return capture(module, ShapeRanges.from_placeholders(module))
+
+
+def _writes_in_place(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _from_engine(engine: TRTModule) -> CapturedProgram:
+    """A program that is one engine, called with its inputs by position."""
+    header = engine.header
+    leaves = tuple(
+        TensorInput(
+            binding.dtype,
+            tuple(Dimension(extent, low, high) for extent, (low, _, high) in zip(binding.shape, shape, strict=True)),
+            header.device,
+        )
+        for binding, shape in zip(header.inputs, header.ranges, strict=True)
+    )
+    names = tuple(binding.name for binding in header.inputs)
+    values = tuple(Value(index) for index in range(len(names)))
+    program = Program(
+        signature=Signature(names, len(names), values, leaves),
+        symbols={name: header.ranges[index][axis] for name, (index, axis) in header.symbols.items()},
+        storages=(),
+        tensors=(),
+        engines=(StoredEngine("engine", 0, header),),
+        steps=(EngineCall(0, tuple(range(len(names)))),),
+        output=Value(len(names)),
+    )
+    return CapturedProgram(program, (), (engine.plan,))
+
+
+def _check_examples(
+    captured: CapturedProgram, compiled: Any, arg_inputs: Sequence[Any], kwarg_inputs: Mapping[str, Any]
+) -> None:
+    device = torch.device(device_of(captured.program))
+
+    def example(value: Any) -> Any:
+        return value.example(device=device) if isinstance(value, Input) else value
+
+    if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    reader = InputReader(captured.program.signature, device)
+    reader.read(tuple(map(example, arg_inputs)), {name: example(value) for name, value in kwarg_inputs.items()})
+
+
+def _refuse_callables(compiled: Any) -> None:
+    """What `torch.compile` returns holds no graphs until it is called, and then one for each way it was called."""
+    if type(compiled).__name__ == "OptimizedModule" or hasattr(compiled, "_torchdynamo_orig_callable"):
+        raise ExportError(
+            "what torch.compile returned cannot be saved",
+            why="its graphs are made while it is called",
+            hint="compile the model with trt_frontends.compile(model, arg_inputs=...), and save that",
+        )
+    if not isinstance(compiled, nn.Module) and type(compiled).__name__ != "ExportedProgram":
+        raise InputError(f"a {type(compiled).__name__} cannot be saved", hint="give what compile or load returned")
+
+
+def _own_version() -> str:
+    try:
+        return version("trt-runtime")
+    except PackageNotFoundError:  # a source tree that is on the path without being installed
+        return "0+source"

@@ -1,0 +1,148 @@
+"""Replaces files whole: whoever reads sees the old file or the new one, also when the writer is killed halfway."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import BinaryIO, Final
+
+from trt_core.errors import FileError, InputError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # not on Windows, where leftovers of killed processes stay
+    fcntl = None
+
+Path = str | os.PathLike[str]
+
+_BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows only
+_MARK: Final = ".saving"
+_NO_ROOM: Final = frozenset(
+    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO") if hasattr(errno, name)
+)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file for writing that replaces `path` when the block ends well, and leaves no trace when not.
+
+    The new file keeps the permissions of the old one. A symbolic link stays, and the file that it names is replaced.
+    What killed processes left of earlier attempts to write the same file is removed.
+
+    Args:
+        path: The file.
+
+    Yields:
+        A binary file in the same folder, whose name ends like `path`.
+
+    Raises:
+        InputError: `path` is something else than a file: a folder, a pipe, a device.
+        FileError: There is no room for the file, or the disk fails.
+        OSError: The file cannot be written for another reason.
+    """
+    name = os.path.realpath(os.fspath(path))
+    old = _status(name)
+    folder, base = os.path.split(name)
+    stem, ending = os.path.splitext(base)
+    prefix = f".{stem[:100]}-"
+    _remove_leftovers(folder, prefix)
+    temporary, descriptor = _create(folder, prefix, ending, 0o666 if old is None else 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if old is not None:
+                _keep_permissions(descriptor, old)
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+            if fcntl is not None:  # before the lock goes, so that nobody takes it for a leftover
+                os.replace(temporary, name)
+        if fcntl is None:
+            os.replace(temporary, name)
+        _sync_folder(folder)
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno and error.errno in _NO_ROOM:
+            raise FileError(
+                "the file cannot be written",
+                where=os.fspath(path),
+                why=os.strerror(error.errno),
+                hint="free space on the disk, or choose another folder; what was there before is unchanged",
+                number=error.errno,
+            ) from error
+        raise
+
+
+def _status(name: str) -> os.stat_result | None:
+    """What is known of the file that will be replaced; None where there is none."""
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{name!r} is not a regular file", hint="give the name of a file to write")
+    return status
+
+
+def _create(folder: str, prefix: str, ending: str, mode: int) -> tuple[str, int]:
+    """A new file that is locked as long as it is open, which tells that its writer lives."""
+    while True:
+        name = os.path.join(folder, f"{prefix}{secrets.token_hex(8)}{_MARK}{ending}")
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+        if fcntl is None:
+            return name, descriptor
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return name, descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # somebody took it for a leftover before it was locked
+
+
+def _remove_leftovers(folder: str, prefix: str) -> None:
+    """Removes unlocked files of earlier writers: their processes are gone."""
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and _MARK in entry.name:
+                with contextlib.suppress(OSError):
+                    _remove_if_unlocked(entry.path)
+
+
+def _remove_if_unlocked(name: str) -> None:
+    assert fcntl is not None
+    descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(name)
+    finally:
+        os.close(descriptor)
+
+
+def _keep_permissions(descriptor: int, old: os.stat_result) -> None:
+    if hasattr(os, "fchown"):
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def _sync_folder(folder: str) -> None:
+    """Makes the new name last through a power failure, where the file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,525 @@
+"""Files that are not what they say: every one is refused with an error of ours, at load or where it would do harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trt_core import ExecutionError, PlanError, trt
+from trt_core.extents import check_extent, evaluate_extent
+from trt_core.provider_log import provider_logger
+from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, plan_to_bytes, save
+from trt_runtime.program.layout import ALIGNMENT, SectionKind
+from trt_runtime.program.operators import find_operator
+from trt_runtime.strict_json import MAX_DEPTH, BadJson, parse_json
+
+
+def relu(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
+
+
+def double(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    return [network.add_elementwise(tensors[0], tensors[0], trt.ElementWiseOperation.SUM).get_output(0)]
+
+
+class Mixed(nn.Module):
+    """Operators, an engine, sizes, a buffer that is written to, and weights."""
+
+    count: torch.Tensor
+
+    def __init__(self, engine: TRTModule) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.engine = engine
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+        y = self.engine(self.linear(x))
+        self.count.add_(1)
+        values, order = torch.sort(y, 0)
+        return values.reshape(x.shape[0] * 3), [order, torch.full_like(y, 0.5)], x.shape[0]
+
+
+_RIGHT: list[bytes] = []  # exporting takes a second, and the file is the same for every test
+
+
+@pytest.fixture
+def parts(dynamic_engine: TRTModule, tmp_path: Path, take_apart: Any) -> Any:
+    if not _RIGHT:
+        program = torch.export.export(
+            Mixed(dynamic_engine).eval(),
+            (torch.ones(4, 3),),
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=8)},),
+        )
+        save(program, tmp_path / "right.trtp")
+        _RIGHT.append((tmp_path / "right.trtp").read_bytes())
+    return take_apart(_RIGHT[0])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hostile.trtp"
+
+
+def test_the_parts_make_the_file_again(parts: Any, path: Path) -> None:
+    assert len(load(parts.write(path))(torch.ones(2, 3))[0]) == 6
+
+
+# Files -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_truncation_is_found(parts: Any, path: Path) -> None:
+    content = parts.to_bytes()
+    for size in [*range(200), *range(200, len(content), 97), len(content) - 1]:
+        path.write_bytes(content[:size])
+        with pytest.raises(PlanError) as caught:
+            load(path)
+        assert caught.value.where == str(path)
+        assert caught.value.hint
+
+
+def test_every_byte_is_covered(parts: Any, path: Path) -> None:
+    content = bytearray(parts.to_bytes())
+    for at in [*range(200), *range(200, len(content), 61)]:
+        content[at] ^= 0x40
+        path.write_bytes(content)
+        with pytest.raises(PlanError):
+            load(path)
+        content[at] ^= 0x40
+
+
+def test_foreign_bytes_after_the_file(parts: Any, path: Path) -> None:
+    path.write_bytes(parts.to_bytes() + b"\0")
+    with pytest.raises(PlanError, match="truncated or corrupt"):
+        load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"TRT", b"hello, world" * 1000, b"\x80\x04K\x01.", b"TRTPROG\n" + bytes(24)])
+def test_foreign_files(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(PlanError) as caught:
+        load(path)
+    assert caught.value.where == str(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices")
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    (tmp_path / "nothing").symlink_to("/dev/null")
+    for name in ("pipe", "zeros", "nothing", "."):
+        with pytest.raises(PlanError, match=r"not a regular file|a folder"):
+            load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "missing")
+
+
+def test_a_plan_file_is_no_program(static_engine: TRTModule, path: Path) -> None:
+    path.write_bytes(plan_to_bytes(static_engine.header, static_engine.plan))
+    with pytest.raises(PlanError, match="plan of one engine"):
+        load(path)
+
+
+def test_archives_of_any_kind_are_left_alone(path: Path) -> None:
+    """Whatever an archive holds, and whoever's reader would find it: none is opened without trust."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/models/model.json", '{"expr_str": "__import__(\'os\').abort()"}')
+        archive.writestr("model/data/sample_inputs/model.PT", b"cos\nabort\n(tR.")
+    with pytest.raises(PlanError, match="can run code when it is read"):
+        load(path)
+
+
+def test_host_code_needs_the_callers_word(parts: Any, path: Path) -> None:
+    parts.others.append((SectionKind.HOST_CODE, b"\x7fELF"))
+    parts.write(path)
+    with pytest.raises(PlanError, match="carries compiled code for this host"):
+        load(path)
+    load(path, allow_host_code=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(SectionKind.GRAPH, b"{}"), (SectionKind.WEIGHTS, b"more"), (SectionKind.PLAN, b"more")]
+)
+def test_sections_that_are_one_too_many(parts: Any, path: Path, first: SectionKind, second: bytes) -> None:
+    parts.others.append((first, second))
+    with pytest.raises(PlanError):
+        load(parts.write(path))
+
+
+def test_sections_begin_where_they_must(parts: Any) -> None:
+    assert all(section % ALIGNMENT == 0 for section in (ALIGNMENT, 2 * ALIGNMENT))
+    assert parts.to_bytes().find(parts.weights) % ALIGNMENT == 0
+
+
+# Graphs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"steps": 1, "steps": 2}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": "\xff"}',
+    ],
+    ids=lambda graph: graph[:12].decode("latin-1"),
+)
+def test_what_is_no_graph(parts: Any, path: Path, graph: bytes) -> None:
+    path.write_bytes(parts.with_graph(graph or b" "))
+    with pytest.raises(PlanError, match="the graph of the saved program is malformed"):
+        load(path)
+
+
+def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
+    *places, last, value = keys
+
+    def change(graph: dict[str, Any]) -> None:
+        owner: Any = graph
+        for place in places:
+            owner = owner[place]
+        owner[last] = value
+
+    return change
+
+
+def _delete(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda graph: graph.pop(name)
+
+
+def _nested(depth: int) -> Any:
+    tree: Any = 1
+    for _ in range(depth):
+        tree = [tree]
+    return tree
+
+
+def _step(kind: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda graph: next(step for step in graph["steps"] if step["do"] == kind)
+
+
+def _in_step(kind: str, name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda graph: _step(kind)(graph).__setitem__(name, value)
+
+
+def _operator(name: str, args: list[Any], shape: list[Any], dtype: str = "float32") -> Callable[[dict[str, Any]], None]:
+    def change(graph: dict[str, Any]) -> None:
+        graph["steps"].append(
+            {
+                "do": "operator",
+                "name": name,
+                "overload": "",
+                "args": args,
+                "kwargs": {},
+                "result": {"tensor": dtype, "shape": shape},
+            }
+        )
+
+    return change
+
+
+HUGE = 10**12
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a field is missing": _delete("steps"),
+    "a field is unknown": _set("extra", 1),
+    "a field of another type": _set("steps", {}),
+    "a version that is no text": _set("torch_version", 2),
+    "deep nesting": _set("output", _nested(MAX_DEPTH + 1)),
+    "an output that does not exist": _set("output", {"value": 10_000}),
+    "an output that is negative": _set("output", {"value": -1}),
+    "an output that is true": _set("output", {"value": True}),
+    "an unknown literal": _set("output", {"pickle": "gASVCgAAAAAAAAA="}),
+    "a literal with two keys": _set("output", {"value": 0, "tuple": []}),
+    "a use before the definition": _in_step("engine", "inputs", [10_000]),
+    "a step that reads itself": lambda graph: _step("engine")(graph).__setitem__(
+        "inputs", [1 + len(graph["tensors"]) + graph["steps"].index(_step("engine")(graph))]
+    ),
+    "an engine that does not exist": _in_step("engine", "engine", 7),
+    "an engine of too many inputs": _in_step("engine", "inputs", [0, 0]),
+    "an engine whose input has another shape": lambda graph: _step("engine")(graph).__setitem__(
+        "inputs", [1 + [tensor["names"] for tensor in graph["tensors"]].index(["count"])]
+    ),
+    "an unknown step": _in_step("size", "do", "eval"),
+    "an axis that does not exist": _in_step("size", "axis", 5),
+    "an item of what is no sequence": _in_step("item", "sequence", 0),
+    "an item that does not exist": _in_step("item", "index", 9),
+    "a write to a result": lambda graph: _step("write")(graph).__setitem__("target", _step("write")(graph)["source"]),
+    "a write of another shape": _in_step("write", "source", 0),
+    "an unknown function": _in_step("number", "function", "__import__"),
+    "a function of too many numbers": _in_step("number", "args", [1, 2, 3, 4]),
+    "a function of text": _in_step("number", "args", ["a", "b"]),
+    "an endless power": lambda graph: _step("number")(graph).update(function="pow", args=[10, 10**9]),
+    "an operator that does not exist": _in_step("operator", "name", "aten::no_such_operator"),
+    "an operator without namespace": _in_step("operator", "name", "relu"),
+    "an operator with a strange name": _in_step("operator", "name", "aten::__class__"),
+    "an operator of another library": _in_step("operator", "name", "somebody::relu"),
+    "an operator with a missing argument": _in_step("operator", "args", []),
+    "an operator with an unknown argument": _in_step("operator", "kwargs", {"somewhere": 1}),
+    "an operator with too many arguments": _in_step("operator", "args", [0] * 40),
+    "a huge tensor": _operator("aten::ones", [[HUGE]], [HUGE]),
+    "a huge tensor in two dimensions": _operator("aten::ones", [[1 << 20, 1 << 20]], [1 << 20, 1 << 20]),
+    "a huge tensor that claims to be small": _operator("aten::ones", [[HUGE]], [3]),
+    "a huge tensor of small extents": _operator("aten::ones", [[60_000, 60_000]], [3]),
+    "a huge view": _operator("aten::expand", [{"value": 1}, [HUGE, 3, 3]], [3, 3]),
+    "a huge number of copies": _operator("aten::repeat", [{"value": 1}, [HUGE, 1]], [3, 3]),
+    "a tensor of negative size": _operator("aten::ones", [[-5]], [-5]),
+    "an extent of an unknown symbol": _operator("aten::ones", [[3]], ["s99"]),
+    "an extent that divides by zero": _operator("aten::ones", [[3]], [["floordiv", 3, 0]]),
+    "an extent that is endless": _operator("aten::ones", [[3]], [["pow", 10, 10**9]]),
+    "an extent that is a function": _operator("aten::ones", [[3]], [["eval", "s0", 1]]),
+    "a type that does not exist": _operator("aten::ones", [[3]], [3], dtype="object"),
+    "a symbol that no input shows": lambda graph: graph["symbols"].__setitem__("s99", [1, 2, 3]),
+    "a symbol out of order": lambda graph: graph["symbols"].__setitem__(next(iter(graph["symbols"])), [3, 2, 1]),
+    "two inputs of one name": lambda graph: graph["signature"].update(names=["x", "x"], structure=[{"value": 0}] * 2),
+    "an input used twice": lambda graph: graph["signature"].update(structure=[{"tuple": [{"value": 0}] * 2}]),
+    "more names than inputs": lambda graph: graph["signature"]["names"].append("y"),
+    "an input of huge extents": lambda graph: graph["signature"]["leaves"][0].update(shape=[[HUGE * HUGE] * 3] * 2),
+    "a storage beyond the file": lambda graph: graph["storages"][-1].__setitem__(1, HUGE),
+    "a storage before its predecessor": lambda graph: graph["storages"][-1].__setitem__(0, 0),
+    "a storage at an odd place": lambda graph: graph["storages"][-1].__setitem__(0, graph["storages"][-1][0] + 4),
+    "a tensor beyond its storage": lambda graph: graph["tensors"][0].update(shape=[4, 3]),
+    "a tensor of a huge stride": lambda graph: graph["tensors"][0].update(strides=[HUGE, 1]),
+    "a tensor of a negative stride": lambda graph: graph["tensors"][0].update(strides=[-3, 1]),
+    "a tensor of a huge offset": lambda graph: graph["tensors"][0].update(offset=HUGE),
+    "a tensor of 10^12 equal elements": lambda graph: graph["tensors"][0].update(shape=[HUGE] * 3, strides=[0] * 3),
+    "a tensor of no storage": lambda graph: graph["tensors"][0].update(storage=None),
+    "a tensor of another storage": lambda graph: graph["tensors"][0].update(storage=99),
+    "a tensor on another device": lambda graph: graph["tensors"][0].update(device="cuda"),
+    "a tensor on no device": lambda graph: graph["tensors"][0].update(device="meta"),
+    "two tensors of one name": lambda graph: graph["tensors"][0].update(names=graph["tensors"][1]["names"]),
+    "a tensor inside of a tensor": lambda graph: graph["tensors"][0].update(names=["count.inner"]),
+    "a tensor in the place of a method": lambda graph: graph["tensors"][0].update(names=["forward"]),
+    "a tensor of a special name": lambda graph: graph["tensors"][0].update(names=["__class__"]),
+    "a tensor of no name": lambda graph: graph["tensors"][0].update(names=[""]),
+    "an engine in the place of a method": lambda graph: graph["engines"][0].update(name="_apply"),
+    "an engine in no section": lambda graph: graph["engines"][0].update(section=9),
+    "an engine in the section of weights": lambda graph: graph["engines"][0].update(section=1),
+    "a header of another provider": lambda graph: graph["engines"][0]["header"].update(provider="tensorrt"),
+    "a header that lacks a field": lambda graph: graph["engines"][0]["header"].pop("ranges"),
+    "a header with endless extents": lambda graph: graph["engines"][0]["header"]["outputs"][0].update(
+        shape=[["pow", 10, ["pow", 10, 9]], 3]
+    ),
+    "a header of other inputs": lambda graph: graph["engines"][0]["header"]["inputs"][0].update(shape=["s0", 4]),
+    "a header of other outputs": lambda graph: graph["engines"][0]["header"]["outputs"][0].update(shape=["s0", 4]),
+    "a header of another rank": lambda graph: graph["engines"][0]["header"]["outputs"][0].update(shape=["s0"]),
+    "a header of another type": lambda graph: graph["engines"][0]["header"]["outputs"][0].update(dtype="int32"),
+    "a header of another name": lambda graph: graph["engines"][0]["header"]["outputs"][0].update(name="z"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_graphs_that_are_not_right_are_refused_when_loaded(
+    parts: Any, path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    change(parts.graph)
+    with pytest.raises(PlanError) as caught:
+        load(parts.write(path))
+    assert caught.value.where == str(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _in_step("operator", "result", {"tensor": "float32", "shape": [7, 7]}),
+        _in_step("operator", "result", {"tensor": "int32", "shape": ["s77", 3]}),
+        _in_step("operator", "result", "int"),
+        lambda graph: graph["signature"]["leaves"][0].update(tensor="int64"),
+    ],
+)
+def test_results_that_are_not_as_declared_are_not_used(
+    parts: Any, path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    change(parts.graph)
+    with pytest.raises((PlanError, ExecutionError)):
+        load(parts.write(path))(torch.ones(2, 3, dtype=_input_type(parts)))
+
+
+def _input_type(parts: Any) -> torch.dtype:
+    return torch.int64 if parts.graph["signature"]["leaves"][0]["tensor"] == "int64" else torch.float32
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ("aten::from_file", ""),
+        ("aten::save", ""),
+        ("aten::add_", "Tensor"),
+        ("aten::add", "out"),
+        ("aten::copy_", ""),
+        ("aten::resize_", ""),
+        ("aten::set_", "source_Storage"),
+        ("aten::record_stream", ""),
+        ("aten::_reshape_alias", ""),
+        ("aten::_foobar", ""),
+        ("aten::_print", ""),
+        ("aten::fbgemm_pack_quantized_matrix", ""),
+        ("aten::sparse_coo_tensor", "indices"),
+        ("prim::Print", ""),
+        ("profiler::_record_function_enter", ""),
+        ("trt::execute_engine", ""),
+        ("quantized::linear", ""),
+        ("inductor::_alloc_from_pool", ""),
+    ],
+    ids="{0[0]}".format,
+)
+def test_operators_that_do_more_than_compute_are_refused(name: tuple[str, str]) -> None:
+    with pytest.raises(PlanError):
+        find_operator(*name)
+
+
+# Plans -------------------------------------------------------------------------------------------------------------
+
+
+def _with_structure(plan: torch.Tensor, change: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
+    """A plan of the portable provider with another structure and right checksums."""
+    from trt_portable.plan.container import read_plan, write_plan
+
+    read = read_plan(bytes(plan.tolist()))
+    structure = json.loads(json.dumps(read.structure))
+    change(structure)
+    rewritten = write_plan(
+        {name: structure[name] for name in ("network", "engine")}, read.weights, structure["features"]
+    )
+    return torch.frombuffer(bytearray(rewritten), dtype=torch.uint8)
+
+
+def _described(header: PlanHeader, plan: torch.Tensor, **changes: Any) -> PlanHeader:
+    digest = hashlib.sha256(bytes(plan.tolist())).hexdigest()
+    return dataclasses.replace(header, payload_sha256=digest, payload_bytes=plan.numel(), **changes)
+
+
+def _shape_of_io(name: str, shape: list[int]) -> Callable[[dict[str, Any]], Any]:
+    def change(structure: dict[str, Any]) -> None:
+        for tensor in structure["engine"]["io"]:
+            if tensor["name"] == name:
+                tensor["shape"] = shape
+
+    return change
+
+
+class Guarded:
+    """Memory in the middle of a larger piece, whose other bytes must stay."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = torch.full((size + 8192,), 0xA5, dtype=torch.uint8)
+        self.size = size
+
+    @property
+    def address(self) -> int:
+        return self.memory.data_ptr() + 4096
+
+    def is_intact(self) -> bool:
+        return bool((self.memory[:4096] == 0xA5).all() and (self.memory[4096 + self.size :] == 0xA5).all())
+
+
+def test_an_output_that_is_larger_than_announced_is_not_written(make_engine: Any) -> None:
+    """The table of inputs and outputs says 4 elements, the layers make 4096."""
+    engine = make_engine(relu, [Binding("x", torch.float32, (4096,))], [Binding("y", torch.float32, (4096,))])
+    plan = _with_structure(engine.plan, _shape_of_io("y", [4]))
+    header = _described(engine.header, plan, outputs=(Binding("y", torch.float32, (4,)),))
+    with pytest.raises((PlanError, ExecutionError)):
+        TRTModule(header, plan)(torch.ones(4096))
+
+
+def test_guard_bytes_around_outputs_stay(make_engine: Any) -> None:
+    engine = make_engine(relu, [Binding("x", torch.float32, (4096,))], [Binding("y", torch.float32, (4096,))])
+    x = torch.ones(4096)
+    for announced, fits in ((4096, True), (4, False), (4095, False), (5000, False)):
+        plan = _with_structure(engine.plan, _shape_of_io("y", [announced]))
+        native = trt.Runtime(provider_logger()).deserialize_cuda_engine(bytes(plan.tolist()))
+        context = native.create_execution_context()
+        guarded = Guarded(4 * announced)
+        assert context.set_tensor_address("x", x.data_ptr())
+        assert context.set_tensor_address("y", guarded.address)
+        assert context.execute_async_v3(0) is fits
+        assert guarded.is_intact()
+
+
+def test_a_header_whose_input_is_smaller_than_the_plans_is_refused(make_engine: Any) -> None:
+    engine = make_engine(relu, [Binding("x", torch.float32, (4096,))], [Binding("y", torch.float32, (4096,))])
+    header = dataclasses.replace(engine.header, inputs=(Binding("x", torch.float32, (4,)),), ranges=(((4, 4, 4),),))
+    with pytest.raises(PlanError, match=r"'x' of engine 'block' has shape \(4096,\), its header says \(4\)"):
+        TRTModule(header, engine.plan)(torch.ones(4))
+
+
+def test_a_hostile_plan_takes_nobodys_place(
+    static_engine: TRTModule, make_engine: Any, take_apart: Any, tmp_path: Path
+) -> None:
+    """A program may name the digest of another plan, and is still run by its own plan alone."""
+    other = make_engine(double, static_engine.header.inputs, static_engine.header.outputs)
+    save(static_engine, tmp_path / "honest.trtp")
+    save(other, tmp_path / "other.trtp")
+    parts = take_apart((tmp_path / "other.trtp").read_bytes())
+    parts.graph["engines"][0]["header"] = static_engine.header.to_json()
+    parts.graph["engines"][0]["header"]["payload_bytes"] = other.header.payload_bytes
+    hostile = load(parts.write(tmp_path / "hostile.trtp"))
+    x = -torch.ones(2, 3)
+    assert torch.equal(hostile(x), 2 * x)
+    assert torch.equal(load(tmp_path / "honest.trtp")(x), torch.zeros(2, 3))
+    assert torch.equal(static_engine(x), torch.zeros(2, 3))
+
+
+def test_plan_files_are_covered_too(static_engine: TRTModule) -> None:
+    content = bytearray(plan_to_bytes(static_engine.header, static_engine.plan))
+    for at in range(0, len(content), 37):
+        content[at] ^= 1
+        with pytest.raises(PlanError):
+            plan_from_bytes(bytes(content))
+        content[at] ^= 1
+
+
+# What all of them are read with ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [b'{"a": 1, "a": 1}', b"[" * 65 + b"]" * 65, b"[1, 2", b"1" * 21, b"-1e400", b"nan"])
+def test_strict_json_refuses(text: bytes) -> None:
+    with pytest.raises(BadJson):
+        parse_json(text, max_bytes=1000)
+
+
+def test_strict_json_is_bounded() -> None:
+    with pytest.raises(BadJson, match="more than 10"):
+        parse_json(b"[1, 2, 3, 4, 5]", max_bytes=10)
+    with pytest.raises(BadJson, match="more than 3 values"):
+        parse_json(b"[1, 2, 3, 4, 5]", max_bytes=1000, max_values=3)
+    assert parse_json(b'{"a": [1, -2.5, null, "x[{"]}', max_bytes=1000) == {"a": [1, -2.5, None, "x[{"]}
+
+
+@pytest.mark.parametrize(
+    "extent",
+    [True, 1.5, {}, [], ["add"], ["eval", 1, 2], ["add", None, 1], [["add"], 1], 2**63, ["add", 1, ["add", 2, "x"]]],
+)
+def test_what_is_no_extent(extent: Any) -> None:
+    with pytest.raises(ValueError, match="extent"):
+        check_extent(extent, {"s0"})
+
+
+def test_deep_extents_are_refused() -> None:
+    extent: Any = "s0"
+    for _ in range(10_000):
+        extent = ["add", extent, 1]
+    with pytest.raises(ValueError, match="nests deeper"):
+        check_extent(extent)
+
+
+@pytest.mark.parametrize("extent", [["pow", 10, 10**9], ["pow", 2, -1], ["pow", 2, 64], ["mul", 2**62, 2]])
+def test_extents_end_soon(extent: Any) -> None:
+    with pytest.raises(ValueError, match="extent"):
+        evaluate_extent(extent, {})

@@ -1,0 +1,202 @@
+"""Files that are replaced whole: permissions, links, leftovers, full disks, killed and concurrent writers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trt_core import FileError, InputError
+from trt_runtime.replacing import replacing
+
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions, links and signals")
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_permissions_stay(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "model.trtp"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    _write(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@posix
+def test_new_files_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        _write(tmp_path / "model.trtp", b"new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model.trtp").stat().st_mode) == 0o640
+
+
+@posix
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    target = tmp_path / "store" / "model-1.trtp"
+    target.write_bytes(b"old")
+    link = tmp_path / "model.trtp"
+    link.symlink_to("store/model-1.trtp")
+    _write(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.trtp", "store"]
+
+
+@posix
+def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
+    link = tmp_path / "model.trtp"
+    link.symlink_to("later.trtp")
+    _write(link, b"new")
+    assert (tmp_path / "later.trtp").read_bytes() == b"new"
+
+
+@posix
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to(os.devnull)
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "device", "folder"):
+        with pytest.raises(InputError, match="is not a regular file"):
+            _write(tmp_path / name, b"new")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@posix
+def test_leftovers_of_killed_writers_go(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import sys, time
+        from trt_runtime.replacing import replacing
+        with replacing(sys.argv[1]) as file:
+            file.write(b"half")
+            file.flush()
+            print("writing", flush=True)
+            time.sleep(600)
+    """)
+    path = tmp_path / "model.trtp"
+    path.write_bytes(b"old")
+    writer = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None and writer.stdout.readline() == "writing\n"
+    assert len(list(tmp_path.iterdir())) == 2
+    _write(path, b"new")
+    assert len(list(tmp_path.iterdir())) == 2  # the other writer lives, so its file stays
+    writer.kill()
+    writer.wait()
+    assert path.read_bytes() == b"new"
+    _write(path, b"newer")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
+
+
+@posix
+def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import resource, sys
+        import torch
+        from torch import nn
+        import trt_core, trt_runtime
+        path = sys.argv[1]
+        model = torch.export.export(nn.Linear(256, 256), (torch.ones(1, 256),))
+        trt_runtime.save(model, path)
+        before = open(path, "rb").read()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        for format in ("program", "exported_program"):
+            try:
+                trt_runtime.save(model, path, format=format)
+            except trt_core.FileError as error:
+                assert error.errno and error.hint and error.where == path, error
+                print("told", open(path, "rb").read() == before)
+    """)
+    path = tmp_path / "model.trtp"
+    result = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    assert result.stdout == "told True\ntold True\n", result.stderr
+    assert result.returncode == 0
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
+
+
+def test_file_errors_are_os_errors() -> None:
+    error = FileError("the file cannot be written", number=28, hint="free space")
+    assert isinstance(error, OSError)
+    assert error.errno == 28
+    assert "free space" in str(error)
+
+
+def test_concurrent_writers_each_write_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.trtp"
+    contents = [bytes([number]) * 200_000 for number in range(8)]
+    threads = [threading.Thread(target=_write, args=(path, content)) for content in contents]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if path.exists():
+            assert path.read_bytes() in contents
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in contents
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
+
+
+@posix
+def test_killed_writers_leave_the_old_file_or_the_new(tmp_path: Path) -> None:
+    """A writer stops before every system call that changes the folder or the file, and is killed there."""
+    script = textwrap.dedent("""
+        import os, sys
+        import trt_runtime.replacing as replacing
+        fatal, calls = int(sys.argv[2]), 0
+
+        def dying(function):
+            def call(*arguments, **keywords):
+                global calls
+                calls += 1
+                if calls == fatal:
+                    os.kill(os.getpid(), 9)
+                return function(*arguments, **keywords)
+            return call
+
+        for name in ("open", "fsync", "replace", "fchmod", "close"):
+            setattr(os, name, dying(getattr(os, name)))
+        with replacing.replacing(sys.argv[1]) as file:
+            for _ in range(3):
+                dying(file.write)(b"new" * 10_000)
+        print("done")
+    """)
+    path = tmp_path / "model.trtp"
+    outcomes = set()
+    for fatal in range(1, 40):
+        path.write_bytes(b"old")
+        result = subprocess.run(
+            [sys.executable, "-c", script, str(path), str(fatal)], capture_output=True, text=True, check=False
+        )
+        assert path.read_bytes() in (b"old", b"new" * 30_000)
+        outcomes.add(path.read_bytes()[:3])
+        if result.stdout == "done\n":
+            break
+        assert result.returncode == -signal.SIGKILL, result.stderr
+    else:
+        raise AssertionError("the writer never came to its end")
+    assert outcomes == {b"old", b"new"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
+    assert fatal > 8
+
+
+def test_names_that_are_as_long_as_names_can_be(tmp_path: Path) -> None:
+    path = tmp_path / ("m" * 240 + ".trtp")
+    _write(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert time.time() - path.stat().st_mtime < 3600
