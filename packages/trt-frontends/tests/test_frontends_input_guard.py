@@ -13,6 +13,8 @@ from torch import nn
 
 import trt_frontends
 from trt_core import Input, InputError
+from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.input_guard import InputGuard
 
 
 class Two(nn.Module):
@@ -26,7 +28,7 @@ class Nested(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def two() -> nn.Module:
+def two() -> CompiledModule:
     rows = Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(8, 4))
     return trt_frontends.compile(
         Two(), arg_inputs=(rows, rows), kwarg_inputs={"shift": torch.ones(4)}, min_block_size=1
@@ -104,15 +106,28 @@ def test_modules_that_run_in_pytorch_alone_check_as_well(mlp: nn.Module) -> None
             compiled(torch.ones(3, 4))
 
 
-def test_the_check_is_made_once_for_each_combination_of_shapes(mlp: nn.Module, batch: Input) -> None:
-    compiled = trt_frontends.compile(mlp, arg_inputs=(batch,))
-    (guard,) = compiled._forward_pre_hooks.values()
+def test_the_check_is_made_once_for_each_combination_of_shapes(two: CompiledModule) -> None:
+    guard = copy.copy(two._guard)
+    guard._accepted = set()
     checks: list[int] = []
-    original = guard._check
-    guard._check = lambda bound: (checks.append(1), original(bound))
+
+    def check(bound: Any) -> Any:
+        checks.append(1)
+        return InputGuard._check(guard, bound)
+
+    guard._check = check  # type: ignore[method-assign]
     for rows in (1, 2, 1, 2, 2):
-        compiled(torch.ones(rows, 4))
+        x = torch.ones(rows, 4)
+        flat = guard.read((x, x), {"shift": SHIFT})
+        assert [id(value) for value in flat] == [id(x), id(x), id(SHIFT)]
     assert len(checks) == 2
+
+
+def test_an_engine_that_is_the_whole_model_checks_for_it(mlp: nn.Module, batch: Input) -> None:
+    compiled = trt_frontends.compile(mlp, arg_inputs=(batch,))
+    compiled(torch.ones(2, 4))
+    compiled._guard = None  # it is asked for words only
+    torch.testing.assert_close(compiled(torch.ones(3, 4)), mlp(torch.ones(3, 4)))
 
 
 def test_copies_work_and_export_is_not_disturbed(mlp: nn.Module, batch: Input) -> None:

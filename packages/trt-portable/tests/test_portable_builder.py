@@ -106,13 +106,6 @@ def test_settings_without_a_meaning_here_are_refused(
     assert message in logger.errors[-1]
 
 
-def test_formats_must_allow_linear(builder: Any, logger: Any) -> None:
-    network = identity_network(builder, (1, 4, 2, 2))
-    network.get_input(0).allowed_formats = 1 << int(trt.TensorFormat.CHW4)
-    assert build(builder, network) is None
-    assert "exclude LINEAR" in logger.errors[-1]
-
-
 def test_strict_mode_raises_with_the_rule(builder: Any) -> None:
     network = builder.create_network()
     with trt.strict(), pytest.raises(trt.NetworkError, match="at least one output"):

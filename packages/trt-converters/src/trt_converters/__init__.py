@@ -8,6 +8,7 @@ from trt_converters.build import BuiltEngine, build_block
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext
 from trt_converters.converter import Converter
+from trt_converters.interpreter import BlockInterpreter
 from trt_converters.loading import load_converters, plugin_status
 from trt_converters.operator_plugin import plugin_from_operator
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter
@@ -20,6 +21,7 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
 
 __all__ = [
     "DYNAMO_CONVERTERS",
+    "BlockInterpreter",
     "BuiltEngine",
     "Call",
     "ConversionContext",

@@ -13,6 +13,7 @@ from trt_core import CompilationSettings, Device, Input, set_provider
 
 if TYPE_CHECKING:
     from trt_frontends import dynamo
+    from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
     from trt_frontends.alias import install_alias
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
@@ -26,7 +27,10 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
 
 # What costs time to import is imported when it is first used.
 _LAZY = {
+    "AccuracyReport": "trt_frontends.accuracy",
+    "BisectReport": "trt_frontends.accuracy",
     "PartitionReport": "trt_partition",
+    "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
@@ -34,13 +38,17 @@ _LAZY = {
     "load": "trt_runtime",
     "save": "trt_runtime",
     "trace": "trt_frontends.capture",
+    "verify": "trt_frontends.accuracy",
 }
 
 __all__ = [
+    "AccuracyReport",
+    "BisectReport",
     "CompilationSettings",
     "Device",
     "Input",
     "PartitionReport",
+    "bisect",
     "compile",
     "dynamo",
     "explain",
@@ -49,6 +57,7 @@ __all__ = [
     "save",
     "set_provider",
     "trace",
+    "verify",
 ]
 
 

@@ -14,8 +14,9 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, logger, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, with_device
+from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.input_guard import guard_inputs
+from trt_frontends.input_guard import InputGuard
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_frontends.weightless import require_weights
 from trt_lowering import lower
@@ -31,7 +32,7 @@ def compile(
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
-) -> fx.GraphModule:
+) -> CompiledModule:
     """Compiles a module, or an exported program, into engines.
 
     Args:
@@ -72,8 +73,7 @@ def compile(
             compiled = graph
         else:
             compiled = compilation.run()
-    guard_inputs(compiled, graph, compilation.ranges)
-    return compiled
+    return CompiledModule(compiled, compiled.graph, InputGuard.of(graph.graph, compilation.ranges))
 
 
 def explain(

@@ -2,7 +2,7 @@
 
 Engines check their own inputs. The guard stands before all of them, so that a mistake is found also where the first
 block runs in PyTorch, is told in terms of the model's own inputs, and plain values that capturing has fixed are not
-silently ignored.
+silently ignored. It also brings the inputs of a call into the flat order of the captured program.
 """
 
 from __future__ import annotations
@@ -84,44 +84,80 @@ Expected = TensorInput | FixedValue | FreeValue
 
 
 class InputGuard:
-    """A forward pre-hook that refuses calls which do not fit what a module was compiled for.
+    """Refuses calls which do not fit what a module was compiled for.
 
     Args:
         names: Names of the model's parameters, positional before keyword.
         structure: How the inputs are nested: the specification of (args, kwargs).
         expected: What each leaf of that structure must be.
+
+    Attributes:
+        is_flat: Whether every parameter is one tensor or one plain value.
     """
 
     def __init__(self, names: Sequence[str], structure: Any, expected: Sequence[Expected]) -> None:
         self._names = tuple(names)
-        self._structure = structure
         self._expected = tuple(expected)
-        positional, _ = _children(structure)
-        self._is_flat = len(expected) == len(names) == len(_children(positional))
+        positional, keyword = _children(structure)
+        self._specs = [*_children(positional), *_children(keyword)]
+        self.is_flat = all(spec.is_leaf() for spec in self._specs)
         self._accepted: set[Any] = set()
 
-    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Checks one call.
+    @classmethod
+    def of(cls, graph: fx.Graph, ranges: ShapeRanges) -> InputGuard:
+        """Returns the guard of a lowered graph, whose placeholders say what the inputs are.
+
+        Args:
+            graph: A graph that is called like its model.
+            ranges: Ranges of the symbolic dimensions.
+        """
+        info = graph._codegen.pytree_info  # type: ignore[attr-defined]  # of the code generation for nested inputs
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        return cls(info.orig_args, info.in_spec, [_expected(node.meta.get("val"), ranges) for node in placeholders])
+
+    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Checks the inputs of a call, and returns them flat, in the order of the captured program.
 
         Raises:
             InputError: The message names the input, what it is, and what it should be.
         """
-        if torch.compiler.is_compiling():
-            return  # export and torch.compile make guards of their own, and their shapes are symbols
-        key = self._key(args) if self._is_flat and not kwargs else None
-        if key is not None and key in self._accepted:
-            return
-        self._check(self._bind(args, kwargs))
-        if key is not None:
-            if len(self._accepted) >= _MOST_REMEMBERED:
-                self._accepted.clear()
-            self._accepted.add(key)
+        if not self.is_flat:
+            return self._check(self._bind(args, kwargs))
+        flat: Sequence[Any] = args
+        if kwargs or len(args) != len(self._names):
+            bound = self._bind(args, kwargs)
+            flat = [bound[name] for name in self._names]
+        key = self._key(flat)
+        if key is None or key not in self._accepted:
+            self._check(dict(zip(self._names, flat, strict=True)))
+            if key is not None:
+                if len(self._accepted) >= _MOST_REMEMBERED:
+                    self._accepted.clear()
+                self._accepted.add(key)
+        return flat
+
+    def refuse_gradients(self, leaves: Sequence[Any]) -> None:
+        """Refuses inputs that require gradients.
+
+        Args:
+            leaves: What `read` returned.
+
+        Raises:
+            InputError: The message names the input, and what to do.
+        """
+        for index, value in enumerate(leaves):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                place = self._names[index] if self.is_flat else f"{index} of the flattened inputs"
+                raise InputError(
+                    f"input {place} requires gradients, and engines compute none",
+                    hint="call the model under torch.no_grad() or torch.inference_mode(), or detach the input",
+                )
 
     @staticmethod
-    def _key(args: tuple[Any, ...]) -> Any:
-        """What decides whether flat tensor inputs are accepted; None when something else is among them."""
+    def _key(flat: Sequence[Any]) -> Any:
+        """What decides whether flat inputs are accepted; None when something else than dense tensors is among them."""
         parts = []
-        for value in args:
+        for value in flat:
             if not isinstance(value, torch.Tensor):
                 return None
             parts.append((value.shape, value.dtype))
@@ -130,6 +166,9 @@ class InputGuard:
         except TypeError:  # symbolic shapes
             return None
         return key
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InputGuard:
+        return self  # it never changes, but for what it remembers
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns values by parameter name, all of them."""
@@ -158,11 +197,12 @@ class InputGuard:
             )
         return bound
 
-    def _check(self, bound: Mapping[str, Any]) -> None:
-        positional, keyword = _children(self._structure)
-        specs = [*_children(positional), *_children(keyword)]
+    def _check(self, bound: Mapping[str, Any]) -> list[Any]:
+        """Checks inputs by name, and returns them flat."""
         leaves = [
-            leaf for name, spec in zip(self._names, specs, strict=True) for leaf in _leaves(bound[name], spec, name)
+            leaf
+            for name, spec in zip(self._names, self._specs, strict=True)
+            for leaf in _leaves(bound[name], spec, name)
         ]
         symbols: dict[str, int] = {}
         for (place, value), expected in zip(leaves, self._expected, strict=True):
@@ -173,22 +213,7 @@ class InputGuard:
         for (place, value), expected in zip(leaves, self._expected, strict=True):
             if isinstance(expected, TensorInput):
                 _check_relations(place, value, expected, symbols)
-
-
-def guard_inputs(module: fx.GraphModule, graph: fx.GraphModule, ranges: ShapeRanges) -> None:
-    """Makes a module check what it is called with.
-
-    Args:
-        module: The module; it is called like `graph`.
-        graph: A lowered graph that is called like its model; its placeholders say what the inputs are.
-        ranges: Ranges of the symbolic dimensions.
-    """
-    info = getattr(graph.graph._codegen, "pytree_info", None)
-    if info is None:
-        return
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    expected = [_expected(node.meta.get("val"), ranges) for node in placeholders]
-    module.register_forward_pre_hook(InputGuard(info.orig_args, info.in_spec, expected), with_kwargs=True)
+        return [value for _, value in leaves]
 
 
 def _expected(value: Any, ranges: ShapeRanges) -> Expected:

@@ -35,6 +35,7 @@ class Compilation:
         ranges: Ranges of the symbolic dimensions.
         registry: Where converters are looked up.
         progress: Told what is being done.
+        excluded: Nodes (by name) that run in PyTorch, and why; those that fail to build join them.
     """
 
     graph: fx.GraphModule
@@ -42,7 +43,7 @@ class Compilation:
     ranges: ShapeRanges
     registry: ConverterRegistry = field(default_factory=lambda: DYNAMO_CONVERTERS)
     progress: Progress = no_progress
-    _excluded: dict[str, Verdict] = field(default_factory=dict)
+    excluded: dict[str, Verdict] = field(default_factory=dict)
     _engines: dict[tuple[str, ...], nn.Module] = field(default_factory=dict)
 
     def plan(self) -> PartitionPlan:
@@ -51,7 +52,7 @@ class Compilation:
         Raises:
             IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot.
         """
-        support = ConverterSupport(self.settings, self.registry, self._excluded)
+        support = ConverterSupport(self.settings, self.registry, self.excluded)
         return make_plan(self.graph, support, self.settings)
 
     def report(self, plan: PartitionPlan | None = None) -> PartitionReport:
@@ -115,21 +116,21 @@ class Compilation:
 
     def _exclude(self, refusals: dict[str, Verdict]) -> None:
         """Notes what the next attempt leaves to PyTorch; an attempt that teaches nothing would be repeated for ever."""
-        new = {name: verdict for name, verdict in refusals.items() if name not in self._excluded}
+        new = {name: verdict for name, verdict in refusals.items() if name not in self.excluded}
         if not new:
             raise PartitionError(
                 "nodes that failed to build were put into an engine again",
                 where=", ".join(refusals) or "no node",
                 hint="the partitioner must leave nodes with a refusing verdict to PyTorch",
             )
-        self._excluded.update(new)
+        self.excluded.update(new)
 
     def _exclude_node(self, error: ConversionError, block: fx.GraphModule) -> dict[str, Verdict]:
         if self.settings.pass_through_build_failures:
             raise error
         name = error.node_name
         nodes = {node.name: node for node in self.graph.graph.nodes}
-        if name not in nodes or nodes[name].op != "call_function" or name in self._excluded:
+        if name not in nodes or nodes[name].op != "call_function" or name in self.excluded:
             # the failure belongs to the block, not to one of its nodes
             return self._exclude_block(error, block._get_name(), [node.name for node in block.graph.nodes])
         logger.warning("%s runs in PyTorch: %s", name, error.why)
@@ -141,7 +142,7 @@ class Compilation:
         why = getattr(error, "why", "") or str(error)
         logger.warning("%s runs in PyTorch: %s", name, why)
         verdict = Verdict.refuse(Reason.BUILD_FAILED, why)
-        return {node: verdict for node in nodes if node not in self._excluded}
+        return {node: verdict for node in nodes if node not in self.excluded}
 
 
 def announce(report: PartitionReport, settings: CompilationSettings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -29,6 +29,10 @@ class PassResult:
     def changed(self) -> bool:
         """Whether the graph is another one than before."""
         return self.changes > 0
+
+
+Observer = Callable[[str, fx.GraphModule], None]
+"""Called after a pass with its name and the graph; it may compile and run the graph, and must not change it."""
 
 
 class GraphPass(abc.ABC):
@@ -82,7 +86,9 @@ class GraphPass(abc.ABC):
         )
 
 
-def run_passes(gm: fx.GraphModule, passes: Iterable[GraphPass], *, recompile: bool = True) -> list[PassResult]:
+def run_passes(
+    gm: fx.GraphModule, passes: Iterable[GraphPass], *, recompile: bool = True, observe: Observer | None = None
+) -> list[PassResult]:
     """Runs passes in order.
 
     Args:
@@ -90,11 +96,16 @@ def run_passes(gm: fx.GraphModule, passes: Iterable[GraphPass], *, recompile: bo
         passes: The passes.
         recompile: Whether to compile the module's code once when any pass changed the graph. Compiling costs more
             than most passes, so a caller that goes on rewriting leaves it for later.
+        observe: Called after every pass.
 
     Raises:
         LoweringError: A pass broke its contract.
     """
-    results = [step(gm) for step in passes]
+    results = []
+    for step in passes:
+        results.append(step(gm))
+        if observe is not None:
+            observe(step.name, gm)
     if recompile and any(result.changed for result in results):
         gm.recompile()
     return results

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, LoweringError, logger
-from trt_lowering.contract import run_passes
+from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.passes.decompose import Decompose
@@ -21,7 +21,11 @@ from trt_lowering.unlift import unlift
 
 
 def lower(
-    program: torch.export.ExportedProgram, settings: CompilationSettings, *, preserve: Preserve
+    program: torch.export.ExportedProgram,
+    settings: CompilationSettings,
+    *,
+    preserve: Preserve,
+    observe: Observer | None = None,
 ) -> fx.GraphModule:
     """Lowers an exported program.
 
@@ -29,6 +33,7 @@ def lower(
         program: The program; it is not changed, and its tensors are shared.
         settings: Compilation settings.
         preserve: Whether an operator has a converter, and so stays whole.
+        observe: Called with `capture` and the flat functional graph, then after every pass.
 
     Returns:
         A module in the form that `check_graph_form` describes, called like the model.
@@ -45,7 +50,9 @@ def lower(
             "the program still writes to views of its tensors after PyTorch made it functional",
             hint="check that `program.run_decompositions()` works, and report the model",
         )
-    return finish(gm, rules, settings)
+    if observe is not None:
+        observe("capture", gm)
+    return finish(gm, rules, settings, observe)
 
 
 def decompose_program(

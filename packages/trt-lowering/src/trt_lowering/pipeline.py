@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from trt_core import CompilationSettings, logger
-from trt_lowering.contract import GraphPass, run_passes
+from trt_lowering.contract import GraphPass, Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.graph_form import check_graph_form
 from trt_lowering.passes.autocast import Autocast
@@ -39,13 +39,15 @@ def lowering_passes(rules: DecompositionRules, settings: CompilationSettings) ->
     ]
 
 
-def finish(gm: fx.GraphModule, rules: DecompositionRules, settings: CompilationSettings) -> fx.GraphModule:
+def finish(
+    gm: fx.GraphModule, rules: DecompositionRules, settings: CompilationSettings, observe: Observer | None = None
+) -> fx.GraphModule:
     """Runs the passes on a flat functional graph, checks its form, and compiles the module's code.
 
     Raises:
         LoweringError: A pass broke its contract.
     """
-    for result in run_passes(gm, lowering_passes(rules, settings), recompile=False):
+    for result in run_passes(gm, lowering_passes(rules, settings), recompile=False, observe=observe):
         logger.debug("lowering pass %s: %d changes", result.name, result.changes)
     check_graph_form(gm)
     gm.recompile()

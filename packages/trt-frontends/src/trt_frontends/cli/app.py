@@ -10,7 +10,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from trt_core import TrtError
+from trt_frontends.cli import accuracy_commands
 from trt_frontends.cli.cache_commands import cache_app
+from trt_frontends.cli.output_file import require_new, write_new
 
 FAILED = 1
 BAD_INPUT = 2
@@ -44,6 +46,8 @@ app = typer.Typer(
 )
 
 app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
+app.command(epilog=_EXIT_CODES)(accuracy_commands.verify)
+app.command(epilog=_EXIT_CODES)(accuracy_commands.bisect)
 
 
 def main() -> None:
@@ -82,7 +86,7 @@ def explain(
     Existing files are never overwritten.
     """
     for path in (html, json):
-        _require_new(path)
+        require_new(path)
     size = _block_size(min_block_size)
 
     from trt_frontends.cli.model_source import load_model
@@ -92,9 +96,8 @@ def explain(
     report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, min_block_size=size)
     console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
     if html is not None:
-        _write(html, report.to_html(title=model))
-    if json is not None:
-        _write(json, report.to_json())
+        write_new(html, report.to_html(title=model))
+    write_new(json, report.to_json())
     if report.coverage < fail_under:
         errors.print(f"coverage {report.coverage:.2%} is below {fail_under:.2%}", highlight=False)
         raise typer.Exit(FAILED)
@@ -137,20 +140,6 @@ def _block_size(text: str) -> float | int:
         raise typer.BadParameter(
             f"{text!r} is neither a whole number nor inf", param_hint="'--min-block-size'"
         ) from None
-
-
-def _require_new(path: Path | None) -> None:
-    if path is None:
-        return
-    if path.exists():
-        raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
-    if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}")
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _read_report(path: Path) -> Any:

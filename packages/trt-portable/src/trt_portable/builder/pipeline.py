@@ -16,6 +16,7 @@ from trt_portable.builder.validate import complete_profiles, first_refusal
 from trt_portable.enums import BuilderFlag, DataType, LayerType
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
+from trt_portable.formats import choose_format
 from trt_portable.host_memory import IHostMemory
 from trt_portable.network.serialization import layers_from_json, leaf_layers, network_to_json
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
@@ -182,15 +183,17 @@ def _io_tensors(network: INetworkDefinition, structure: Mapping[str, Any]) -> tu
         shape = tuple(entry["shape"])
         names = entry["dimension_names"]
         source = None if is_input else aliases.get(tensor_id)
+        dtype, is_host = DataType[entry["dtype"]], tensor_id in host
         return IOTensor(
             name=entry["name"],
             id=tensor_id,
-            dtype=DataType[entry["dtype"]],
+            dtype=dtype,
             shape=shape,
             is_input=is_input,
-            is_host=tensor_id in host,
+            is_host=is_host,
             dimension_names=tuple(names.get(str(axis), "") for axis in range(len(shape))),
             aliased_input=None if source is None else entries[source]["name"],
+            format=choose_format(entry["formats"], dtype, len(shape), is_shape_tensor=is_host),
         )
 
     outputs = (*structure["outputs"], *structure["shape_outputs"])

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trt_portable.dtypes import PACKED
-from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, TensorFormat
+from trt_portable.enums import DataType, ErrorCodeTRT, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.formats import choose_format
 from trt_portable.optimization_profile import IOptimizationProfile, Profile, Range
 from trt_portable.plan.engine_info import Shape
 
@@ -62,9 +63,12 @@ def _io_refusals(network: INetworkDefinition) -> Iterator[Finding]:
         if tensor.dtype in PACKED or tensor.dtype is DataType.E8M0:
             rule = f"{tensor.dtype.name} is not supported at the boundary of an engine"
             yield subject, Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE)
-        if not tensor.allowed_formats >> int(TensorFormat.LINEAR) & 1:
-            rule = f"allowed_formats {tensor.allowed_formats:#x} exclude LINEAR, the only format here"
-            yield subject, Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE)
+        try:
+            choose_format(
+                tensor.allowed_formats, tensor.dtype, len(tensor.shape), is_shape_tensor=tensor.is_shape_tensor
+            )
+        except Refusal as refusal:
+            yield subject, refusal
 
 
 def complete_profiles(network: INetworkDefinition, config: IBuilderConfig) -> tuple[Profile, ...]:

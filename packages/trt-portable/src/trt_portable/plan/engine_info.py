@@ -15,6 +15,7 @@ from trt_portable.enums import (
     EngineCapability,
     HardwareCompatibilityLevel,
     ProfilingVerbosity,
+    TensorFormat,
 )
 from trt_portable.optimization_profile import Profile
 
@@ -43,6 +44,7 @@ class IOTensor:
         is_host: A shape tensor: its memory is on the host.
         dimension_names: Names of extents, "" where none; equal names mean equal extents.
         aliased_input: Input that must be bound to the same address (KV caches updated in place).
+        format: How the bound memory is laid out.
     """
 
     name: str
@@ -53,6 +55,7 @@ class IOTensor:
     is_host: bool = False
     dimension_names: tuple[str, ...] = ()
     aliased_input: str | None = None
+    format: TensorFormat = TensorFormat.LINEAR
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -75,6 +78,7 @@ class IOTensor:
             "host": self.is_host,
             "dimension_names": list(self.dimension_names),
             "aliased_input": self.aliased_input,
+            "format": self.format.name,
         }
 
     @staticmethod
@@ -89,6 +93,7 @@ class IOTensor:
             is_host=data["host"],
             dimension_names=tuple(data["dimension_names"]),
             aliased_input=data["aliased_input"],
+            format=TensorFormat[data["format"]],
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Final
 
 import torch
 
 from trt_portable.enums import ErrorCodeTRT
 from trt_portable.errors import Refusal
+from trt_portable.formats import LAYOUTS, memory_bytes
 from trt_portable.memory import AddressWindow
 from trt_portable.plan.engine_info import IOTensor, Shape
 from trt_portable.values import HostValues, Value, as_tensor
@@ -28,12 +28,15 @@ class Binding:
         shape: Extents of an input, None until a dynamic one is set; of an output, those that were announced, None where
             they depend on data.
         room: Bytes at the address of an output whose extents depend on data; None where nothing bounds them.
+        is_packed: Whether the memory is laid out otherwise than LINEAR, so that layers work on a copy.
         address: Bound memory, 0 when there is none.
     """
 
     __slots__ = (
         "_dtype",
         "_engine_device",
+        "_layout",
+        "_linear",
         "_value",
         "_value_address",
         "_value_shape",
@@ -41,6 +44,7 @@ class Binding:
         "address",
         "device",
         "is_cuda",
+        "is_packed",
         "room",
         "shape",
         "tensor",
@@ -53,6 +57,9 @@ class Binding:
         self.shape: Shape | None = None
         self.room: int | None = None
         self.address = 0
+        self._layout = LAYOUTS.get(tensor.format)
+        self.is_packed = self._layout is not None
+        self._linear: torch.Tensor | None = None
         self._engine_device = device
         self._dtype = tensor.torch_dtype
         self._window = AddressWindow(tensor.torch_dtype, self.device)
@@ -65,7 +72,16 @@ class Binding:
         shape = self.shape or ()
         if not self.address:
             return torch.zeros((), dtype=self.tensor.torch_dtype, device=self.device).expand(shape)
-        return self._wrap(shape)
+        if self._layout is None:
+            return self._wrap(shape)
+        if self._linear is None or self._linear.shape != shape:
+            self._linear = torch.empty(shape, dtype=self._dtype, device=self.device)
+        return self._linear
+
+    def unpack(self) -> None:
+        """Copies the bound memory of a packed input to its `input_value`; before every run, on its stream."""
+        if self._layout is not None and self._linear is not None and self.address:
+            self._layout.unpack(self._wrap(self._layout.memory_shape(self._linear.shape)), self._linear)
 
     def read_numbers(self) -> HostValues:
         """The numbers of a host input as they are now."""
@@ -82,6 +98,9 @@ class Binding:
         tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
         if tensor.shape != self.shape and (self.shape is not None or self.room is not None):
             self._check_room(tensor)
+        if self._layout is not None:
+            self._layout.pack(tensor, self._wrap(self._layout.memory_shape(tensor.shape)))
+            return
         if not self.is_cuda and tensor.is_cpu and tensor.dtype is self._dtype and tensor.is_contiguous():
             size = tensor.nbytes
             if 0 < size <= _MOVED_BYTES:
@@ -90,13 +109,17 @@ class Binding:
         self._wrap(tensor.shape).copy_(tensor, non_blocking=True)
 
     def _check_room(self, tensor: torch.Tensor) -> None:
-        size = dense_bytes(tuple(tensor.shape), self._dtype)
+        size = self.bytes_of(tuple(tensor.shape))
         if self.shape is not None or (self.room is not None and size > self.room):
             announced = f"the extents {self.shape}" if self.shape is not None else f"at most {self.room} bytes"
             raise Refusal(
                 f"output {self.tensor.name!r} has the extents {tuple(tensor.shape)}, the engine announced {announced}",
                 ErrorCodeTRT.FAILED_EXECUTION,
             )
+
+    def bytes_of(self, shape: Shape) -> int:
+        """Bytes of the memory that a tensor of given extents needs, padding included."""
+        return memory_bytes(shape, self.tensor.format, self._dtype)
 
     def shares_memory_with(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a view of the bound memory."""
@@ -109,8 +132,3 @@ class Binding:
             value = self._value = self._window.at(self.address, shape)
             self._value_address, self._value_shape = self.address, shape
         return value
-
-
-def dense_bytes(shape: Shape, dtype: torch.dtype) -> int:
-    """Bytes of a dense tensor."""
-    return math.prod(shape) * dtype.itemsize

@@ -11,8 +11,9 @@ from trt_portable.dims import MAX_RANK, Dims
 from trt_portable.enums import ExecutionContextAllocationStrategy
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
+from trt_portable.formats import LAYOUTS
 from trt_portable.plan.engine_info import Shape
-from trt_portable.runtime.binding import Binding, dense_bytes
+from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.context_settings import ContextSettings
 from trt_portable.runtime.program import LayerFailure
 from trt_portable.runtime.shape_report import ShapeReport
@@ -214,13 +215,16 @@ class ContextShapes(ContextSettings):
         value, bound = report.outputs[at], report.bounds[at]
         if value is not None:
             return tuple(int(extent) for extent in value.shape), None
-        return None, None if bound is None else dense_bytes(bound, binding.tensor.torch_dtype)
+        return None, None if bound is None else binding.bytes_of(bound)
 
     def get_tensor_strides(self, name: str) -> Dims:
-        """Distance in elements between neighbours along each axis: dense and row-major."""
+        """Distance between neighbours along each axis, in elements, or in vectors where the format has them."""
         shape = self.get_tensor_shape(name)
         if not shape._is_valid:
             return shape
+        layout = LAYOUTS.get(self._by_name[name].tensor.format)
+        if layout is not None:
+            return Dims(layout.strides(tuple(shape)))
         strides: list[int] = []
         step = 1
         for extent in reversed(tuple(shape)):
@@ -239,7 +243,7 @@ class ContextShapes(ContextSettings):
             shape = None
             if not self._insufficient_inputs():
                 shape = self._shape_report().bounds[self._outputs.index(binding)]
-        return -1 if shape is None else dense_bytes(shape, binding.tensor.torch_dtype)
+        return -1 if shape is None else binding.bytes_of(shape)
 
     def update_device_memory_size_for_shapes(self) -> int:
         """Bytes of intermediate values for the present shapes; 0 when inputs are not specified."""

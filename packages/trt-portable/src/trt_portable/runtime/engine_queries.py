@@ -16,6 +16,7 @@ from trt_portable.enums import (
     TensorLocation,
 )
 from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.formats import LAYOUTS, Layout, describe_format
 from trt_portable.optimization_profile import Range
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode
 from trt_portable.sealed import Sealed
@@ -100,25 +101,34 @@ class EngineQueries(ContextManaged, Sealed):
         return None if tensor is None else tensor.aliased_input
 
     def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
-        """Always LINEAR: dense and row-major."""
-        return TensorFormat.LINEAR
+        """How the bound memory is laid out; LINEAR for an unknown name."""
+        tensor = self._tensor(name)
+        return TensorFormat.LINEAR if tensor is None else tensor.format
 
     def get_tensor_format_desc(self, name: str, profile_index: int = 0) -> str:
         """The format in words."""
         tensor = self._tensor(name)
-        return "" if tensor is None else f"Row major linear {tensor.dtype.name} format"
+        return "" if tensor is None else describe_format(tensor.format, tensor.dtype)
 
     def get_tensor_bytes_per_component(self, name: str, profile_index: int = 0) -> int:
-        """-1: tensors are not vectorized."""
-        return -1
+        """Bytes of one number in a vector; -1 where the format has no vectors."""
+        found = self._vectors(name)
+        return -1 if found is None else found[0].torch_dtype.itemsize
 
     def get_tensor_components_per_element(self, name: str, profile_index: int = 0) -> int:
-        """-1: tensors are not vectorized."""
-        return -1
+        """Numbers in a vector; -1 where the format has no vectors."""
+        found = self._vectors(name)
+        return -1 if found is None else found[1].lanes
 
     def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
-        """-1: tensors are not vectorized."""
-        return -1
+        """The axis along which vectors lie; -1 where the format has no vectors."""
+        found = self._vectors(name)
+        return -1 if found is None else len(found[0].shape) - found[1].channel
+
+    def _vectors(self, name: str) -> tuple[IOTensor, Layout] | None:
+        tensor = self._tensor(name)
+        layout = None if tensor is None else LAYOUTS.get(tensor.format)
+        return None if tensor is None or layout is None or layout.lanes == 1 else (tensor, layout)
 
     # Profiles --------------------------------------------------------------------------------------
 

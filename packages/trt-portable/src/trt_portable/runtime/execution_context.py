@@ -14,7 +14,7 @@ from trt_portable.enums import ErrorCodeTRT, ExecutionContextAllocationStrategy
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
-from trt_portable.runtime.binding import Binding, dense_bytes
+from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.context_shapes import ContextShapes
 from trt_portable.runtime.observers import LayerTimer, RunObserver
 from trt_portable.values import Value, as_tensor
@@ -50,6 +50,7 @@ class IExecutionContext(ContextShapes):
         ]
         self._allocators: dict[str, IOutputAllocator] = {}
         self._in_place: list[Binding] = []  # inputs whose memory an output overwrites
+        self._unpacked = [binding for binding in self._inputs if binding.is_packed]
         self._inference = torch.inference_mode()
 
     def get_runtime_config(self) -> IRuntimeConfig:
@@ -256,6 +257,8 @@ class IExecutionContext(ContextShapes):
 
     def _run(self, values: list[Value], stream: int) -> None:
         """Computes the outputs and puts them where they belong, in inference mode."""
+        for binding in self._unpacked:
+            binding.unpack()
         if self._profiler is None and not self._debug.is_active:
             results = self._program.run(values)
         else:
@@ -292,7 +295,7 @@ class IExecutionContext(ContextShapes):
         """
         name = binding.tensor.name
         shape = tuple(int(extent) for extent in value.shape)
-        size = max(dense_bytes(shape, binding.tensor.torch_dtype), 1)
+        size = max(binding.bytes_of(shape), 1)
         allocator = self._allocators[name]
         address = request_output(allocator, name, binding.address, size, CUDA_ALIGNMENT, stream)
         if not address or not is_aligned(address, binding.device):

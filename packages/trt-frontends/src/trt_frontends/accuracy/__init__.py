@@ -1,0 +1,21 @@
+"""How near a compiled model is to eager PyTorch, and which operators are to blame where it is not."""
+
+from __future__ import annotations
+
+from trt_frontends.accuracy.bisect import bisect
+from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, Stage
+from trt_frontends.accuracy.output_error import OutputError, measure_error
+from trt_frontends.accuracy.report import AccuracyReport, OutputAccuracy
+from trt_frontends.accuracy.verify import verify
+
+__all__ = [
+    "AccuracyReport",
+    "BisectReport",
+    "Culprit",
+    "OutputAccuracy",
+    "OutputError",
+    "Stage",
+    "bisect",
+    "measure_error",
+    "verify",
+]

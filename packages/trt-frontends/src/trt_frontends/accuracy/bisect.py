@@ -1,0 +1,199 @@
+"""Finds the operators that make a compiled model's output wrong, and proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_core import TrtError, operator_name
+from trt_core.provenance import module_path, source_line
+from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Stage, describe_tensor
+from trt_frontends.accuracy.blocks import EngineCase, LoweredModel, isolated_error, layers_of
+from trt_frontends.accuracy.experiment import Experiment, tensors_of
+from trt_frontends.accuracy.lowering_fault import find_lowering_pass
+from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.accuracy.verify import Model, cases_of, tolerance_of
+from trt_frontends.pipeline import Progress, no_progress
+
+
+def bisect(
+    model: Model,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    inputs: Iterable[Any] | None = None,
+    tolerance: float | None = None,
+    samples: int = 1,
+    seed: int = 0,
+    most: int = 8,
+    state: str | Path | None = None,
+    progress: Progress = no_progress,
+    **settings: Any,
+) -> BisectReport:
+    """Finds the operators that make the output of a compiled model wrong.
+
+    The model is compiled and compared with eager. When it is beyond tolerance, the first suspect is lowering; then the
+    nodes in engines are moved to PyTorch, half of what is in doubt at a time, until the last one is found whose move
+    makes the output right; that is repeated while others are left. What was found is proved by compiling the whole
+    model with the setting that keeps those operators in PyTorch.
+
+    Args:
+        model: The model in eager PyTorch, or an exported program of it.
+        arg_inputs, kwarg_inputs, inputs, samples, seed: Inputs to compare on; see `verify`.
+        tolerance: Largest error that is right, relative to the largest magnitude of an output; by default by type.
+        most: How many operators are looked for before the search gives up: errors that are spread over a whole model
+            have no culprits.
+        state: File to keep answers in; a search that was interrupted goes on from it.
+        progress: Told what is being done.
+        settings: Compilation settings.
+
+    Returns:
+        The report: where the error arises, the operators, their inputs, and the setting that avoids it.
+
+    Raises:
+        InputError: There are no inputs, or `state` belongs to another search.
+        TrtError: What compiling raises.
+    """
+    cases = cases_of(model, arg_inputs, kwarg_inputs, inputs, samples, seed)
+    eager = model.module() if isinstance(model, torch.export.ExportedProgram) else model
+    with torch.no_grad():
+        expected = [tensors_of(case.call(eager)) for case in cases]
+    allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
+    lowered = LoweredModel.prepare(model, arg_inputs, kwarg_inputs, settings)
+    experiment = Experiment(lowered, cases, expected, None if state is None else Path(state))
+    search = _Search(experiment, allowed, most, progress)
+
+    name = type(eager).__name__
+    without_engines = experiment.error(node.name for node in experiment.nodes)
+    before = experiment.error(())
+    if before <= allowed:
+        return BisectReport(name, allowed, Stage.NONE, before, before, builds=experiment.builds)
+    if without_engines > allowed:
+        culprit = find_lowering_pass(model, cases[0], arg_inputs, kwarg_inputs, settings, expected[0], allowed)
+        return BisectReport(
+            name, allowed, Stage.LOWERING, before, without_engines, lowering_pass=culprit, builds=experiment.builds
+        )
+    engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
+    found = search.run()
+    proof = _Proof(model, cases, expected, arg_inputs, kwarg_inputs, settings)
+    culprits = _describe(found, experiment, lowered, cases[0])
+    operators = sorted({culprit.operator for culprit in culprits})
+    after = proof.error(operators) if operators else before
+    return BisectReport(
+        name,
+        allowed,
+        Stage.ENGINES,
+        before,
+        after,
+        engines=engines,
+        culprits=culprits,
+        complete=search.complete,
+        builds=experiment.builds,
+    )
+
+
+class _Search:
+    """Finds a small set of nodes whose move to PyTorch makes the output right."""
+
+    def __init__(self, experiment: Experiment, allowed: float, most: int, progress: Progress) -> None:
+        self.complete = False
+        self._experiment = experiment
+        self._allowed = allowed
+        self._most = most
+        self._progress = progress
+
+    def run(self) -> list[fx.Node]:
+        """Returns the culprits in the order of the graph; `complete` says whether moving them is enough."""
+        culprits: list[fx.Node] = []
+        while len(culprits) < self._most:
+            if self._is_right(culprits):
+                self.complete = True
+                return self._without_innocent(culprits)
+            culprits.insert(0, self._last_culprit(culprits))
+        self.complete = self._is_right(culprits)
+        return culprits
+
+    def _last_culprit(self, known: Sequence[fx.Node]) -> fx.Node:
+        """The node that makes the output right when it joins all nodes before it, and those known, in PyTorch.
+
+        With nothing moved the output is wrong, with everything moved it is right. So halving always ends at a node
+        that makes the difference, also where the error does not grow evenly along the graph.
+        """
+        nodes = self._experiment.nodes
+        wrong, right = 0, len(nodes)
+        while right - wrong > 1:
+            self._progress(f"looking for culprit {len(known) + 1}", len(nodes) - (right - wrong), len(nodes))
+            middle = (wrong + right) // 2
+            if self._is_right([*nodes[:middle], *known]):
+                right = middle
+            else:
+                wrong = middle
+        return nodes[right - 1]
+
+    def _without_innocent(self, culprits: list[fx.Node]) -> list[fx.Node]:
+        """Leaves out nodes that need not move once the others have."""
+        for node in list(culprits):
+            others = [other for other in culprits if other is not node]
+            if others and self._is_right(others):
+                culprits = others
+        return culprits
+
+    def _is_right(self, kept: Iterable[fx.Node]) -> bool:
+        return self._experiment.error(node.name for node in kept) <= self._allowed
+
+
+class _Proof:
+    """Compiles the whole model with the culprits' operators in PyTorch."""
+
+    def __init__(
+        self,
+        model: Model,
+        cases: Sequence[SampleInputs],
+        expected: Sequence[Sequence[torch.Tensor]],
+        arg_inputs: Sequence[Any] | None,
+        kwarg_inputs: Mapping[str, Any] | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._prepare: Callable[[Mapping[str, Any]], LoweredModel] = lambda given: LoweredModel.prepare(
+            model, arg_inputs, kwarg_inputs, given
+        )
+        self._cases, self._expected, self._settings = cases, expected, settings
+
+    def error(self, operators: Iterable[str]) -> float:
+        """Returns the error with these operators in PyTorch too."""
+        forced = {*self._settings.get("torch_executed_ops", ()), *operators}
+        lowered = self._prepare({**self._settings, "torch_executed_ops": forced})
+        return Experiment(lowered, self._cases, self._expected).error(())
+
+
+def _describe(
+    nodes: Sequence[fx.Node], experiment: Experiment, lowered: LoweredModel, case: SampleInputs
+) -> tuple[Culprit, ...]:
+    engines = {engine.name: engine for engine in lowered.run_engines(case)}
+    return tuple(_culprit(node, engines[experiment.engine_of(node)], lowered) for node in nodes)
+
+
+def _culprit(node: fx.Node, engine: EngineCase, lowered: LoweredModel) -> Culprit:
+    try:
+        alone = isolated_error(node, engine, lowered)
+        layers = layers_of(node, engine, lowered)
+    except TrtError:  # it converts in its block, and not alone
+        alone, layers = None, ()
+    return Culprit(
+        node=node.name,
+        operator=operator_name(node.target),
+        engine=engine.name,
+        module=module_path(node),
+        source=source_line(node),
+        layers=layers,
+        error_alone=alone,
+        inputs=tuple(
+            describe_tensor(operand.name, engine.values[operand.name])
+            for operand in node.all_input_nodes
+            if operand.name in engine.values
+        ),
+    )

@@ -1,0 +1,38 @@
+"""Errors inside the engines: every value that an engine computes on the way, beside PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trt_core import TrtError, logger, operator_name
+from trt_frontends.accuracy.blocks import LoweredModel, errors_by_node
+from trt_frontends.accuracy.report import DepthError
+from trt_frontends.accuracy.sample_inputs import SampleInputs
+
+
+def errors_along_depth(
+    model: Any,
+    case: SampleInputs,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+) -> tuple[DepthError, ...]:
+    """Returns the error of every node that runs in an engine, in the order of the graph.
+
+    Each engine starts from the inputs that PyTorch gives it, so errors add up within an engine and not beyond it. All
+    values are outputs then, so the provider may fuse less than it does in the engine that is used.
+    """
+    lowered = LoweredModel.prepare(model, arg_inputs, kwarg_inputs, settings)
+    found = []
+    for engine in lowered.run_engines(case):
+        nodes = engine.operators
+        try:
+            errors = errors_by_node(lowered.engine_values(engine, nodes), engine.values)
+        except TrtError as error:
+            logger.warning("the values inside %s cannot be compared: %s", engine.name, error.what)
+            continue
+        found += [
+            DepthError(node.name, operator_name(node.target), engine.name, errors[node.name].scaled) for node in nodes
+        ]
+    return tuple(found)

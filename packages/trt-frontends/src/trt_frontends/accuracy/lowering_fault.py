@@ -1,0 +1,50 @@
+"""Finds the lowering pass after which a graph no longer computes what the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_converters import preserve_predicate
+from trt_core import read_settings
+from trt_frontends.accuracy.experiment import tensors_of
+from trt_frontends.accuracy.output_error import measure_error
+from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.capture import capture
+from trt_frontends.example_inputs import ExampleInputs
+from trt_lowering import lower
+
+
+def find_lowering_pass(
+    model: Any,
+    case: SampleInputs,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    expected: Sequence[torch.Tensor],
+    allowed: float,
+) -> str:
+    """Lowers a model again, running the graph in PyTorch after every pass.
+
+    Returns:
+        The name of the first pass after which the error is beyond `allowed`; `capture` when it is so before any pass.
+    """
+    settings = read_settings(given)
+    first: list[str] = []
+
+    def observe(name: str, gm: fx.GraphModule) -> None:
+        if first:
+            return
+        gm.recompile()
+        with torch.no_grad():
+            found = tensors_of(case.call(gm))
+        pairs = zip(found, expected, strict=True)
+        if max(measure_error(left, right).scaled for left, right in pairs) > allowed:
+            first.append(name)
+
+    program = capture(model, ExampleInputs.read(None, arg_inputs, kwarg_inputs))
+    lower(program, settings, preserve=preserve_predicate(settings), observe=observe)
+    return first[0] if first else ""

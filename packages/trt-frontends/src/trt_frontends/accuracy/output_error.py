@@ -1,0 +1,137 @@
+"""How far one output is from another: the figures that an accuracy report is made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+HISTOGRAM_LOW: Final = -12
+HISTOGRAM_HIGH: Final = 4
+"""Exponents of ten that the histogram of absolute errors spans; it has one bin for each, and one for exact elements."""
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far an output is from its reference. Non-finite elements are counted, and left out of every other figure.
+
+    Attributes:
+        max_abs, mean_abs: Worst and mean absolute error.
+        max_rel, mean_rel: Worst and mean error relative to the element of the reference, where that is not zero.
+        scaled: Worst absolute error over the largest magnitude of the reference; what a tolerance is compared with. It
+            is infinite where a NaN or an infinity is in one of the two alone.
+        cosine: Cosine of the angle between the two, as vectors; 1 where both are zero.
+        snr_db: Signal-to-noise ratio in decibels, infinite where they are equal.
+        nans, infinities: Elements that are not a number, and infinite ones: (in the output, in the reference).
+        elements: Elements that were compared.
+        histogram: Counts of absolute errors: exact ones first, then by decade from 1e-12 up, the last bin open.
+    """
+
+    max_abs: float
+    mean_abs: float
+    max_rel: float
+    mean_rel: float
+    scaled: float
+    cosine: float
+    snr_db: float
+    nans: tuple[int, int]
+    infinities: tuple[int, int]
+    elements: int
+    histogram: tuple[int, ...]
+
+
+def measure_error(found: torch.Tensor, reference: torch.Tensor) -> OutputError:
+    """Compares an output with its reference; both of one shape, of any type, on any device.
+
+    Computed in float64; complex tensors count as pairs of numbers.
+    """
+    left, right = _numbers(found), _numbers(reference)
+    nans = (int(left.isnan().sum()), int(right.isnan().sum()))
+    infinities = (int(left.isinf().sum()), int(right.isinf().sum()))
+    agreeing = (left.isnan() & right.isnan()) | (left == right)
+    comparable = left.isfinite() & right.isfinite()
+    mismatched = bool((~comparable & ~agreeing).any())
+    left, right = left[comparable], right[comparable]
+    difference = (left - right).abs()
+    largest = _max(right.abs())
+    worst = _max(difference)
+    relative = difference[right != 0] / right[right != 0].abs()
+    scaled = math.inf if mismatched else 0.0 if worst == 0 else worst / largest if largest else math.inf
+    return OutputError(
+        max_abs=worst,
+        mean_abs=_mean(difference),
+        max_rel=_max(relative),
+        mean_rel=_mean(relative),
+        scaled=scaled,
+        cosine=_cosine(left, right),
+        snr_db=_decibels(float(right.square().sum()), float(difference.square().sum())),
+        nans=nans,
+        infinities=infinities,
+        elements=found.numel(),
+        histogram=_histogram(difference),
+    )
+
+
+def worst_of(errors: list[OutputError]) -> OutputError:
+    """Returns the errors of one output on several inputs as one: worst figures, means over elements, summed counts."""
+    elements = sum(error.elements for error in errors)
+
+    def weighted(values: list[float]) -> float:
+        weights = [error.elements for error in errors]
+        return sum(map(_product, values, weights)) / elements if elements else 0.0
+
+    return OutputError(
+        max_abs=max(error.max_abs for error in errors),
+        mean_abs=weighted([error.mean_abs for error in errors]),
+        max_rel=max(error.max_rel for error in errors),
+        mean_rel=weighted([error.mean_rel for error in errors]),
+        scaled=max(error.scaled for error in errors),
+        cosine=min(error.cosine for error in errors),
+        snr_db=min(error.snr_db for error in errors),
+        nans=(sum(error.nans[0] for error in errors), sum(error.nans[1] for error in errors)),
+        infinities=(sum(error.infinities[0] for error in errors), sum(error.infinities[1] for error in errors)),
+        elements=elements,
+        histogram=tuple(map(sum, zip(*(error.histogram for error in errors), strict=True))),
+    )
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().cpu()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.double().flatten()
+
+
+def _product(value: float, weight: int) -> float:
+    return value * weight if weight else 0.0
+
+
+def _max(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _mean(values: torch.Tensor) -> float:
+    return float(values.mean()) if values.numel() else 0.0
+
+
+def _cosine(left: torch.Tensor, right: torch.Tensor) -> float:
+    norms = float(left.norm()), float(right.norm())
+    if not all(norms):
+        return 1.0 if norms[0] == norms[1] else 0.0
+    return float((left / norms[0]) @ (right / norms[1]))
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _histogram(difference: torch.Tensor) -> tuple[int, ...]:
+    bins = HISTOGRAM_HIGH - HISTOGRAM_LOW
+    inexact = difference[difference > 0]
+    decades = inexact.log10().floor().clamp(HISTOGRAM_LOW, HISTOGRAM_HIGH - 1).long() - HISTOGRAM_LOW
+    counts = torch.bincount(decades, minlength=bins).tolist()
+    return (difference.numel() - inexact.numel(), *counts)

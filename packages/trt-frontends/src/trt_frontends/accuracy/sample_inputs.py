@@ -1,0 +1,144 @@
+"""Inputs to compare on: what was given, seeded random ones like it, the edges of its domain, and dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from trt_core import Input, InputError
+from trt_frontends.example_inputs import ExampleInputs
+
+
+@dataclass(frozen=True)
+class SampleInputs:
+    """One set of inputs of a model.
+
+    Attributes:
+        name: What is special about it, such as `seed 3` or `max sizes`.
+        args, kwargs: Positional inputs, and those by keyword.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Calls a model with copies of the inputs, so that it may write to them."""
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (self.args, self.kwargs))
+        return function(*args, **kwargs)
+
+
+def sample_inputs(examples: ExampleInputs, device: torch.device, count: int, seed: int) -> Iterator[SampleInputs]:
+    """Yields inputs within the domain of the examples.
+
+    Args:
+        examples: Tensors, `Input`s and plain values. The domain of an `Input` is its `tensor_domain`; that of a tensor
+            lies between its smallest and its largest finite element.
+        device: Where tensors of `Input`s are made.
+        count: How many random sets are made; the examples themselves, edges and dynamic sizes come on top.
+        seed: Seed of the first random set.
+    """
+    leaves = examples.leaves()
+    specs = [leaf for leaf in leaves if isinstance(leaf, Input)]
+    if len(specs) < len(leaves) and any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        yield _make("as given", examples, lambda leaf: leaf, device, "opt", seed)
+    for offset in range(count):
+        yield _make(f"seed {seed + offset}", examples, _redraw, device, "opt", seed + offset)
+    yield _make("all lowest", examples, lambda leaf: _filled(leaf, lowest=True), device, "opt", seed)
+    yield _make("all highest", examples, lambda leaf: _filled(leaf, lowest=False), device, "opt", seed)
+    if any(spec.is_dynamic for spec in specs):
+        for which in ("min", "max"):
+            yield _make(f"{which} sizes", examples, _redraw, device, which, seed)
+
+
+def read_inputs(inputs: Iterable[Any]) -> Iterator[SampleInputs]:
+    """Yields inputs that a caller gives: tuples of positional inputs, dicts of keyword inputs, pairs of both, tensors.
+
+    Raises:
+        InputError: There are none, or one is none of these.
+    """
+    index = -1
+    for index, item in enumerate(inputs):
+        name = f"input {index}"
+        if isinstance(item, torch.Tensor):
+            yield SampleInputs(name, (item,), {})
+        elif isinstance(item, Mapping):
+            yield SampleInputs(name, (), dict(item))
+        elif isinstance(item, Sequence) and _is_pair(item):
+            yield SampleInputs(name, tuple(item[0]), dict(item[1]))
+        elif isinstance(item, Sequence) and not isinstance(item, str):
+            yield SampleInputs(name, tuple(item), {})
+        else:
+            raise InputError(
+                f"{name} is a {type(item).__name__}",
+                hint="give tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)",
+            )
+    if index < 0:
+        raise InputError("there are no inputs to compare on", hint="give at least one, or leave `inputs` out")
+
+
+def _is_pair(item: Sequence[Any]) -> bool:
+    return len(item) == 2 and isinstance(item[0], (tuple, list)) and isinstance(item[1], Mapping)
+
+
+def _make(
+    name: str,
+    examples: ExampleInputs,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    device: torch.device,
+    which: str,
+    seed: int,
+) -> SampleInputs:
+    def materialize(leaf: Any) -> Any:
+        if isinstance(leaf, Input):
+            tensor = leaf.example(which, device)
+            return tensor if change is _redraw else change(_with_domain(tensor, leaf))
+        return change(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        args, kwargs = pytree.tree_map(materialize, (examples.args, examples.kwargs))
+    return SampleInputs(name, args, kwargs)
+
+
+def _with_domain(tensor: torch.Tensor, spec: Input) -> torch.Tensor:
+    """Puts the edges of the domain among the elements, where there is room for them."""
+    if tensor.numel() > 1 and tensor.dtype is not torch.bool:
+        low, high = spec.tensor_domain
+        top = high if tensor.is_floating_point() else max(int(high) - 1, int(low))
+        tensor.view(-1)[0], tensor.view(-1)[-1] = low, top
+    return tensor
+
+
+def _redraw(tensor: torch.Tensor) -> torch.Tensor:
+    """New elements of the domain; those of integers and booleans are the old ones in another order."""
+    if tensor.is_complex() or not tensor.numel():
+        return tensor
+    if not tensor.is_floating_point():
+        return tensor.flatten()[torch.randperm(tensor.numel())].view(tensor.shape)
+    low, high = _domain(tensor)
+    drawn = torch.rand(tensor.shape, dtype=torch.float32) * (high - low) + low
+    return drawn.to(tensor.dtype).to(tensor.device)
+
+
+def _filled(tensor: torch.Tensor, *, lowest: bool) -> torch.Tensor:
+    if tensor.is_complex() or not tensor.numel():
+        return tensor
+    low, high = _domain(tensor)
+    return torch.full_like(tensor, low if lowest else high)
+
+
+def _domain(tensor: torch.Tensor) -> tuple[float, float]:
+    finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor
+    if not finite.numel():
+        return 0, 1
+    low, high = finite.min().item(), finite.max().item()
+    return (low, high) if low < high or not tensor.is_floating_point() else (low - 1, high + 1)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.preserve_format)

@@ -1,0 +1,226 @@
+"""Compares a compiled model with eager PyTorch, and both with float64 where that is affordable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from trt_core import InputError, provider_identity, read_settings
+from trt_core.dtypes import dtype_name
+from trt_frontends.accuracy.output_error import OutputError, measure_error, worst_of
+from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
+from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.accuracy.wide_mode import run_wide
+from trt_frontends.capture import device_of
+from trt_frontends.compiler import compile as compile_model
+from trt_frontends.example_inputs import ExampleInputs
+
+Model = nn.Module | torch.export.ExportedProgram
+
+TOLERANCES: Final = {
+    torch.float64: 1e-4,
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+}
+"""Scaled error that passes, by the narrowest type that is computed in: some hundred roundings of it."""
+
+
+def verify(
+    model: Model,
+    compiled: Callable[..., Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    inputs: Iterable[Any] | None = None,
+    tolerance: float | None = None,
+    samples: int = 4,
+    seed: int = 0,
+    exact: bool = True,
+    depth: bool = False,
+    **settings: Any,
+) -> AccuracyReport:
+    """Compares a compiled model with eager PyTorch on many inputs.
+
+    Args:
+        model: The model in eager PyTorch, or an exported program of it.
+        compiled: What `compile` or `torch.compile` made of it; by default it is compiled here.
+        arg_inputs, kwarg_inputs: Tensors or `Input`s, as `compile` takes them. Random inputs are drawn from their
+            domains, and dynamic dimensions are tried at their smallest, tuned and largest sizes. An exported program
+            brings its own example inputs.
+        inputs: Inputs to compare on, in place of random ones: tuples of positional inputs, dicts of keyword inputs, or
+            pairs of both.
+        tolerance: Largest error that passes, relative to the largest magnitude of an output; by default by type.
+        samples: How many random inputs are tried, beside the edges of the domain.
+        seed: Seed of the first.
+        exact: Whether to compare both with float64, which costs a run in float64 for each input.
+        depth: Whether to compare the values inside the engines too, which builds every engine once more.
+        settings: Compilation settings, when `compiled` is left out.
+
+    Returns:
+        The report; `report.passed` says whether every output is within the tolerance.
+
+    Raises:
+        InputError: There are no inputs, or the two return results of different structure, shape or type.
+        TrtError: What compiling raises.
+
+    Example:
+        >>> report = verify(nn.Linear(3, 2).eval(), arg_inputs=(torch.randn(4, 3),), samples=1)
+        >>> report.passed, report.inputs
+        (True, ('as given', 'seed 0', 'all lowest', 'all highest'))
+    """
+    cases = cases_of(model, arg_inputs, kwarg_inputs, inputs, samples, seed)
+    if compiled is None:
+        compiled = compile_model(model, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **settings)
+    eager = model.module() if isinstance(model, torch.export.ExportedProgram) else model
+    comparison = _Comparison(eager, compiled, exact=exact)
+    with torch.no_grad():
+        for case in cases:
+            comparison.add(case)
+    errors_inside: tuple[DepthError, ...] = ()
+    if depth:
+        from trt_frontends.accuracy.depth import errors_along_depth
+
+        errors_inside = errors_along_depth(model, cases[0], arg_inputs, kwarg_inputs, settings)
+    return AccuracyReport(
+        model=type(eager).__name__,
+        provider=provider_identity(),
+        tolerance=tolerance_of(settings, comparison.expected) if tolerance is None else tolerance,
+        inputs=tuple(case.name for case in cases),
+        outputs=comparison.outputs(),
+        depth=errors_inside,
+        skipped_exact=comparison.skipped_exact,
+    )
+
+
+class _Comparison:
+    """Runs both on one input after the other, and keeps the errors."""
+
+    def __init__(self, eager: Callable[..., Any], compiled: Callable[..., Any], *, exact: bool) -> None:
+        self.skipped_exact = "" if exact else "not asked for"
+        self.expected: list[torch.Tensor] = []
+        self._eager, self._compiled = eager, compiled
+        self._names: list[str] = []
+        self._errors: list[list[OutputError]] = []
+        self._from_exact: list[list[tuple[float, float]]] = []
+        self._cases: list[str] = []
+
+    def add(self, case: SampleInputs) -> None:
+        names, expected = _tensors(case.call(self._eager))
+        found_names, found = _tensors(case.call(self._compiled))
+        _require_alike(case, names, expected, found_names, found)
+        if not self._cases:
+            self._names, self.expected = names, expected
+            self._errors = [[] for _ in names]
+            self._from_exact = [[] for _ in names]
+        self._cases.append(case.name)
+        wide = self._run_wide(case, len(names))
+        for index, (left, right) in enumerate(zip(found, expected, strict=True)):
+            self._errors[index].append(measure_error(left, right))
+            if wide is not None:
+                truth = wide[index]
+                pair = measure_error(left, truth).scaled, measure_error(right, truth).scaled
+                self._from_exact[index].append(pair)
+
+    def outputs(self) -> tuple[OutputAccuracy, ...]:
+        """Returns what came of each output."""
+        return tuple(self._output(index) for index in range(len(self._names)))
+
+    def _output(self, index: int) -> OutputAccuracy:
+        errors = self._errors[index]
+        worst = max(range(len(errors)), key=lambda case: (errors[case].scaled, errors[case].max_abs))
+        pairs = self._from_exact[index]
+        complete = len(pairs) == len(errors)
+        return OutputAccuracy(
+            name=self._names[index],
+            dtype=dtype_name(self.expected[index].dtype),
+            error=worst_of(errors),
+            worst_input=self._cases[worst],
+            compiled_from_exact=max(pair[0] for pair in pairs) if complete else None,
+            eager_from_exact=max(pair[1] for pair in pairs) if complete else None,
+        )
+
+    def _run_wide(self, case: SampleInputs, count: int) -> list[torch.Tensor] | None:
+        if self.skipped_exact:
+            return None
+        try:
+            _, results = _tensors(case.call(lambda *args, **kwargs: run_wide(self._eager, *args, **kwargs)))
+        except Exception as error:  # whatever a kernel, or the model itself, has against float64
+            self.skipped_exact = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return None
+        if len(results) != count:
+            self.skipped_exact = "the model returns something else in float64"
+            return None
+        return results
+
+
+def cases_of(
+    model: Model,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    inputs: Iterable[Any] | None,
+    samples: int,
+    seed: int,
+) -> list[SampleInputs]:
+    """Returns the inputs that a model is compared on; see `verify`.
+
+    Raises:
+        InputError: There are none, or they cannot be read.
+    """
+    examples = ExampleInputs.read(None, arg_inputs, kwarg_inputs)
+    if examples is None and isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
+        args, kwargs = model.example_inputs
+        examples = ExampleInputs(tuple(args), dict(kwargs))
+    if inputs is not None:
+        return list(read_inputs(inputs))
+    if examples is None:
+        raise InputError("there are no inputs to compare on", hint="give arg_inputs, or inputs=[...]")
+    return list(sample_inputs(examples, device_of(model, examples).torch_device, samples, seed))
+
+
+def tolerance_of(given: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> float:
+    """Returns the scaled error that passes by default: that of the narrowest type that is computed in.
+
+    Args:
+        given: Compilation settings.
+        outputs: What eager returns.
+    """
+    settings = read_settings(given)
+    computed = {tensor.dtype for tensor in outputs} | {settings.precision}
+    if settings.enable_autocast:
+        computed.add(settings.autocast_dtype)
+    return max((TOLERANCES[dtype] for dtype in computed if dtype in TOLERANCES), default=0.0)
+
+
+def _tensors(result: Any) -> tuple[list[str], list[torch.Tensor]]:
+    """Names and values of the tensors in a result."""
+    leaves, _ = pytree.tree_flatten_with_path(result)
+    found = [(pytree.keystr(path), value) for path, value in leaves if isinstance(value, torch.Tensor)]
+    return [name for name, _ in found], [value for _, value in found]
+
+
+def _require_alike(
+    case: SampleInputs,
+    names: list[str],
+    expected: list[torch.Tensor],
+    found_names: list[str],
+    found: list[torch.Tensor],
+) -> None:
+    if len(names) != len(found_names):
+        raise InputError(
+            f"the compiled model returns {len(found)} tensors, eager {len(expected)}",
+            where=f"inputs {case.name!r}",
+            hint="give the model that was compiled",
+        )
+    for name, left, right in zip(names, found, expected, strict=True):
+        if left.shape != right.shape or left.dtype != right.dtype:
+            raise InputError(
+                f"output{name} is {dtype_name(left.dtype)}{tuple(left.shape)}, eager's is "
+                f"{dtype_name(right.dtype)}{tuple(right.shape)}",
+                where=f"inputs {case.name!r}",
+                hint="give the model that was compiled",
+            )

@@ -1,0 +1,24 @@
+"""Files that commands write: new ones only, wholly or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def require_new(path: Path | None) -> None:
+    """Refuses a path that exists already, or whose folder does not, before any work is done."""
+    if path is None:
+        return
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+
+
+def write_new(path: Path | None, text: str) -> None:
+    """Writes a file that does not exist yet; without a path, nothing."""
+    if path is not None:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)

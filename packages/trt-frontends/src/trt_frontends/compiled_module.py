@@ -1,0 +1,171 @@
+"""What `compile` returns: a graph of engines and PyTorch blocks that is called like the model.
+
+Eager calls bring their inputs into a flat list by a prepared plan and run the graph as a flat function; a graph that
+is one engine is that engine. Captures (`torch.export`, `torch.compile`) run the graph as PyTorch generates it, and see
+nothing of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import fx, nn
+from torch.nn.modules import module as global_hooks
+from torch.utils import _pytree as pytree
+
+from trt_core import ExportError, InputError
+from trt_frontends.input_guard import InputGuard
+from trt_runtime import TRTModule
+
+
+class CompiledModule(fx.GraphModule):
+    """A compiled model. It is for inference: it computes no gradients.
+
+    Args:
+        root: Holds what the graph refers to.
+        graph: Calls engines and PyTorch blocks; it is called like the model.
+        guard: Checks what the module is called with.
+    """
+
+    def __init__(self, root: nn.Module, graph: fx.Graph, guard: InputGuard) -> None:
+        super().__init__(root, graph, "CompiledModule")
+        self.meta = dict(getattr(root, "meta", {}))
+        self._prepare(guard)
+
+    def recompile(self) -> Any:
+        """Generates the code of the graph anew, after the graph was changed."""
+        code = super().recompile()
+        kind = type(self)
+        kind.forward = _eager_or_captured(kind.forward)
+        kind.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # our errors need no note on generated code
+        if "_guard" in self.__dict__:
+            self._prepare(self._guard)
+        return code
+
+    def _prepare(self, guard: InputGuard) -> None:
+        """Derives from the graph how eager calls run."""
+        self._guard = guard
+        self._flat = _flat_function(self.graph)
+        structure: Any = self._out_spec
+        self._build_result = _result_builder(structure)
+        self._returns_result = structure.is_leaf()
+        self._has_engines = any(isinstance(module, TRTModule) for module in self.modules())
+        self._only_engine = self._find_only_engine()
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an eager call.
+
+        Raises:
+            InputError: An input does not fit, or requires gradients.
+            ExecutionError: An engine failed.
+        """
+        if self._only_engine is not None and not kwargs:
+            engine = self._modules[self._only_engine]
+            if type(engine) is TRTModule and not _is_watched(engine):
+                return self._run_engine(engine, args)
+        leaves = self._read(args, kwargs)
+        if self._has_engines and torch.is_grad_enabled():
+            with torch.no_grad():  # weights of PyTorch blocks may require gradients
+                return self._build_result(self._flat(self, *leaves))
+        return self._build_result(self._flat(self, *leaves))
+
+    def _run_engine(self, engine: TRTModule, args: tuple[Any, ...]) -> Any:
+        try:
+            result = engine.forward(*args)
+        except InputError:
+            self._read(args, {})  # says it in terms of the model's own inputs
+            raise
+        if type(result) is tuple:
+            return self._build_result(result)
+        return result if self._returns_result else self._build_result((result,))
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """Checks the inputs and returns them flat."""
+        leaves = self._guard.read(args, kwargs)
+        if self._has_engines and torch.is_grad_enabled():
+            self._guard.refuse_gradients(leaves)
+        return leaves
+
+    def _find_only_engine(self) -> str | None:
+        """Name of the engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
+        calls = [node for node in self.graph.nodes if node.op == "call_module"]
+        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        if len(calls) != 1 or list(calls[0].args) != inputs or calls[0].kwargs or not self._guard.is_flat:
+            return None
+        name = str(calls[0].target)
+        engine = self._modules.get(name)
+        if not isinstance(engine, TRTModule):
+            return None
+        output = next(iter(reversed(self.graph.nodes)))
+        returned = list(output.args[0])
+        if engine.header.returns_tuple:
+            made = [(operator.getitem, (calls[0], index)) for index in range(len(engine.header.outputs))]
+            return name if [(node.target, node.args) for node in returned] == made else None
+        return name if returned == calls else None
+
+    def __copy__(self) -> CompiledModule:
+        return CompiledModule(self, self.graph, self._guard)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
+        twin = super().__deepcopy__(memo)
+        assert isinstance(twin, CompiledModule)
+        twin._prepare(self._guard)
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ExportError(
+            "a compiled model cannot be pickled, nor sent to another process",
+            why="engines belong to the process that holds them, and pickled code is not safe to load",
+            hint="save it with trt_frontends.save, and load the file with trt_runtime.load where it is needed",
+        )
+
+
+def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the `forward` of a module whose graph generated one."""
+
+    @functools.wraps(generated)
+    def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return generated(self, *args, **kwargs)
+        return self._run(args, kwargs)
+
+    return forward
+
+
+def _flat_function(graph: fx.Graph) -> Callable[..., Sequence[Any]]:
+    """Returns the graph as a function of (module, *flat inputs) that returns the flat outputs."""
+    flat = fx.Graph()
+    flat.output(flat.graph_copy(graph, {}))
+    code = flat.python_code("self")
+    namespace = dict(code.globals)
+    exec(compile(code.src, "<compiled model>", "exec"), namespace)
+    function: Callable[..., Sequence[Any]] = namespace["forward"]
+    return function
+
+
+def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:
+    """Returns what nests flat outputs as the model did; the plain structures cost nothing much."""
+    children = list(spec.children() if hasattr(spec, "children") else spec.children_specs)  # renamed after PyTorch 2.11
+    if spec.is_leaf():
+        return lambda outputs: outputs[0]
+    if all(child.is_leaf() for child in children):
+        if spec.type in (tuple, list):
+            return spec.type  # type: ignore[no-any-return]
+        if spec.type is dict:
+            names = tuple(spec.context)
+            return lambda outputs: dict(zip(names, outputs, strict=True))
+    return lambda outputs: pytree.tree_unflatten(outputs, spec)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether hooks wait for calls of a module."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or global_hooks._global_forward_hooks
+        or global_hooks._global_forward_pre_hooks
+    )

@@ -1,0 +1,75 @@
+"""`trtc verify` and `trtc bisect`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from trt_core import InputError
+from trt_frontends.cli.accuracy_commands import read_assignments
+from trt_frontends.cli.app import app
+
+SOURCE = """
+import torch
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).eval(), (torch.ones(2, 4),)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a command on a model in a file, and returns the result."""
+    (tmp_path / "a_small_model.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda command, *rest: CliRunner().invoke(app, [command, "a_small_model:model", *rest])
+
+
+def test_verify_writes_reports_and_passes(run: Any, tmp_path: Path) -> None:
+    result = run("verify", "--json", "report.json", "--html", "report.html", "--samples", "1")
+    assert result.exit_code == 0, result.output
+    assert "within tolerance" in result.output
+    assert json.loads((tmp_path / "report.json").read_text())["passed"] is True
+    assert "<svg" in (tmp_path / "report.html").read_text()
+    assert run("verify", "--json", "report.json").exit_code == 2  # never overwritten
+
+
+def test_verify_fails_above_a_bound(run: Any) -> None:
+    result = run("verify", "--fail-above", "0", "--setting", "precision=float16", "--samples", "1")
+    assert result.exit_code == 1
+    assert "BEYOND" in result.output
+
+
+def test_bisect_names_the_operator(run: Any, plant_fault: Any) -> None:
+    assert run("bisect").exit_code == 0
+    plant_fault(torch.ops.aten.tanh.default)
+    result = run("bisect")
+    assert result.exit_code == 1
+    assert "torch_executed_ops={'torch.ops.aten.tanh.default'} makes it right" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("optimization_level=3", {"optimization_level": 3}),
+        ("refit=true", {"refit": True}),
+        ("min_block_size=inf", {"min_block_size": float("inf")}),
+        ("optimization_level=none", {"optimization_level": None}),
+        ("precision=float16", {"precision": "float16"}),
+        ("torch_executed_ops=aten.relu, aten.tanh", {"torch_executed_ops": {"aten.relu", "aten.tanh"}}),
+    ],
+)
+def test_settings_are_read(text: str, value: dict[str, Any]) -> None:
+    assert read_assignments([text]) == value
+
+
+@pytest.mark.parametrize("text", ["precision", "=3", ""])
+def test_settings_without_a_name_or_a_value_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="NAME=VALUE"):
+        read_assignments([text])

@@ -1,0 +1,172 @@
+"""Planted faults are found, named and avoided."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+import trt_frontends
+from trt_core import Input, InputError
+from trt_frontends.accuracy import Stage, bisect
+from trt_lowering.contract import GraphPass
+
+aten = torch.ops.aten
+
+
+def _operators(report: Any) -> list[str]:
+    return [culprit.operator for culprit in report.culprits]
+
+
+def test_nothing_is_found_where_nothing_is_wrong(deep: nn.Module) -> None:
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+    assert (report.stage, report.culprits, report.setting) == (Stage.NONE, (), "")
+    assert "nothing is wrong" in report.to_text()
+
+
+@pytest.mark.parametrize("operator", ["relu", "tanh", "sigmoid", "gelu"])
+def test_a_fault_in_a_converter_is_found(deep: nn.Module, plant_fault: Any, operator: str) -> None:
+    plant_fault(getattr(aten, operator).default)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+    assert _operators(report) == [f"torch.ops.aten.{operator}.default"]
+    assert report.is_proved and report.complete
+    (culprit,) = report.culprits
+    assert culprit.error_alone == pytest.approx(0.5, rel=1e-3)
+    assert culprit.module.startswith("activations.")
+    assert "test_bisect" in culprit.source or "conftest" in culprit.source
+    assert any("ELEMENTWISE" in layer for layer in culprit.layers)
+    assert culprit.inputs[0].shape == (2, 8)
+    text = report.to_text()
+    assert f"torch_executed_ops={{'torch.ops.aten.{operator}.default'}} makes it right" in text
+    assert json.loads(report.to_json())["is_proved"] is True
+
+
+def test_one_call_among_many_of_an_operator_is_named(deep: nn.Module, plant_fault: Any) -> None:
+    plant_fault(aten.linear.default, where=lambda node: node.name == "linear_2")
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+    assert [culprit.node for culprit in report.culprits] == ["linear_2"]
+    assert report.culprits[0].module == "layers.2"
+
+
+def test_several_faults_are_all_found(deep: nn.Module, plant_fault: Any) -> None:
+    plant_fault(aten.tanh.default, 2.0)
+    plant_fault(aten.gelu.default, 0.5)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+    assert _operators(report) == ["torch.ops.aten.tanh.default", "torch.ops.aten.gelu.default"]
+    assert report.is_proved
+
+
+def test_the_number_of_engines_that_are_built_is_logarithmic(plant_fault: Any) -> None:
+    plant_fault(aten.tanh.default)
+
+    class Long(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for index in range(60):
+                x = torch.tanh(x * 1.2) if index == 37 else torch.relu(x + 0.1)
+            return x
+
+    report = bisect(Long(), arg_inputs=(torch.randn(4),))
+    assert _operators(report) == ["torch.ops.aten.tanh.default"]
+    assert report.builds <= 12  # 121 operators, log2 of which is 7, and the whole engine, and the proof of minimality
+
+
+def test_dynamic_models_are_searched(deep: nn.Module, plant_fault: Any) -> None:
+    plant_fault(aten.sigmoid.default)
+    batch = Input(min_shape=(1, 8), opt_shape=(2, 8), max_shape=(5, 8), tensor_domain=(-1, 1))
+    report = bisect(deep, arg_inputs=(batch,))
+    assert _operators(report) == ["torch.ops.aten.sigmoid.default"]
+    assert report.is_proved
+
+
+def test_the_engine_is_named_where_there_are_several(plant_fault: Any) -> None:
+    plant_fault(aten.tanh.default)
+
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(torch.special.bessel_j0(torch.relu(x) + 1))
+
+    report = bisect(Cut(), arg_inputs=(torch.randn(6),), min_block_size=1)
+    wrong = [engine.name for engine in report.engines if engine.error > report.tolerance]
+    assert len(report.engines) == 2
+    assert wrong == [report.culprits[0].engine]
+
+
+def test_a_fault_in_a_layer_is_found(deep: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    import trt_portable
+
+    layer = trt_portable.IActivationLayer
+    compute = layer._compute
+
+    def wrong(self: Any, *arguments: Any) -> Any:
+        results = compute(self, *arguments)
+        return [result * 1.5 for result in results] if self.type.name == "TANH" else results
+
+    monkeypatch.setattr(layer, "_compute", wrong)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+    assert _operators(report) == ["torch.ops.aten.tanh.default"]
+
+
+def test_a_fault_in_lowering_is_told_apart(deep: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trt_lowering import pipeline
+
+    class Spoil(GraphPass):
+        """Replaces tanh by relu, which it should not."""
+
+        name = "spoil"
+
+        def call(self, gm: fx.GraphModule) -> int:
+            nodes = [node for node in gm.graph.nodes if node.target is aten.tanh.default]
+            for node in nodes:
+                node.target = aten.relu.default
+            return len(nodes)
+
+    passes = pipeline.lowering_passes
+    monkeypatch.setattr(pipeline, "lowering_passes", lambda *rest: [*passes(*rest)[:3], Spoil(), *passes(*rest)[3:]])
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+    assert (report.stage, report.lowering_pass) == (Stage.LOWERING, "spoil")
+    assert "'spoil'" in report.to_text()
+
+
+def test_a_search_goes_on_from_its_state(deep: nn.Module, plant_fault: Any, tmp_path: Path) -> None:
+    plant_fault(aten.gelu.default)
+    state, inputs = tmp_path / "search.json", (torch.randn(2, 8),)
+
+    class Interrupted(Exception):
+        pass
+
+    asked: list[str] = []
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        asked.append(what)
+        if len(asked) == 4:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        bisect(deep, arg_inputs=inputs, state=state, progress=interrupt)
+    resumed = bisect(deep, arg_inputs=inputs, state=state)
+    fresh = bisect(deep, arg_inputs=inputs)
+    assert resumed.culprits == fresh.culprits
+    assert resumed.builds < fresh.builds
+    assert bisect(deep, arg_inputs=inputs, state=state).builds == 0
+    with pytest.raises(InputError, match="another search"):
+        bisect(deep, arg_inputs=(torch.randn(2, 8),), state=state)
+    state.write_text("[]")
+    with pytest.raises(InputError, match="not the state of a search"):
+        bisect(deep, arg_inputs=inputs, state=state)
+
+
+def test_an_error_that_is_spread_over_the_model_has_no_culprits(deep: nn.Module, plant_fault: Any) -> None:
+    for operator in (aten.linear, aten.relu, aten.tanh, aten.sigmoid, aten.gelu):
+        plant_fault(operator.default, 1.1)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),), most=2)
+    assert not report.complete
+    assert len(report.culprits) == 2
+    assert "spread over the model" in report.to_text()
+
+
+def test_the_package_offers_it() -> None:
+    assert trt_frontends.bisect is bisect

@@ -1,0 +1,216 @@
+"""Compiled modules as modules: how they are called, copied, watched, and what they refuse."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+import trt_frontends
+from trt_core import ExportError, Input, InputError
+from trt_frontends.compiled_module import CompiledModule
+from trt_runtime import TRTModule
+
+X = torch.randn(2, 4)
+
+
+class Returns(nn.Module):
+    """relu(x), and x + 1, nested as asked for."""
+
+    def __init__(self, nest: Any) -> None:
+        super().__init__()
+        self.nest = nest
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.nest(x.relu(), x + 1)
+
+
+class Mixed(nn.Module):
+    """A PyTorch block with weights before an engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+        return torch.sort(self.linear(x)).values.relu() * scale
+
+
+@pytest.fixture(scope="module")
+def relu() -> CompiledModule:
+    rows = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))
+    return trt_frontends.compile(nn.ReLU(), arg_inputs=(rows,), min_block_size=1)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> CompiledModule:
+    return trt_frontends.compile(Mixed().eval(), arg_inputs=(X,), min_block_size=1, torch_executed_ops={"aten.linear"})
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda a, b: a,
+        lambda a, b: (a,),
+        lambda a, b: (a, b),
+        lambda a, b: [b, a],
+        lambda a, b: (a, a, b),
+        lambda a, b: {"first": a, "second": b},
+        lambda a, b: {"pair": (a, [b])},
+    ],
+    ids=["one", "tuple-of-one", "tuple", "list", "twice", "dict", "nested"],
+)
+def test_results_are_nested_as_the_model_nests_them(nest: Any) -> None:
+    model = Returns(nest)
+    compiled = trt_frontends.compile(model, arg_inputs=(X,), min_block_size=1)
+    with torch.no_grad():
+        for call in (lambda: compiled(X), lambda: compiled(x=X)):
+            torch.testing.assert_close(call(), model(X))
+            assert type(call()) is type(model(X))
+
+
+def test_a_graph_module_that_is_called_like_the_model(relu: CompiledModule) -> None:
+    assert isinstance(relu, fx.GraphModule)
+    assert next(iter(inspect.signature(relu.forward).parameters)) == "input"
+    assert "_run_on_acc_0" in relu.code
+    assert relu.meta["partition_report"].coverage == 1.0
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), {}, "the compiled model takes 1 input, 0 were given"),
+        ((X, X), {}, "the compiled model takes 1 input, 2 were given"),
+        ((X,), {"scale": X}, "takes no input 'scale'"),
+        ((None,), {}, "input input is a NoneType, not a tensor"),
+        ((X[0],), {}, "input input has rank 1"),
+        ((X.int(),), {}, "input input has type int32"),
+        ((torch.ones(9, 4),), {}, "dimension 0 of input input is 9"),
+        ((torch.ones(2, 4, device="meta"),), {}, "meta device"),
+        ((torch.ones(2, 4).to_sparse(),), {}, "layout"),
+    ],
+)
+@pytest.mark.parametrize("warm", [False, True])
+def test_calls_that_do_not_fit(
+    relu: CompiledModule, args: tuple[Any, ...], kwargs: dict[str, Any], message: str, warm: bool
+) -> None:
+    if warm:
+        relu(X)
+    with pytest.raises(InputError, match=message):
+        relu(*args, **kwargs)
+    assert torch.equal(relu(X), X.relu())
+
+
+def test_plain_values_may_be_given_by_position_or_name(mixed: CompiledModule) -> None:
+    y = mixed(X)
+    assert y.shape == (2, 4)
+
+
+def test_gradients_are_refused_and_not_recorded(relu: CompiledModule, mixed: CompiledModule) -> None:
+    needs = X.clone().requires_grad_()
+    for compiled, name in ((relu, "input"), (mixed, "x")):
+        with pytest.raises(InputError, match=f"input {name}.* requires gradients") as caught:
+            compiled(needs)
+        assert "torch.no_grad()" in caught.value.hint
+        with torch.no_grad():
+            assert not compiled(needs).requires_grad
+        assert not compiled(X).requires_grad  # although the weights of PyTorch blocks require them
+
+
+def test_a_module_without_engines_keeps_gradients() -> None:
+    model = nn.Linear(4, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(X,), min_block_size=float("inf"))
+    assert not any(isinstance(module, TRTModule) for module in compiled.modules())
+    compiled(X).sum().backward()
+    assert model.weight.grad is not None
+
+
+def test_train_and_eval_change_nothing(relu: CompiledModule) -> None:
+    for module in (relu.train(), relu.eval()):
+        assert module is relu
+        assert torch.equal(relu(X), X.relu())
+
+
+def test_hooks_are_called(relu: CompiledModule) -> None:
+    seen: list[str] = []
+    hooks = [
+        relu.register_forward_pre_hook(lambda module, args: seen.append("before")),
+        relu._run_on_acc_0.register_forward_hook(lambda module, args, result: seen.append("engine")),
+        relu.register_forward_hook(lambda module, args, result: seen.append("after")),
+    ]
+    relu(X)
+    for hook in hooks:
+        hook.remove()
+    relu(X)
+    assert seen == ["before", "engine", "after"]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_copies_run_and_check_as_well(relu: CompiledModule, duplicate: Any) -> None:
+    twin = duplicate(relu)
+    assert type(twin).__mro__[1] is CompiledModule
+    assert twin._run_on_acc_0.plan is relu._run_on_acc_0.plan
+    assert torch.equal(twin(X), X.relu())
+    with pytest.raises(InputError, match="input input has rank 1"):
+        twin(X[0])
+
+
+def test_pickling_is_refused(relu: CompiledModule) -> None:
+    for save in (pickle.dumps, lambda value: torch.save(value, io.BytesIO())):
+        with pytest.raises(ExportError, match="cannot be pickled") as caught:
+            save(relu)
+        assert "trt_frontends.save" in caught.value.hint
+
+
+def test_a_replaced_child_is_called(relu: CompiledModule) -> None:
+    twin = copy.deepcopy(relu)
+    twin.set_submodule("_run_on_acc_0", nn.Tanh())
+    assert torch.equal(twin(X), X.tanh())
+
+
+def test_a_changed_graph_is_called(relu: CompiledModule) -> None:
+    twin = copy.deepcopy(relu)
+    output = next(iter(reversed(twin.graph.nodes)))
+    (value,) = output.args[0]
+    with twin.graph.inserting_before(output):
+        negated = twin.graph.call_function(torch.neg, (value,))
+    output.args = ((negated,),)
+    twin.recompile()
+    assert torch.equal(twin(X), -X.relu())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_compiled_module_exports(relu: CompiledModule, strict: bool) -> None:
+    program = torch.export.export(relu, (X,), dynamic_shapes={"input": {0: torch.export.Dim.AUTO}}, strict=strict)
+    assert torch.ops.trt.execute_engine.default in {node.target for node in program.graph.nodes}
+    assert torch.equal(program.module()(X), X.relu())
+
+
+def test_a_compiled_module_compiles_with_torch_compile(relu: CompiledModule) -> None:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(relu, backend="aot_eager", fullgraph=True)
+        for rows in (2, 3, 5):
+            x = torch.randn(rows, 4)
+            assert torch.equal(compiled(x), x.relu())
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def test_results_of_a_class(relu: CompiledModule) -> None:
+    torch.export.register_dataclass(Pair, serialized_type_name="test_frontends_compiled_module.Pair")
+    compiled = trt_frontends.compile(Returns(Pair), arg_inputs=(X,), min_block_size=1)
+    result = compiled(X)
+    assert type(result) is Pair
+    assert torch.equal(result.first, X.relu())
