@@ -71,3 +71,33 @@ def test_current_is_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_is_frozen() -> None:
     with pytest.raises(AttributeError):
         Device("cpu").index = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("device", [Device("dla:1"), Device(dla_core=1), Device("DLA:1"), Device(Device("dla:1"))])
+def test_a_deep_learning_accelerator_has_a_core_and_a_gpu(device: Device) -> None:
+    assert (device.is_dla, device.dla_core, device.gpu_id) == (True, 1, 0)
+    assert device.torch_device == torch.device("cuda", 0)
+    assert str(device) == "dla:1"
+
+
+def test_an_accelerator_may_belong_to_another_gpu_and_fall_back_to_it() -> None:
+    device = Device("dla:0", gpu_id=1, allow_gpu_fallback=True)
+    assert (device.gpu_id, device.allow_gpu_fallback) == (1, True)
+    assert Device(device) == device
+    assert str(device) == "dla:0 of cuda:1"
+    assert Device("dla") == Device("dla:0") != Device("cuda:0")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"spec": "dla:0", "dla_core": 1},
+        {"spec": "cuda:0", "dla_core": 1},
+        {"dla_core": -1},
+        {"spec": "dla:x"},
+        {"spec": "cuda:0", "allow_gpu_fallback": True},
+    ],
+)
+def test_refuses_an_accelerator_that_contradicts_itself(arguments: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        Device(**arguments)  # type: ignore[arg-type]

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from trt_core.extents import Extent, evaluate_extent, extent_of, symbols_in
+from trt_core.extents import (
+    Extent,
+    evaluate_extent,
+    extent_of,
+    linear_form,
+    solve_extent,
+    symbols_in,
+)
 
 _SYMBOLS = {"s0": 7, "s1": 12, "s2": 3}
 
@@ -141,3 +148,18 @@ def test_symbolic_values_give_symbolic_extents(exported: torch.export.ExportedPr
     total = evaluate_extent(["mul", "a", "b"], {"a": rows, "b": columns})
     assert isinstance(total, torch.SymInt)
     assert extent_of(total) == extent_of(rows * columns)
+
+
+@given(st.integers(1, 9), st.integers(-5, 5), st.integers(1, 50))
+def test_linear_extents_are_solved(factor: int, offset: int, value: int) -> None:
+    for extent in (["add", ["mul", factor, "s0"], offset], ["add", offset, ["mul", "s0", factor]]):
+        assert linear_form(extent) == ("s0", factor, offset)
+        assert solve_extent(extent, factor * value + offset) == ("s0", value)
+        if factor > 1:
+            assert solve_extent(extent, factor * value + offset + 1) == ("s0", None)
+
+
+@pytest.mark.parametrize("extent", [4, None, ["mul", "s0", "s1"], ["floordiv", "s0", 2], ["add", "s0", "s0"]])
+def test_other_extents_are_not_linear(extent: Any) -> None:
+    assert linear_form(extent) is None
+    assert solve_extent(extent, 4) is None

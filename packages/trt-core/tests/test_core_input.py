@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import Input, InputError
+from trt_core.named_dimension import NamedDimension
 
 _EXTENT = st.integers(0, 6)
 _DTYPES = st.sampled_from(
@@ -142,3 +143,43 @@ def test_text_shows_a_range_only_where_there_is_one() -> None:
     assert repr(Input((2, 3), name="x")) == "Input(shape=(2, 3), dtype=float32, name='x')"
     dynamic = Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), dtype="half")
     assert repr(dynamic) == "Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), dtype=float16)"
+
+
+def test_inputs_of_tensors() -> None:
+    tensors = [torch.ones(2, 3), torch.ones(4, dtype=torch.int64)]
+    assert Input.from_tensors(tensors) == [Input((2, 3)), Input((4,), dtype=torch.int64)]
+
+
+@pytest.mark.parametrize(
+    ("text", "factor", "offset"),
+    [
+        ("length", 1, 0),
+        ("8*length", 8, 0),
+        ("length * 8", 8, 0),
+        (" 2 * length - 1 ", 2, -1),
+        ("length + 3", 1, 3),
+    ],
+)
+def test_a_dimension_is_named_or_follows_from_one(text: str, factor: int, offset: int) -> None:
+    shapes = [(factor * size + offset,) for size in (2, 3, 5)]
+    spec = Input(min_shape=shapes[0], opt_shape=shapes[1], max_shape=shapes[2], dimensions={0: text})
+    assert spec.dimensions[0] == NamedDimension("length", factor, offset)
+    assert NamedDimension.parse(str(spec.dimensions[0])) == spec.dimensions[0]
+    assert f"{spec.dimensions[0]}" in repr(spec)
+    unnamed = Input(min_shape=shapes[0], opt_shape=shapes[1], max_shape=shapes[2])
+    assert spec != unnamed
+
+
+@pytest.mark.parametrize("text", ["", "8", "8*8", "8*n*8", "n*m", "n/2", "-n", "0*n", None, 3])
+def test_what_names_no_dimension_is_refused(text: object) -> None:
+    with pytest.raises(InputError, match="does not name a dimension"):
+        Input(min_shape=(8,), opt_shape=(8,), max_shape=(16,), dimensions={0: text})  # type: ignore[dict-item]
+
+
+def test_names_fit_ranges_and_axes_that_vary() -> None:
+    with pytest.raises(InputError, match="is 12, which is no 8\\*length"):
+        Input(min_shape=(8,), opt_shape=(12,), max_shape=(16,), dimensions={0: "8*length"})
+    with pytest.raises(InputError, match="does not vary"):
+        Input((8, 3), dimensions={0: "batch"})
+    with pytest.raises(InputError, match="does not vary"):
+        Input(min_shape=(8,), opt_shape=(12,), max_shape=(16,), dimensions={1: "batch"})

@@ -100,10 +100,10 @@ def test_inputs_that_share_a_dimension_share_its_range() -> None:
     [
         (Input((4, 3), dtype=torch.float16), "has type torch.float16, the program was exported with torch.float32"),
         (Input((4, 3, 1)), "has rank 3, the program was exported with rank 2"),
-        (Input((4, 5)), "dimension 1 of input 0 is 5, but the program was exported with 3"),
+        (Input((4, 5)), "dimension 1 of input x is 5, but the program was exported with 3"),
         (Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(65, 3)), "exported for 1 to 64"),
         (Input(min_shape=(0, 3), opt_shape=(4, 3), max_shape=(8, 3)), "exported for 1 to 64"),
-        (Input((65, 3), name="x"), r"input 0 \(x\) is 65"),
+        (Input((65, 3), name="x"), r"input x is 65"),
         (torch.randn(4, 5), "exported with 3 there"),
     ],
 )

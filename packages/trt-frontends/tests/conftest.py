@@ -77,7 +77,7 @@ def mlp() -> nn.Module:
 @pytest.fixture(scope="session")
 def batch() -> Input:
     """(1 to 8, 4), float32."""
-    return Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(8, 4), name="x")
+    return Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(8, 4))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -9,6 +11,10 @@ from trt_core import Device, Input, InputError
 from trt_frontends.example_inputs import ExampleInputs, get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 
 BATCH = Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3))
+
+
+def _signature(parameters: str) -> inspect.Signature:
+    return inspect.signature(eval(f"lambda {parameters}: None"))
 
 
 def test_no_inputs_at_all_is_none() -> None:
@@ -45,11 +51,11 @@ def test_an_example_extent_of_one_is_raised_so_that_export_keeps_it_dynamic() ->
 
 
 def test_static_inputs_have_no_dynamic_shapes() -> None:
-    assert ExampleInputs((torch.ones(2), Input((2, 3))), {}).dynamic_shapes(["x", "y"]) is None
+    assert ExampleInputs((torch.ones(2), Input((2, 3))), {}).dynamic_shapes(_signature("x, y")) is None
 
 
 def test_dynamic_axes_are_named_by_parameter_and_axis() -> None:
-    shapes = ExampleInputs((torch.ones(2), BATCH), {"mask": BATCH}).dynamic_shapes(["x", "y"])
+    shapes = ExampleInputs((torch.ones(2), BATCH), {"mask": BATCH}).dynamic_shapes(_signature("x, y, mask"))
     assert shapes is not None
     assert shapes["x"] is None
     assert list(shapes["y"]) == [0] and list(shapes["mask"]) == [0]
@@ -83,3 +89,56 @@ def test_keywords_that_do_not_fit_the_program_are_refused(keywords: list[str]) -
 def test_the_device_is_that_of_the_first_tensor() -> None:
     assert ExampleInputs((BATCH, torch.ones(1)), {}).device() == Device("cpu")
     assert ExampleInputs((BATCH,), {}).device() is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_variadic_inputs_are_nested_as_export_nests_them(count: int) -> None:
+    shapes = ExampleInputs((BATCH,) * count, {}).dynamic_shapes(_signature("*rest"))
+    assert shapes is not None
+    assert [list(dims) for dims in shapes["rest"]] == [[0]] * count
+
+
+def test_keyword_inputs_without_a_parameter_of_their_own_are_nested_too() -> None:
+    shapes = ExampleInputs((), {"a": BATCH}).dynamic_shapes(_signature("**options"))
+    assert shapes is not None
+    assert list(shapes["options"]["a"]) == [0]
+
+
+def test_inputs_come_in_the_order_of_the_signature() -> None:
+    ordered = ExampleInputs((), {"z": 1, "x": 2, "other": 3, "y": 4}).in_order(_signature("x, y, z, **rest"))
+    assert list(ordered.kwargs) == ["x", "y", "z", "other"]
+
+
+def test_every_leaf_knows_its_place() -> None:
+    examples = ExampleInputs((1, [2, {"k": 3}], 4), {"mask": 5})
+    places = examples.places(_signature("x, state, *rest, mask"))
+    assert places == [
+        ("x", "x"),
+        ("state", "state[0]"),
+        ("state", "state[1]['k']"),
+        ("rest", "rest[0]"),
+        ("mask", "mask"),
+    ]
+
+
+def test_a_range_that_starts_at_zero_is_refused_by_the_name_of_its_input() -> None:
+    empty = Input(min_shape=(0, 3), opt_shape=(1, 3), max_shape=(4, 3), name="tokens")
+    with pytest.raises(InputError, match=r"'tokens'.* starts at 0"):
+        ExampleInputs.read([empty])
+
+
+def test_named_dimensions_are_one_dimension() -> None:
+    x = Input(min_shape=(1, 8), opt_shape=(2, 16), max_shape=(4, 32), dimensions={0: "batch", 1: "8*length"})
+    y = Input(min_shape=(1, 1), opt_shape=(2, 2), max_shape=(4, 4), dimensions={0: "batch", 1: "length"})
+    shapes = ExampleInputs((x, y), {}).dynamic_shapes(_signature("x, y"))
+    assert shapes is not None
+    assert shapes["x"][0] is shapes["y"][0]
+    assert shapes["x"][1].root is shapes["y"][1]
+    assert (shapes["y"][1].min, shapes["y"][1].max) == (1, 4)
+
+
+def test_named_dimensions_with_different_ranges_are_refused() -> None:
+    x = Input(min_shape=(1,), opt_shape=(2,), max_shape=(4,), dimensions={0: "batch"})
+    y = Input(min_shape=(1,), opt_shape=(2,), max_shape=(8,), dimensions={0: "batch"})
+    with pytest.raises(InputError, match="the dimension 'batch'"):
+        ExampleInputs((x, y), {}).dynamic_shapes(_signature("x, y"))

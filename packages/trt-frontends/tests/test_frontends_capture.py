@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExportError, Input, InputError
+from trt_core import ExportError, Input, InputError, InternalError, SettingsError, TrtError
 
 
 class Masked(nn.Module):
@@ -190,3 +191,119 @@ def test_numpy_arrays_are_refused(mlp: nn.Module) -> None:
     with pytest.raises(InputError, match="NumPy array") as caught:
         trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4).numpy(),))
     assert "torch.from_numpy" in caught.value.hint
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_variadic_inputs_with_ranges(count: int, batch: Input) -> None:
+    class Sum(nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            return sum(tensors[1:], tensors[0] * 2)
+
+    compiled = trt_frontends.compile(
+        Sum(), arg_inputs=(Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4)),) * count, min_block_size=1
+    )
+    assert compiled(*(torch.ones(5, 4),) * count).shape == (5, 4)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("low", "best", "high"), [(1, 1, 2), (1, 2, 2), (2, 2, 3), (1, 1, 3)])
+def test_narrow_ranges_take_all_their_sizes_and_no_other(axis: int, low: int, best: int, high: int) -> None:
+    shapes = [tuple(size if index == axis else 4 for index in range(3)) for size in (low, best, high)]
+    spec = Input(min_shape=shapes[0], opt_shape=shapes[1], max_shape=shapes[2])
+    model = nn.Sequential(nn.ReLU(), nn.Softmax(-1))
+    for source in (model, trt_frontends.trace(model, arg_inputs=[spec])):
+        inputs = {"arg_inputs": [spec]} if source is model else {}
+        compiled = trt_frontends.compile(source, **inputs, min_block_size=1)
+        for size in range(low, high + 2):
+            x = torch.randn([size if index == axis else 4 for index in range(3)])
+            if size <= high:
+                torch.testing.assert_close(compiled(x), model(x))
+            else:
+                with pytest.raises(InputError, match=f"dimension {axis} of input input is {size}"):
+                    compiled(x)
+
+
+class Pair(nn.Module):
+    """Does not tie its inputs to each other."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: (N, 8*L), y: (N, L), both float32."""
+        return x * 2, y + 1
+
+
+def test_named_dimensions_tie_inputs() -> None:
+    x = Input(min_shape=(1, 8), opt_shape=(2, 16), max_shape=(4, 32), dimensions={0: "batch", 1: "8*length"})
+    y = Input(min_shape=(1, 1), opt_shape=(2, 2), max_shape=(4, 4), dimensions={0: "batch", 1: "length"})
+    compiled = trt_frontends.compile(Pair(), arg_inputs=(x, y), min_block_size=1)
+    for batch, length in ((1, 1), (3, 4)):
+        assert compiled(torch.ones(batch, 8 * length), torch.ones(batch, length))[1].shape == (batch, length)
+    for first, second in (((2, 16), (3, 2)), ((2, 16), (2, 3)), ((2, 12), (2, 2))):
+        with pytest.raises(InputError, match=r"dimension . of input"):
+            compiled(torch.ones(first), torch.ones(second))
+
+
+def test_a_name_that_the_model_does_not_know_is_told() -> None:
+    with pytest.warns(UserWarning, match="named 'imput' is given for 'input' of ReLU.*did you mean 'input'") as caught:
+        trt_frontends.compile(nn.ReLU(), arg_inputs=[Input((2, 3), name="imput")], min_block_size=1)
+    assert caught[0].filename == __file__
+
+
+def test_a_name_of_another_parameter_is_refused() -> None:
+    with pytest.raises(InputError, match="named 'y' is given for 'x'"):
+        trt_frontends.explain(Pair(), arg_inputs=[Input((2, 3), name="y"), Input((2, 3), name="x")])
+
+
+def test_threads_capture_one_after_the_other(mlp: nn.Module) -> None:
+    def work(index: int) -> torch.Tensor:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2 + index)).eval()
+        x = torch.randn(2, 4)
+        compiled = trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1)
+        torch.testing.assert_close(compiled(x), model(x))
+        return compiled(x)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(8)))
+    assert [result.shape[1] for result in results] == list(range(2, 10))
+
+
+class Overlapping(nn.Module):
+    """Writes to two inputs."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Both (2, 2), float32."""
+        x.add_(1)
+        y.mul_(2)
+        return x + y
+
+
+def test_what_tracing_raises_is_an_error_of_ours_with_its_cause() -> None:
+    base = torch.ones(6)
+    with pytest.raises(TrtError) as caught:
+        trt_frontends.compile(Overlapping(), arg_inputs=(base[:4].view(2, 2), base[1:5].view(2, 2)))
+    assert caught.value.__cause__ is not None
+
+
+def test_what_nothing_expects_is_an_error_of_ours_too(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("no message for users")
+
+    monkeypatch.setattr("trt_frontends.pipeline.split_into_blocks", fail)
+    with pytest.raises(InternalError, match="ZeroDivisionError: no message") as caught:
+        trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU is here")
+def test_a_device_that_is_not_here_is_refused_before_anything_is_captured(mlp: nn.Module) -> None:
+    steps: list[str] = []
+    with pytest.raises(SettingsError, match="device=cuda:0 is not here"):
+        trt_frontends.compile(
+            mlp, arg_inputs=(torch.ones(2, 4),), device="cuda:0", progress=lambda what, *_: steps.append(what)
+        )
+    assert steps == []
+    assert trt_frontends.explain(mlp, arg_inputs=(torch.ones(2, 4),), device="cuda:0", min_block_size=1).engines
+
+
+def test_portable_engines_know_no_accelerator(mlp: nn.Module) -> None:
+    with pytest.raises(SettingsError, match="device=dla:0 cannot be built for"):
+        trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), device="dla:0")

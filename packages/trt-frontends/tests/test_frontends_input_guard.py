@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -136,3 +137,88 @@ def test_copies_work_and_export_is_not_disturbed(mlp: nn.Module, batch: Input) -
     torch.testing.assert_close(copy.deepcopy(compiled)(x), mlp(x))
     program = torch.export.export(compiled, (x,), dynamic_shapes=compiled.meta["dynamic_shapes"])
     torch.testing.assert_close(program.module()(x[:2]), mlp(x[:2]))
+
+
+class Three(nn.Module):
+    """Weighs its inputs differently, so that swapped ones show."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """All (2, 3), float32."""
+        return x + 10 * y + 100 * z
+
+
+ONE = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("xyz")))
+def test_the_order_of_keyword_inputs_means_nothing(order: tuple[str, ...]) -> None:
+    compiled = trt_frontends.compile(Three(), kwarg_inputs=dict.fromkeys(order, ONE), min_block_size=1)
+    assert compiled(ONE, 2 * ONE, 3 * ONE)[0, 0] == 321
+    assert compiled(z=3 * ONE, x=ONE, y=2 * ONE)[0, 0] == 321
+    assert compiled(ONE, z=3 * ONE, y=2 * ONE)[0, 0] == 321
+
+
+class Optional(nn.Module):
+    """Leaves out the middle one."""
+
+    def forward(self, x: torch.Tensor, y: Any = None, z: Any = None) -> torch.Tensor:
+        """All (2, 3), float32."""
+        return x + (0 if y is None else 10 * y) + (0 if z is None else 100 * z)
+
+
+def test_a_keyword_input_behind_one_that_was_left_out_is_taken_by_name_only() -> None:
+    compiled = trt_frontends.compile(Optional(), kwarg_inputs={"z": ONE, "x": ONE}, min_block_size=1)
+    assert compiled(ONE, z=2 * ONE)[0, 0] == 201
+    with pytest.raises(InputError, match="input 'z' is taken by name"):
+        compiled(ONE, 2 * ONE)
+
+
+def test_keyword_inputs_of_a_program_are_taken_by_name_only() -> None:
+    program = torch.export.export(Three(), (), {name: torch.ones(2, 3) for name in "zxy"})
+    compiled = trt_frontends.compile(program, min_block_size=1)
+    assert compiled(x=ONE, y=2 * ONE, z=3 * ONE)[0, 0] == 321
+    with pytest.raises(InputError, match="is taken by name"):
+        compiled(ONE, 2 * ONE, 3 * ONE)
+
+
+def test_sizes_that_the_program_was_not_exported_for_are_refused() -> None:
+    shapes = {"input": {0: torch.export.Dim("rows", min=2, max=8)}}
+    program = torch.export.export(nn.Linear(3, 3), (torch.ones(4, 3),), dynamic_shapes=shapes)
+    compiled = trt_frontends.compile(program, min_block_size=1)
+    assert compiled(torch.ones(2, 3)).shape == (2, 3)
+    with pytest.raises(InputError, match="dimension 0 of input input is 1, the model was compiled for 2 to 8"):
+        compiled(torch.ones(1, 3))
+    asked = trt_frontends.compile(
+        program, arg_inputs=[Input(min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3))], min_block_size=1
+    )
+    assert asked(torch.ones(1, 3)).shape == (1, 3)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(8, True), (24, True), (20, False), (9, False), (72, False)])
+def test_sizes_that_are_no_multiple_are_refused(size: int, fits: bool) -> None:
+    eights = 8 * torch.export.Dim("eights", min=1, max=8)
+    program = torch.export.export(nn.ReLU(), (torch.ones(16, 3),), dynamic_shapes={"input": {0: eights}})
+    compiled = trt_frontends.compile(program, min_block_size=1)
+    if fits and size > 8:  # a single eight is below the least that export assumes while it traces
+        assert compiled(torch.ones(size, 3)).shape == (size, 3)
+    elif not fits:
+        with pytest.raises(InputError, match="dimension 0 of input input"):
+            compiled(torch.ones(size, 3))
+
+
+class AddsTo(nn.Module):
+    """Writes to its first input."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Both (2, 3), float32."""
+        x.add_(1)
+        return x + y
+
+
+def test_inputs_that_share_memory_with_one_that_is_written_are_refused() -> None:
+    compiled = trt_frontends.compile(AddsTo(), arg_inputs=(ONE.clone(), ONE.clone()), min_block_size=1)
+    x = torch.zeros(2, 3)
+    assert compiled(x, ONE)[0, 0] == 2 and x[0, 0] == 1
+    for _ in range(2):
+        with pytest.raises(InputError, match="input y shares memory with input x"):
+            compiled(x, x)

@@ -17,7 +17,7 @@ from trt_frontends.cli import app
 from trt_frontends.quickstart import Example, examples, run_quickstart
 
 WIDTH = 80
-ROWS = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), name="x")
+ROWS = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))
 
 
 class TwoResults(nn.Module):

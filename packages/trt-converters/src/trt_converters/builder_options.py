@@ -33,7 +33,12 @@ def configure(config: Any, settings: CompilationSettings) -> None:
             config.set_flag(flag)
     if settings.disable_tf32:
         config.clear_flag(trt.BuilderFlag.TF32)
-    if settings.engine_capability == "dla_standalone":
+    if settings.device.dla_core is not None:
+        config.default_device_type = trt.DeviceType.DLA
+        config.DLA_core = settings.device.dla_core
+        if settings.device.allow_gpu_fallback:
+            config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+    if settings.device.is_dla or settings.engine_capability == "dla_standalone":
         pools = trt.MemoryPoolType
         config.set_memory_pool_limit(pools.DLA_MANAGED_SRAM, settings.dla_sram_size)
         config.set_memory_pool_limit(pools.DLA_LOCAL_DRAM, settings.dla_local_dram_size)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,29 +13,54 @@ from trt_core.errors import InputError
 
 @dataclass(frozen=True)
 class Device:
-    """A device for engines: a CUDA GPU, or the CPU (portable provider only).
+    """A device for engines: a CUDA GPU, a deep learning accelerator (DLA) beside one, or the CPU.
+
+    Which of them an engine can be built for is the provider's matter: portable engines run on CPU and GPU.
 
     Args:
-        spec: `"cuda"`, `"cuda:1"`, `"cpu"`, a `torch.device`, or another `Device`. Without it, `gpu_id` decides.
-        gpu_id: Index of the GPU.
+        spec: `"cuda"`, `"cuda:1"`, `"cpu"`, `"dla:0"`, a `torch.device`, or another `Device`. Without it, `gpu_id`
+            decides.
+        gpu_id: Index of the GPU; with a DLA, of the GPU that it belongs to.
+        dla_core: Index of the DLA core, in place of `"dla:0"`.
+        allow_gpu_fallback: Whether layers that a DLA cannot run may run on its GPU.
 
     Raises:
-        InputError: The device is of a kind that engines cannot use.
+        InputError: The device is of a kind that engines cannot use, or two arguments contradict each other.
 
     Example:
         >>> Device("cuda:1").torch_device
         device(type='cuda', index=1)
         >>> Device("cpu").is_cpu
         True
+        >>> Device("dla:1").dla_core
+        1
     """
 
     kind: str
     index: int
+    dla_core: int | None
+    allow_gpu_fallback: bool
 
-    def __init__(self, spec: Any = None, *, gpu_id: int | None = None) -> None:
-        kind, index = _parse(spec, gpu_id)
+    def __init__(
+        self,
+        spec: Any = None,
+        *,
+        gpu_id: int | None = None,
+        dla_core: int | None = None,
+        allow_gpu_fallback: bool | None = None,
+    ) -> None:
+        if isinstance(spec, Device):
+            fallback = spec.allow_gpu_fallback if allow_gpu_fallback is None else allow_gpu_fallback
+            kind, index, core = spec.kind, spec.index, spec.dla_core
+        else:
+            fallback = bool(allow_gpu_fallback)
+            kind, index, core = _parse(spec, gpu_id, dla_core)
+        if fallback and core is None:
+            raise InputError("allow_gpu_fallback is about a DLA", hint='give "dla:0" or dla_core as well')
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "index", index)
+        object.__setattr__(self, "dla_core", core)
+        object.__setattr__(self, "allow_gpu_fallback", fallback)
 
     @classmethod
     def current(cls) -> Device:
@@ -54,27 +80,46 @@ class Device:
         return self.kind == "cpu"
 
     @property
+    def is_dla(self) -> bool:
+        """Whether this is a deep learning accelerator."""
+        return self.kind == "dla"
+
+    @property
     def torch_device(self) -> torch.device:
-        """The same device as PyTorch names it."""
+        """The same device as PyTorch names it; of a DLA, its GPU, where inputs and outputs lie."""
         return torch.device("cpu") if self.is_cpu else torch.device("cuda", self.index)
 
     def __str__(self) -> str:
-        return str(self.torch_device)
+        if not self.is_dla:
+            return str(self.torch_device)
+        return f"dla:{self.dla_core}" + (f" of cuda:{self.index}" if self.index else "")
 
 
-def _parse(spec: Any, gpu_id: int | None) -> tuple[str, int]:
-    if isinstance(spec, Device):
-        return spec.kind, spec.index
+def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, int, int | None]:
+    named = _DLA.fullmatch(spec.strip().lower()) if isinstance(spec, str) else None
+    if named is not None or (spec is None and dla_core is not None):
+        core = int(named.group(1) or 0) if named is not None else None
+        if core is not None and dla_core not in (None, core):
+            raise InputError(f"Device({spec!r}, dla_core={dla_core}) names two cores")
+        found = core if core is not None else dla_core
+        if found is None or found < 0:
+            raise InputError(f"dla_core={found} is no core", hint="cores count from 0")
+        return "dla", gpu_id or 0, found
+    if dla_core is not None:
+        raise InputError(f"Device({spec!r}, dla_core={dla_core}) names two devices", hint='write "dla:0" alone')
     if spec is None:
-        return "cuda", 0 if gpu_id is None else gpu_id
+        return "cuda", 0 if gpu_id is None else gpu_id, None
     try:
         device = torch.device(spec)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"{spec!r} is not a device", why=str(error).splitlines()[0]) from error
     if device.type == "cpu":
-        return "cpu", 0
+        return "cpu", 0, None
     if device.type != "cuda":
-        raise InputError(f"engines cannot run on {device}", hint="use a CUDA device, or the CPU")
+        raise InputError(f"engines cannot run on {device}", hint="use a CUDA device, a DLA, or the CPU")
     if gpu_id is not None and device.index not in (None, gpu_id):
         raise InputError(f"Device({spec!r}, gpu_id={gpu_id}) names two GPUs")
-    return "cuda", gpu_id if gpu_id is not None else device.index or 0
+    return "cuda", gpu_id if gpu_id is not None else device.index or 0, None
+
+
+_DLA: Final = re.compile(r"dla(?::(\d+))?")

@@ -103,3 +103,7 @@ class FileError(TrtError, OSError):
 
 class ExecutionError(TrtError):
     """An engine failed while running."""
+
+
+class InternalError(TrtError):
+    """Something failed that must not fail whatever the model is: a defect of this project."""

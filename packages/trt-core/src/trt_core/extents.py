@@ -7,6 +7,7 @@ its output shapes follow from its input shapes, and a runtime can compute them w
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
@@ -155,6 +156,51 @@ def symbols_in(extent: Extent) -> set[str]:
     if isinstance(extent, list):
         return set().union(*(symbols_in(operand) for operand in extent[1:]))
     return set()
+
+
+def linear_form(extent: Extent) -> tuple[str, int, int] | None:
+    """Returns `(symbol, factor, offset)` of an extent that is `factor * symbol + offset`; None for any other.
+
+    Args:
+        extent: What `extent_of` returned.
+    """
+    if isinstance(extent, str):
+        return extent, 1, 0
+    if not isinstance(extent, list) or extent[0] not in ("add", "mul"):
+        return None
+    numbers = [operand for operand in extent[1:] if isinstance(operand, int)]
+    others = [operand for operand in extent[1:] if not isinstance(operand, int)]
+    inner = linear_form(others[0]) if len(others) == 1 else None
+    if inner is None:
+        return None
+    symbol, factor, offset = inner
+    if extent[0] == "add":
+        return symbol, factor, offset + sum(numbers)
+    scale = math.prod(numbers)
+    return (symbol, factor * scale, offset * scale) if scale > 0 else None
+
+
+def solve_extent(extent: Extent, size: int) -> tuple[str, int | None] | None:
+    """Returns the symbol of a linear extent with its value where the extent is `size`, None where there is none.
+
+    Args:
+        extent: What `extent_of` returned; None is returned for an extent that is not linear in one symbol.
+        size: The size.
+    """
+    form = linear_form(extent)
+    if form is None:
+        return None
+    symbol, factor, offset = form
+    value, rest = divmod(size - offset, factor)
+    return symbol, value if rest == 0 else None
+
+
+def format_multiple(extent: Extent) -> str:
+    """Returns the sizes of a linear extent in words: `a multiple of 8`, `a multiple of 2, plus 1`."""
+    form = linear_form(extent)
+    assert form is not None
+    _, factor, offset = form
+    return f"a multiple of {factor}" + (f", {'plus' if offset > 0 else 'minus'} {abs(offset)}" if offset else "")
 
 
 def depends_on_data(value: torch.SymInt) -> bool:

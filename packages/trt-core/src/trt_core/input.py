@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import InputError
+from trt_core.named_dimension import NamedDimension
 
 Shape = tuple[int, ...]
 
@@ -34,9 +35,12 @@ class Input:
         format: Memory format, `torch.contiguous_format` (default) or `torch.channels_last`.
         name: Name of the model's argument that this input is for; it names dynamic dimensions in exported programs.
         tensor_domain: Half-open interval `[low, high)` that example values are drawn from. Default: [0, 2).
+        dimensions: What dynamic dimensions are called, by axis: `{0: "batch"}`. Dimensions of one name are equal in
+            every call, whichever inputs have them. `{1: "8*length"}` and `{1: "length + 1"}` follow from another one.
 
     Raises:
-        InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order.
+        InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order; or a
+            name is given to an axis that does not vary, or does not fit its range.
 
     Example:
         >>> batch = Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3))
@@ -57,6 +61,7 @@ class Input:
         format: Any = torch.contiguous_format,  # noqa: A002 - the name users know
         name: str = "",
         tensor_domain: tuple[float, float] = (0, 2),
+        dimensions: Mapping[int, str] | None = None,
     ) -> None:
         self.name = name
         self.dtype = parse_dtype(dtype)
@@ -65,12 +70,14 @@ class Input:
         if not low < high:
             raise InputError(f"tensor_domain {tensor_domain} is empty", where=self._where())
         self.tensor_domain = (low, high)
+        self.dimensions: dict[int, NamedDimension] = {}
         ranges = (min_shape, opt_shape, max_shape)
         if shape is not None:
             if any(part is not None for part in ranges):
                 raise InputError("give either shape, or min_shape, opt_shape and max_shape", where=self._where())
             fixed = self._read("shape", shape)
             self.min_shape = self.opt_shape = self.max_shape = fixed
+            self._name_dimensions(dimensions or {})
             return
         if any(part is None for part in ranges):
             raise InputError(
@@ -83,6 +90,7 @@ class Input:
         self.opt_shape = self._read("opt_shape", opt_shape)
         self.max_shape = self._read("max_shape", max_shape)
         self._check_ranges()
+        self._name_dimensions(dimensions or {})
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor, *, name: str = "") -> Input:
@@ -95,6 +103,11 @@ class Input:
             format=torch.channels_last if channels_last else torch.contiguous_format,
             name=name,
         )
+
+    @classmethod
+    def from_tensors(cls, tensors: Iterable[torch.Tensor]) -> list[Input]:
+        """Returns a static input for each tensor; see `from_tensor`."""
+        return [cls.from_tensor(tensor) for tensor in tensors]
 
     @property
     def is_dynamic(self) -> bool:
@@ -153,10 +166,13 @@ class Input:
         else:
             shapes = f"shape={self.opt_shape}"
         name = f", name={self.name!r}" if self.name else ""
-        return f"Input({shapes}, dtype={dtype_name(self.dtype)}{name})"
+        names = {axis: str(dimension) for axis, dimension in self.dimensions.items()}
+        dimensions = f", dimensions={names}" if names else ""
+        return f"Input({shapes}, dtype={dtype_name(self.dtype)}{name}{dimensions})"
 
     def _key(self) -> tuple[object, ...]:
-        return (self.min_shape, self.opt_shape, self.max_shape, self.dtype, self.format, self.name)
+        dimensions = tuple(sorted(self.dimensions.items()))
+        return (self.min_shape, self.opt_shape, self.max_shape, self.dtype, self.format, self.name, dimensions)
 
     def _where(self) -> str:
         return f"Input {self.name!r}" if self.name else "Input"
@@ -173,6 +189,24 @@ class Input:
                 hint="give a range with min_shape, opt_shape and max_shape to make a dimension dynamic",
             )
         return extents
+
+    def _name_dimensions(self, dimensions: Mapping[int, str]) -> None:
+        for axis, text in dimensions.items():
+            if axis not in self.dynamic_axes:
+                raise InputError(
+                    f"dimension {axis!r} is called {text!r}, and does not vary",
+                    where=self._where(),
+                    hint=f"the dynamic axes are {', '.join(map(str, self.dynamic_axes)) or 'none'}",
+                )
+            dimension = NamedDimension.parse(text)
+            for extent in (self.min_shape[axis], self.opt_shape[axis], self.max_shape[axis]):
+                if dimension.solve(extent) is None:
+                    raise InputError(
+                        f"dimension {axis} is {extent}, which is no {dimension}",
+                        where=self._where(),
+                        hint="give min, opt and max that the name allows",
+                    )
+            self.dimensions[axis] = dimension
 
     def _check_ranges(self) -> None:
         ranks = {len(self.min_shape), len(self.opt_shape), len(self.max_shape)}

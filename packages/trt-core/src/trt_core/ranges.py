@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from trt_core.errors import InputError
+from trt_core.extents import Extent, extent_of, format_multiple, linear_form, solve_extent, symbols_in
 from trt_core.input import Input
 
 Bounds = tuple[int, int, int]
@@ -30,11 +31,17 @@ class ShapeRanges:
     symbols: Mapping[str, Bounds] = field(default_factory=dict)
 
     @classmethod
-    def from_placeholders(cls, gm: fx.GraphModule, inputs: Sequence[Any] | None = None) -> ShapeRanges:
+    def from_placeholders(
+        cls,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any] | None = None,
+        constraints: Mapping[Any, Any] | None = None,
+    ) -> ShapeRanges:
         """Reads the ranges that the program was exported with, narrowed by the inputs it is compiled for.
 
         Args:
             gm: A graph whose placeholders carry `meta["val"]`.
+            constraints: `range_constraints` of the exported program, which decide where they know a symbol.
             inputs: What the program is compiled for, one per placeholder: `Input`, tensor, or anything else for
                 inputs without a shape. An `Input` decides min, opt and max of its dimensions.
 
@@ -42,13 +49,15 @@ class ShapeRanges:
             InputError: An input lies outside the range that the program was exported with, has another rank or
                 number, or contradicts another input that shares a dimension.
         """
-        values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        values = [node.meta.get("val") for node in placeholders]
         symbols: dict[str, Bounds] = {}
+        known = {str(symbol): found for symbol, found in (constraints or {}).items()}
         for value in values:
             for extent in _symbolic_values(value):
-                _add_exported(symbols, extent)
+                _add_exported(symbols, extent, known)
         if inputs is not None:
-            _narrow(symbols, values, list(inputs))
+            _narrow(symbols, values, list(inputs), [str(node.target) for node in placeholders])
         return cls(symbols)
 
     def bounds(self, value: int | torch.SymInt) -> Bounds:
@@ -95,6 +104,34 @@ def allow_extent_one(program: Any) -> None:
             program.range_constraints[symbol] = ValueRanges(1, known.upper)
 
 
+def constrain_to_inputs(program: Any, inputs: Sequence[Any]) -> None:
+    """Makes the ranges of a program those that were asked for when it was captured.
+
+    Export assumes at least 2 while it traces, and fixes a dimension whose range it takes for a single number, so what
+    it writes into the program may be narrower, or wider, than the ranges of the inputs.
+
+    Args:
+        program: A `torch.export.ExportedProgram`; its range constraints are changed.
+        inputs: What it was captured with, one per input of the user: `Input`s, tensors or anything else.
+    """
+    from torch.utils._sympy.value_ranges import ValueRanges  # sympy is costly to import
+
+    by_name = {str(symbol): symbol for symbol in program.range_constraints}
+    names = program.graph_signature.user_inputs
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    for name, given in zip(names, inputs, strict=False):
+        value = values.get(name)
+        if not isinstance(given, Input) or not isinstance(value, torch.Tensor):
+            continue
+        for extent, low, high in zip(value.shape, given.min_shape, given.max_shape, strict=True):
+            lowest, highest = solve_extent(extent_of(extent), low), solve_extent(extent_of(extent), high)
+            if lowest is None or highest is None or lowest[1] is None or highest[1] is None:
+                continue
+            symbol = by_name.get(lowest[0])
+            if symbol is not None:
+                program.range_constraints[symbol] = ValueRanges(lowest[1], highest[1])
+
+
 def _finite(bound: Any, fallback: int) -> int:
     return int(bound) if bound.is_Integer else fallback
 
@@ -107,15 +144,16 @@ def _symbolic_values(value: Any) -> Iterable[torch.SymInt]:
         yield from (extent for extent in extents if isinstance(extent, torch.SymInt))
 
 
-def _add_exported(symbols: dict[str, Bounds], extent: torch.SymInt) -> None:
+def _add_exported(symbols: dict[str, Bounds], extent: torch.SymInt, constraints: Mapping[str, Any]) -> None:
     shape_env = extent.node.shape_env
     for symbol in extent.node.expr.free_symbols:
         name = str(symbol)
         if name in symbols:
             continue
-        known = shape_env.var_to_range.get(symbol)
+        known = constraints.get(name) or shape_env.var_to_range.get(symbol)
         low = max(_finite(known.lower, 0), 0) if known is not None else 0
-        low = 1 if low == 2 else low  # export assumes at least 2 while tracing, and allows 1 when it runs
+        if name not in constraints and low == 2:
+            low = 1  # tracing assumes at least 2, and allows 1 when it runs
         high = _finite(known.upper, UNBOUNDED) if known is not None else UNBOUNDED
         hint = _hint(shape_env, symbol)
         symbols[name] = low, min(max(hint if hint is not None else low, low), high), high
@@ -129,7 +167,7 @@ def _hint(shape_env: Any, symbol: Any) -> int | None:
     return None
 
 
-def _narrow(symbols: dict[str, Bounds], values: list[Any], inputs: list[Any]) -> None:
+def _narrow(symbols: dict[str, Bounds], values: list[Any], inputs: list[Any], names: list[str]) -> None:
     if len(values) != len(inputs):
         raise InputError(
             f"the program takes {len(values)} inputs, {len(inputs)} were given",
@@ -140,7 +178,7 @@ def _narrow(symbols: dict[str, Bounds], values: list[Any], inputs: list[Any]) ->
         if not isinstance(value, torch.Tensor) or not isinstance(given, (Input, torch.Tensor)):
             continue
         spec = given if isinstance(given, Input) else Input.from_tensor(given)
-        where = f"input {index}" + (f" ({spec.name})" if spec.name else "")
+        where = f"input {names[index]}" + (f" ({spec.name})" if spec.name not in ("", names[index]) else "")
         if spec.dtype != value.dtype:
             raise InputError(
                 f"{where} has type {spec.dtype}, the program was exported with {value.dtype}",
@@ -172,23 +210,39 @@ def _narrow_extent(
                 hint="export with that dimension dynamic (trt_frontends.trace reads Input ranges), or give that extent",
             )
         return
-    expr = extent.node.expr
-    if not expr.is_Symbol:
+    form = extent_of(extent)
+    solved = [solve_extent(form, size) for size in wanted]
+    if solved[0] is None or not symbols_in(form) <= symbols.keys():
         return
-    name = str(expr)
-    low, _, high = symbols[name]
-    if not (low <= wanted[0] and wanted[2] <= high):
+    name, (low, _, high) = solved[0][0], symbols[solved[0][0]]
+    sizes = [found[1] for found in solved if found is not None and found[1] is not None]
+    if len(sizes) != len(wanted):
         raise InputError(
-            f"{where} is {_show(wanted)}, but the program was exported for {low} to {high}",
+            f"{where} is {_show(wanted)}, but the program was exported for {format_multiple(form)}",
+            hint="give min, opt and max that are such sizes",
+        )
+    low = 1 if low == 2 else low  # whoever asks for 1 gets it: tracing assumes at least 2, and allows 1 when it runs
+    if not (low <= sizes[0] and sizes[2] <= high):
+        raise InputError(
+            f"{where} is {_show(wanted)}, but the program was exported for {_show(_scaled(form, (low, low, high)))}",
             hint="stay inside that range, or export again with a wider one",
         )
+    wanted = sizes[0], sizes[1], sizes[2]
     if not is_range:  # a plain tensor says what to tune for, not that nothing else will come
-        wanted = (low, wanted[1], high)
+        wanted = (symbols[name][0] if sizes[0] >= symbols[name][0] else low, wanted[1], high)
     if narrowed.setdefault(name, wanted) != wanted:
         raise InputError(
             f"{where} is {_show(wanted)}, but another input that shares the dimension says {_show(narrowed[name])}",
             hint="give both the same range",
         )
+
+
+def _scaled(form: Extent, bounds: Bounds) -> Bounds:
+    linear = linear_form(form)
+    assert linear is not None
+    _, factor, offset = linear
+    low, best, high = (factor * bound + offset for bound in bounds)
+    return low, best, high
 
 
 def _show(bounds: Bounds) -> str:

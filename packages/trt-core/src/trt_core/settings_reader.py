@@ -70,7 +70,7 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         return []
     if isinstance(fate, NoEffect):
         if not _is_among(value, fate.silent):
-            warnings.warn(f"{key}={value!r:.60} has no effect: {fate.why}", UserWarning, stacklevel=_level_of_caller())
+            warnings.warn(f"{key}={value!r:.60} has no effect: {fate.why}", UserWarning, stacklevel=level_of_caller())
         return []
     raise SettingsError(
         f"unknown setting {key!r}",
@@ -114,11 +114,11 @@ def _retired(what: str, instead: str) -> None:
     warnings.warn(
         f"{what} is retired and goes in version {REMOVAL_VERSION}; write {instead}",
         DeprecationWarning,
-        stacklevel=_level_of_caller(),
+        stacklevel=level_of_caller(),
     )
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """Stack level, seen from the caller of this function, of the first frame outside this project."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _PROJECT.match(frame.f_globals.get("__name__", "")):

@@ -1,4 +1,4 @@
-"""State: attributes that a graph writes to. They look like constants, and change from call to call."""
+"""State: attributes, and inputs, that a graph writes to. They look like constants, and change from call to call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ def is_state(node: fx.Node) -> bool:
     Args:
         node: Any node; only `get_attr` nodes can be state.
     """
-    return node.op == "get_attr" and any(_writes_to(user, node) for user in node.users)
+    return node.op == "get_attr" and is_written(node)
+
+
+def is_written(node: fx.Node) -> bool:
+    """Whether the graph writes to what a node stands for, an attribute or an input."""
+    return any(_writes_to(user, node) for user in node.users)
 
 
 def _writes_to(user: fx.Node, node: fx.Node) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +14,16 @@ from torch import nn
 
 from trt_converters import preserve_predicate
 from trt_core import CompilationSettings, Device, ExportError, Input, InputError, read_settings
-from trt_core.ranges import allow_extent_one
+from trt_core.ranges import constrain_to_inputs
+from trt_core.settings_reader import level_of_caller
+from trt_core.suggest import did_you_mean
+from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
 
 
+@entry_point
 def trace(
     mod: nn.Module | torch.export.ExportedProgram,
     inputs: Sequence[Any] | None = None,
@@ -75,16 +81,18 @@ def capture(
         )
     if examples is None:
         raise InputError("a module needs example inputs to be captured", hint="give arg_inputs and kwarg_inputs")
-    _require_fitting(mod, examples)
+    signature = inspect.signature(mod.forward)
+    _require_fitting(mod, examples, signature)
+    examples = examples.in_order(signature)
+    _check_names(mod, examples, signature)
     mod = with_fake_weights(mod)
     args, kwargs = on_cpu(examples.tensors(device_of(mod, examples).torch_device))
-    dynamic_shapes = examples.dynamic_shapes(_positional_parameters(mod))
+    dynamic_shapes = examples.dynamic_shapes(signature)
     try:
         program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
     except ExportError as error:
         raise _fixed_dimension(error) or error from error.__cause__
-    if any(isinstance(leaf, Input) and 1 in leaf.min_shape for leaf in examples.leaves()):
-        allow_extent_one(program)
+    constrain_to_inputs(program, examples.leaves())
     return program
 
 
@@ -95,6 +103,15 @@ def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:
         return []
     kwargs_spec = spec.child(1) if hasattr(spec, "child") else spec.children_specs[1]
     return list(kwargs_spec.context)
+
+
+def parameter_names(mod: Any) -> list[str]:
+    """Returns the names of a module's parameters in their order, up to a variadic one; none for a program."""
+    if not isinstance(mod, nn.Module):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(mod.forward).parameters.values()
+    return [item.name for item in itertools.takewhile(lambda item: item.kind not in variadic, parameters)]
 
 
 def device_of(mod: Any, examples: ExampleInputs | None) -> Device:
@@ -120,8 +137,7 @@ def with_device(settings: CompilationSettings, given: Mapping[str, Any], device:
     return settings if chosen else settings.replace(device=device)
 
 
-def _require_fitting(mod: nn.Module, examples: ExampleInputs) -> None:
-    signature = inspect.signature(mod.forward)
+def _require_fitting(mod: nn.Module, examples: ExampleInputs, signature: inspect.Signature) -> None:
     try:
         signature.bind(*examples.args, **examples.kwargs)
     except TypeError as error:
@@ -131,6 +147,27 @@ def _require_fitting(mod: nn.Module, examples: ExampleInputs) -> None:
             why=f"{error}; given were {', '.join(given) or 'none'}",
             hint="give arg_inputs in the order of the parameters, the others by name in kwarg_inputs",
         ) from error
+
+
+def _check_names(mod: nn.Module, examples: ExampleInputs, signature: inspect.Signature) -> None:
+    """An `Input` may be named after what it is for; then it must be given there.
+
+    Raises:
+        InputError: It carries the name of another parameter.
+
+    Warns:
+        UserWarning: It carries a name that the model does not know.
+    """
+    for (parameter, place), leaf in zip(examples.places(signature), examples.leaves(), strict=True):
+        if not isinstance(leaf, Input) or leaf.name in ("", parameter, place):
+            continue
+        what = f"the Input named {leaf.name!r} is given for {place!r} of {type(mod).__name__}.forward{signature}"
+        if leaf.name in signature.parameters:
+            raise InputError(what, hint="give inputs in the order of the parameters, or by name in kwarg_inputs")
+        hint = did_you_mean(leaf.name, signature.parameters)
+        warnings.warn(
+            f"{what}, which knows no such name{'; ' + hint if hint else ''}", UserWarning, stacklevel=level_of_caller()
+        )
 
 
 _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")
@@ -147,13 +184,3 @@ def _fixed_dimension(error: ExportError) -> InputError | None:
         why="capturing the model with that dimension dynamic met code that fixes it",
         hint=f"give {extent} as min, opt and max of dimension {axis}, or change the code that fixes it",
     )
-
-
-def _positional_parameters(mod: nn.Module) -> list[str]:
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    parameters = inspect.signature(mod.forward).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind in positional]

@@ -94,7 +94,7 @@ class CompiledModule(fx.GraphModule):
         """Name of the engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
         calls = [node for node in self.graph.nodes if node.op == "call_module"]
         inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
-        if len(calls) != 1 or list(calls[0].args) != inputs or calls[0].kwargs or not self._guard.is_flat:
+        if len(calls) != 1 or list(calls[0].args) != inputs or calls[0].kwargs or not self._guard.is_in_engine:
             return None
         name = str(calls[0].target)
         engine = self._modules.get(name)

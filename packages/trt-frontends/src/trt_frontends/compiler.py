@@ -13,8 +13,10 @@ from torch import fx, nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, logger, read_settings
 from trt_core.ranges import ShapeRanges
-from trt_frontends.capture import capture, device_of, keyword_inputs, with_device
+from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
 from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.device_check import require_device
+from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_guard import InputGuard
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
@@ -23,6 +25,7 @@ from trt_lowering import lower
 from trt_partition import PartitionReport, require_known_modules
 
 
+@entry_point
 def compile(
     module: nn.Module | torch.export.ExportedProgram,
     inputs: Sequence[Any] | None = None,
@@ -73,9 +76,11 @@ def compile(
             compiled = graph
         else:
             compiled = compilation.run()
-    return CompiledModule(compiled, compiled.graph, InputGuard.of(graph.graph, compilation.ranges))
+    guard = InputGuard.of(graph.graph, compilation.ranges, parameter_names(module))
+    return CompiledModule(compiled, compiled.graph, guard)
 
 
+@entry_point
 def explain(
     module: nn.Module | torch.export.ExportedProgram,
     inputs: Sequence[Any] | None = None,
@@ -133,6 +138,8 @@ def prepare(
     settings = read_settings(given)
     examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
     settings = with_device(settings, given, device_of(module, examples))
+    if needs_weights and not settings.dryrun:
+        require_device(settings.device)
     progress("capturing", 0, 1)
     program = capture(module, examples)
     if needs_weights and not settings.dryrun:
@@ -141,7 +148,7 @@ def prepare(
     graph = lower(program, settings, preserve=preserve_predicate(settings, registry))
     require_known_modules(graph, settings)
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
-    ranges = ShapeRanges.from_placeholders(graph, flat)
+    ranges = ShapeRanges.from_placeholders(graph, flat, program.range_constraints)
     return Compilation(graph, settings, ranges, registry, progress), graph
 
 

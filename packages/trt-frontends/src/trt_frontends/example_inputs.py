@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
@@ -34,7 +35,7 @@ class ExampleInputs:
         """Reads what an entry point was called with; None when no inputs were given at all.
 
         Raises:
-            InputError: Inputs were given twice, are not a sequence, or hold NumPy arrays.
+            InputError: Inputs were given twice, are not a sequence, hold NumPy arrays, or may be empty in a dimension.
         """
         if inputs is not None and arg_inputs is not None:
             raise InputError("inputs and arg_inputs are the same thing", hint="give arg_inputs alone")
@@ -52,6 +53,7 @@ class ExampleInputs:
         for leaf in examples.leaves():
             if type(leaf).__module__.partition(".")[0] == "numpy":
                 raise InputError("an input is a NumPy array", hint="convert it with torch.from_numpy")
+        _require_extents(examples)
         return examples
 
     def tensors(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -62,16 +64,46 @@ class ExampleInputs:
 
         return pytree.tree_map(materialize, self.args), pytree.tree_map(materialize, self.kwargs)
 
-    def dynamic_shapes(self, parameters: Sequence[str]) -> dict[str, Any] | None:
+    def dynamic_shapes(self, signature: inspect.Signature) -> dict[str, Any] | None:
         """Returns `dynamic_shapes` for `torch.export.export`, None when every input is static.
 
         Args:
-            parameters: Names of the parameters that the positional inputs bind to.
+            signature: What the inputs bind to, without `self`.
+
+        Raises:
+            InputError: Inputs that share a named dimension give it different ranges.
         """
         if not any(isinstance(leaf, Input) and leaf.is_dynamic for leaf in self.leaves()):
             return None
-        args = get_dynamic_shapes_args(parameters, self.args)
-        return {**args, **get_dynamic_shapes_kwargs(self.kwargs)}
+        dims = _named_dims(self.leaves())
+        args = [_dynamic_dims(value, dims) for value in self.args]
+        kwargs = {name: _dynamic_dims(value, dims) for name, value in self.kwargs.items()}
+        return dict(signature.bind(*args, **kwargs).arguments)  # nested as export nests inputs: by parameter
+
+    def in_order(self, signature: inspect.Signature) -> ExampleInputs:
+        """Returns the same inputs, keyword inputs in the order of the parameters.
+
+        A captured program takes its inputs in the order that it was given them, and is called by position as well.
+        """
+        order = {name: index for index, name in enumerate(signature.parameters)}
+        names = sorted(self.kwargs, key=lambda name: order.get(name, len(order)))
+        return ExampleInputs(self.args, {name: self.kwargs[name] for name in names})
+
+    def places(self, signature: inspect.Signature) -> list[tuple[str, str]]:
+        """Returns, for every leaf, the parameter that it belongs to, and its place in words: `x`, `state[0]`."""
+        bound = signature.bind_partial(*(_Position(index) for index in range(len(self.args))))
+        names: dict[int, tuple[str, str]] = {}
+        for name, value in bound.arguments.items():
+            for offset, item in enumerate(value if isinstance(value, tuple) else (value,)):
+                place = f"{name}[{offset}]" if isinstance(value, tuple) else name
+                names[item.index] = name, place
+        roots = [(*names[index], value) for index, value in enumerate(self.args)]
+        roots += [(name, name, value) for name, value in self.kwargs.items()]
+        return [
+            (name, place + pytree.keystr(path))
+            for name, place, value in roots
+            for path, _ in pytree.tree_leaves_with_path(value)
+        ]
 
     def leaves(self) -> list[Any]:
         """Returns every input, nested ones flattened, positional before keyword."""
@@ -101,6 +133,13 @@ class ExampleInputs:
         return None
 
 
+@dataclass(frozen=True)
+class _Position:
+    """Stands for a positional input while parameters are matched."""
+
+    index: int
+
+
 def get_dynamic_shapes_args(parameters: Sequence[str], inputs: Sequence[Any]) -> dict[str, Any]:
     """Returns the dynamic dimensions of positional inputs, by parameter name.
 
@@ -111,31 +150,80 @@ def get_dynamic_shapes_args(parameters: Sequence[str], inputs: Sequence[Any]) ->
     if len(inputs) > len(parameters):  # what is left belongs to the *args parameter, the last one
         head = list(inputs[: len(parameters) - 1])
         return get_dynamic_shapes_args(parameters, [*head, tuple(inputs[len(parameters) - 1 :])])
-    return {name: _dynamic_dims(value) for name, value in zip(parameters, inputs, strict=False)}
+    dims = _named_dims(pytree.tree_leaves(list(inputs)))
+    return {name: _dynamic_dims(value, dims) for name, value in zip(parameters, inputs, strict=False)}
 
 
 def get_dynamic_shapes_kwargs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the dynamic dimensions of keyword inputs, by name."""
-    return {name: _dynamic_dims(value) for name, value in inputs.items()}
+    dims = _named_dims(pytree.tree_leaves(dict(inputs)))
+    return {name: _dynamic_dims(value, dims) for name, value in inputs.items()}
 
 
-def _dynamic_dims(value: Any) -> Any:
+def _dynamic_dims(value: Any, dims: Mapping[str, Any]) -> Any:
     def dims_of(leaf: Any) -> Any:
-        if not isinstance(leaf, Input):
-            return None
-        # DYNAMIC, not a named Dim: inputs may share a dimension without the user having to name it,
-        # and a dimension that the model fixes is still an error
-        return {
-            axis: torch.export.Dim.DYNAMIC(min=leaf.min_shape[axis], max=leaf.max_shape[axis])
-            for axis in leaf.dynamic_axes
-        }
+        return {axis: _dim(leaf, axis, dims) for axis in leaf.dynamic_axes} if isinstance(leaf, Input) else None
 
     return pytree.tree_map(dims_of, value)
 
 
+def _dim(spec: Input, axis: int, dims: Mapping[str, Any]) -> Any:
+    """A dimension that has a name is that one; another may turn out to be equal to others without being named.
+
+    A dimension that the model fixes is an error either way.
+    """
+    named = spec.dimensions.get(axis)
+    if named is None:
+        # a range of two sizes, of which tracing assumes the larger, would count as fixed
+        highest = max(spec.max_shape[axis], _LEAST_MAXIMUM)
+        return torch.export.Dim.DYNAMIC(min=spec.min_shape[axis], max=highest)
+    dim = dims[named.name]
+    product = named.factor * dim if named.factor != 1 else dim
+    return product + named.offset if named.offset else product
+
+
+def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
+    """Returns the dimensions that inputs name, each once.
+
+    Raises:
+        InputError: Two inputs give a shared dimension different ranges.
+    """
+    ranges: dict[str, tuple[Any, ...]] = {}
+    for spec in (leaf for leaf in leaves if isinstance(leaf, Input)):
+        for axis, named in spec.dimensions.items():
+            wanted = tuple(named.solve(shape[axis]) for shape in (spec.min_shape, spec.opt_shape, spec.max_shape))
+            known = ranges.setdefault(named.name, wanted)
+            if known != wanted:
+                raise InputError(
+                    f"the dimension {named.name!r} is {wanted} in {spec}, and {known} in an input before it",
+                    why="dimensions of one name are equal, so their min, opt and max are",
+                    hint="give them the same range, or different names",
+                )
+    return {name: torch.export.Dim(name, min=wanted[0], max=wanted[2]) for name, wanted in ranges.items()}
+
+
+def _require_extents(examples: ExampleInputs) -> None:
+    for spec in examples.leaves():
+        if not isinstance(spec, Input):
+            continue
+        for axis in spec.dynamic_axes:
+            if spec.min_shape[axis] == 0:
+                raise InputError(
+                    f"dimension {axis} of {spec} starts at 0",
+                    why="an engine has no empty tensors, and capturing takes a size of 0 for a case of its own",
+                    hint="let it start at 1, and answer empty inputs before calling the model",
+                )
+
+
+_LEAST_MAXIMUM: Final = 3
+
+
 def _export_example(spec: Input, device: torch.device) -> torch.Tensor:
-    """An example of the opt shape; dynamic extents of 0 or 1, which export would take as fixed, are raised to 2."""
+    """An example of the opt shape; dynamic extents of 1, which export would take as fixed, are raised to the next."""
     shape = list(spec.opt_shape)
     for axis in spec.dynamic_axes:
-        shape[axis] = min(max(shape[axis], 2), spec.max_shape[axis])
+        named = spec.dimensions.get(axis)
+        if named is not None and named.solve(shape[axis]) == 1:
+            shape[axis] = 2 * named.factor + named.offset
+        shape[axis] = max(shape[axis], 2)
     return Input(shape, dtype=spec.dtype, format=spec.format, tensor_domain=spec.tensor_domain).example(device=device)

@@ -7,7 +7,7 @@ silently ignored. It also brings the inputs of a call into the flat order of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 
 from trt_core import InputError
 from trt_core.dtypes import dtype_name
-from trt_core.extents import Extent, evaluate_extent, extent_of
+from trt_core.extents import Extent, evaluate_extent, extent_of, format_multiple, solve_extent
 from trt_core.ranges import UNBOUNDED, ShapeRanges
+from trt_core.state import is_written
 
 _MOST_REMEMBERED: Final = 256
 
@@ -90,30 +91,48 @@ class InputGuard:
         names: Names of the model's parameters, positional before keyword.
         structure: How the inputs are nested: the specification of (args, kwargs).
         expected: What each leaf of that structure must be.
+        parameters: Names of the model's parameters in their order, where it is known: keyword inputs that go on in that
+            order may be given by position, too.
+        written: Leaves that the model writes to. Another input must not share their memory.
 
     Attributes:
         is_flat: Whether every parameter is one tensor or one plain value.
+        is_in_engine: Whether an engine that takes the inputs by position, as they come, checks all that this does.
     """
 
-    def __init__(self, names: Sequence[str], structure: Any, expected: Sequence[Expected]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        structure: Any,
+        expected: Sequence[Expected],
+        parameters: Sequence[str] = (),
+        written: Collection[int] = (),
+    ) -> None:
         self._names = tuple(names)
+        self._written = frozenset(written)
         self._expected = tuple(expected)
         positional, keyword = _children(structure)
         self._specs = [*_children(positional), *_children(keyword)]
+        self._positional = _count_positional(names, len(_children(positional)), parameters)
         self.is_flat = all(spec.is_leaf() for spec in self._specs)
+        takes_every_size = not any(_has_step(item) for item in self._expected)
+        self.is_in_engine = self.is_flat and takes_every_size and self._positional == len(self._names)
         self._accepted: set[Any] = set()
 
     @classmethod
-    def of(cls, graph: fx.Graph, ranges: ShapeRanges) -> InputGuard:
+    def of(cls, graph: fx.Graph, ranges: ShapeRanges, parameters: Sequence[str] = ()) -> InputGuard:
         """Returns the guard of a lowered graph, whose placeholders say what the inputs are.
 
         Args:
             graph: A graph that is called like its model.
             ranges: Ranges of the symbolic dimensions.
+            parameters: Names of the model's parameters in their order, where it is known.
         """
         info = graph._codegen.pytree_info  # type: ignore[attr-defined]  # of the code generation for nested inputs
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        return cls(info.orig_args, info.in_spec, [_expected(node.meta.get("val"), ranges) for node in placeholders])
+        expected = [_expected(node.meta.get("val"), ranges) for node in placeholders]
+        written = [index for index, node in enumerate(placeholders) if is_written(node)]
+        return cls(info.orig_args, info.in_spec, expected, parameters, written)
 
     def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Checks the inputs of a call, and returns them flat, in the order of the captured program.
@@ -121,10 +140,10 @@ class InputGuard:
         Raises:
             InputError: The message names the input, what it is, and what it should be.
         """
-        if not self.is_flat:
+        if not self.is_flat or self._written:
             return self._check(self._bind(args, kwargs))
         flat: Sequence[Any] = args
-        if kwargs or len(args) != len(self._names):
+        if kwargs or len(args) != len(self._names) or len(args) > self._positional:
             bound = self._bind(args, kwargs)
             flat = [bound[name] for name in self._names]
         key = self._key(flat)
@@ -178,6 +197,13 @@ class InputGuard:
                 f"the compiled model takes {_count(len(self._names))}, {len(args)} were given",
                 hint=f"{taken}; compile it again to call it with others",
             )
+        if len(args) > self._positional:
+            name = self._names[self._positional]
+            raise InputError(
+                f"input {name!r} is taken by name, not by position",
+                why="the model was captured with it as a keyword input",
+                hint=f"write {name}=...",
+            )
         bound = dict(zip(self._names, args, strict=False))
         for name, value in kwargs.items():
             if name in bound:
@@ -213,7 +239,22 @@ class InputGuard:
         for (place, value), expected in zip(leaves, self._expected, strict=True):
             if isinstance(expected, TensorInput):
                 _check_relations(place, value, expected, symbols)
+        for index in self._written:
+            _check_memory(leaves, index)
         return [value for _, value in leaves]
+
+
+def _count_positional(names: Sequence[str], count: int, parameters: Sequence[str]) -> int:
+    while count < min(len(names), len(parameters)) and names[count] == parameters[count]:
+        count += 1
+    return count
+
+
+def _has_step(expected: Expected) -> bool:
+    """Whether a tensor's sizes must be multiples of something: engines check their range only."""
+    if not isinstance(expected, TensorInput):
+        return False
+    return any(isinstance(dimension.extent, list) for dimension in expected.shape)
 
 
 def _expected(value: Any, ranges: ShapeRanges) -> Expected:
@@ -255,8 +296,17 @@ def _check_tensor(place: str, value: Any, expected: TensorInput, symbols: dict[s
                 why=f"its shape is {tuple(value.shape)}",
                 hint="compile the model with an Input whose range has that size, or give another tensor",
             )
-        if isinstance(dimension.extent, str):
-            symbols.setdefault(dimension.extent, extent)
+        solved = None if dimension.low == dimension.high else solve_extent(dimension.extent, extent)
+        if solved is None:
+            continue
+        symbol, size = solved
+        if size is None:
+            raise InputError(
+                f"dimension {axis} of input {place} is {extent}, and must be {format_multiple(dimension.extent)}",
+                why="the model was captured for such sizes",
+                hint="pad the input, or capture the model with a dimension that takes every size",
+            )
+        symbols.setdefault(symbol, size)
 
 
 def _check_relations(place: str, value: torch.Tensor, expected: TensorInput, symbols: Mapping[str, int]) -> None:
@@ -271,6 +321,19 @@ def _check_relations(place: str, value: torch.Tensor, expected: TensorInput, sym
                 f"dimension {axis} of input {place} is {extent}, and must be {wanted}",
                 why="the model ties it to a dimension of another input",
                 hint="give inputs whose sizes agree, as they did when the model was captured",
+            )
+
+
+def _check_memory(leaves: Sequence[tuple[str, Any]], index: int) -> None:
+    """Checks that no other input lies in the memory of one that the model writes to."""
+    place, value = leaves[index]
+    memory = value.untyped_storage()._cdata
+    for other, (name, tensor) in enumerate(leaves):
+        if other != index and isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata == memory:
+            raise InputError(
+                f"input {name} shares memory with input {place}, which the model writes to",
+                why="the model was captured with inputs that do not",
+                hint="clone one of them",
             )
 
 

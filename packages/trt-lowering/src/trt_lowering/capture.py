@@ -20,8 +20,10 @@ from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions
 from trt_lowering.passes.remove_assertions import RemoveAssertions
 from trt_lowering.pipeline import finish
+from trt_lowering.tracing import traces
 
 
+@traces("the captured graph cannot be lowered")
 def lower_graph(
     gm: fx.GraphModule,
     settings: CompilationSettings,

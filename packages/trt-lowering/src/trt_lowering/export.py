@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import ExportError
+from trt_lowering.tracing import TRACING
 
 
 def export_module(
@@ -19,7 +20,7 @@ def export_module(
     dynamic_shapes: Any = None,
     strict: bool = False,
 ) -> torch.export.ExportedProgram:
-    """Exports a module with `torch.export.export`.
+    """Exports a module with `torch.export.export`, one at a time: threads wait for each other.
 
     Args:
         module: The model, in the mode (training or evaluation) that it is captured in.
@@ -32,9 +33,10 @@ def export_module(
         ExportError: The model could not be captured; the message says why, and what to change.
     """
     try:
-        return torch.export.export(
-            module, *distinct_tensors(tuple(args), dict(kwargs or {})), dynamic_shapes=dynamic_shapes, strict=strict
-        )
+        with TRACING:
+            return torch.export.export(
+                module, *distinct_tensors(tuple(args), dict(kwargs or {})), dynamic_shapes=dynamic_shapes, strict=strict
+            )
     except Exception as error:  # export fails in many ways, with many types
         raise ExportError(
             f"{type(module).__name__} cannot be exported",

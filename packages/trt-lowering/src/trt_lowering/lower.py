@@ -17,9 +17,11 @@ from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, fin
 from trt_lowering.passes.remove_assertions import RemoveAssertions
 from trt_lowering.pipeline import finish
 from trt_lowering.signature import rename_results
+from trt_lowering.tracing import traces
 from trt_lowering.unlift import unlift
 
 
+@traces("the exported program cannot be lowered")
 def lower(
     program: torch.export.ExportedProgram,
     settings: CompilationSettings,
@@ -55,6 +57,7 @@ def lower(
     return finish(gm, rules, settings, observe)
 
 
+@traces("the exported program cannot be decomposed")
 def decompose_program(
     program: torch.export.ExportedProgram, settings: CompilationSettings, *, preserve: Preserve
 ) -> torch.export.ExportedProgram:
@@ -93,6 +96,7 @@ def decompose_program(
     )
 
 
+@traces("the program writes to views, or runs parts under autocast, and cannot be traced again as a whole")
 def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) -> torch.export.ExportedProgram:
     """Makes a whole program functional by tracing it again, with the same operators kept whole.
 
