@@ -54,6 +54,9 @@ CHANGES: dict[str, object] = {
     "engine_cache_dir": "engines",
     "engine_cache_size": 1 << 30,
     "timing_cache_path": "timings",
+    "check_weights": False,
+    "gradients": "pytorch",
+    "torch_fallback": "inductor",
 }
 """A value other than the default for every field."""
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from trt_core import SettingsError
-from trt_frontends import backend as backend_module
+from trt_core import ExecutionError, SettingsError
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.pipeline import Compilation
-from trt_runtime import TRTModule
+from trt_frontends.torch_compile import compiled_graph
+from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 
 
 @pytest.fixture
@@ -94,11 +94,12 @@ def test_other_batches(dynamic: bool | None, mlp: nn.Module) -> None:
         _same(optimized, mlp, torch.randn(rows, 4))
 
 
-def test_each_shape_is_compiled_once(mlp: nn.Module, reports: list[Any]) -> None:
-    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=True)
-    for rows in (6, 7, 6, 7):
+@pytest.mark.parametrize(("dynamic", "builds"), [(True, 1), (None, 2)])
+def test_many_sizes_share_an_engine(dynamic: bool | None, builds: int, mlp: nn.Module, reports: list[Any]) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=dynamic)
+    for rows in range(2, 42):
         _same(optimized, mlp, torch.randn(rows, 4))
-    assert len(reports) == 2
+    assert len(reports) == builds
 
 
 def test_a_dry_run_prints_the_report_at_the_first_call(mlp: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,14 +222,29 @@ def test_structures_of_results(mlp: nn.Module) -> None:
     assert found["pair"][1] is x
 
 
-def test_gradients_run_in_pytorch_with_a_warning(mlp: nn.Module, reports: list[Any]) -> None:
+def test_gradients_are_refused_where_they_are_asked_for(mlp: nn.Module) -> None:
     optimized = torch.compile(mlp, backend=torch_tensorrt_backend)
+    for x in (torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)):
+        y = optimized(x)
+        assert y.requires_grad
+        with pytest.raises(ExecutionError, match=r"torch\.no_grad"):
+            y.sum().backward()
+
+
+def test_gradients_in_pytorch(mlp: nn.Module, reports: list[Any]) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, options={"gradients": "pytorch"})
     x = torch.randn(2, 4, requires_grad=True)
-    with pytest.warns(UserWarning, match="engines compute no gradients"):
-        optimized(x).sum().backward()
-    expected = torch.autograd.grad(mlp(x).sum(), x)[0]
-    torch.testing.assert_close(x.grad, expected)
+    optimized(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.autograd.grad(mlp(x).sum(), x)[0])
     assert not reports
+    _same(optimized, mlp, x)
+    assert len(reports) == 1
+
+
+def test_a_mode_is_refused(mlp: nn.Module) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend, mode="max-autotune")
+    with pytest.raises(Exception, match="optimization_level"), torch.no_grad():
+        optimized(torch.randn(2, 4))
 
 
 def test_without_gradients_nothing_is_warned_about(mlp: nn.Module) -> None:
@@ -245,20 +261,21 @@ def test_graphs_that_cannot_be_lowered_run_in_pytorch(
     def refuse(*_: Any, **__: Any) -> Any:
         raise LoweringError("cannot lower on purpose")
 
-    monkeypatch.setattr(backend_module, "lower", refuse)
+    monkeypatch.setattr(compiled_graph, "lower_graph", refuse)
     _same(torch.compile(mlp, backend=torch_tensorrt_backend), mlp, torch.randn(2, 4))
     assert "runs in PyTorch: cannot lower on purpose" in caplog.text
 
 
-def test_weights_are_shared_with_the_model_and_not_inputs_of_engines(mlp: nn.Module) -> None:
-    graphs: list[Any] = []
+def test_weights_are_not_inputs_of_engines(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[CompiledGraph] = []
+    call = CompiledGraph.__call__
 
-    def remember(gm: Any, inputs: Any, **options: Any) -> Any:
-        call = torch_tensorrt_backend(gm, inputs, **options)
-        graphs.append(call)
-        return call
+    def remember(graph: CompiledGraph, inputs: list[Any]) -> Any:
+        graphs.append(graph)
+        return call(graph, inputs)
 
-    _same(torch.compile(mlp, backend=remember, dynamic=False), mlp, torch.randn(2, 4))
-    (call,) = graphs
-    (engine,) = [child for child in call.compiled.children() if isinstance(child, TRTModule)]
-    assert [len(binding.shape) for binding in engine.header.inputs] == [2]
+    monkeypatch.setattr(CompiledGraph, "__call__", remember)
+    _same(torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=False), mlp, torch.randn(2, 4))
+    ((build,),) = [graph.builds for graph in graphs]
+    assert build.report is not None
+    assert len(build.frozen_at) == 4

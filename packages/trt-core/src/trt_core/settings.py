@@ -115,6 +115,16 @@ class CompilationSettings:
         engine_cache_size: Bytes that cached engines may take, 5 GiB by default; those unused for longest go first.
         timing_cache_path: File that tactic timings are kept in; `""` keeps them beside the engine cache, where one is
             used, else only in memory.
+
+    Running under `torch.compile`:
+
+    Attributes:
+        check_weights: Look at every call whether a tensor that is part of an engine has changed (default True). False
+            is the promise that none does.
+        gradients: What to do where gradients are recorded: `"raise"` (default) runs engines, and `backward()` is an
+            error; `"pytorch"` runs the graph in PyTorch, with gradients.
+        torch_fallback: How what stays in PyTorch runs: `"eager"` (default) operator by operator; `"inductor"` compiled
+            by PyTorch's own compiler.
     """
 
     precision: Annotated[torch.dtype, _COMPUTED] = torch.float32
@@ -157,6 +167,10 @@ class CompilationSettings:
     engine_cache_dir: str = ""
     engine_cache_size: Annotated[int, Range(0)] = 5 * 1024 * MiB
     timing_cache_path: str = ""
+
+    check_weights: bool = True
+    gradients: Annotated[str, OneOf("raise", "pytorch")] = "raise"
+    torch_fallback: Annotated[str, OneOf("eager", "inductor")] = "eager"
 
     def __post_init__(self) -> None:
         for name, annotation in setting_annotations().items():

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from trt_lowering.capture import lower_graph
 from trt_lowering.contract import GraphPass, PassResult, run_passes
 from trt_lowering.export import export_module
+from trt_lowering.functional_graph import lower_graph
 from trt_lowering.graph_form import check_graph_form
 from trt_lowering.lower import decompose_program, lower
+from trt_lowering.whole_operators import keep_whole
 
 __all__ = [
     "GraphPass",
@@ -17,6 +18,7 @@ __all__ = [
     "check_graph_form",
     "decompose_program",
     "export_module",
+    "keep_whole",
     "lower",
     "lower_graph",
     "run_passes",

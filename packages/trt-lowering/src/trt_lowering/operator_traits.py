@@ -38,7 +38,7 @@ _SYMBOLIC_FUNCTIONS = frozenset(
 )
 
 # Composite operators that can return their input, or a view of it, without their schema saying so.
-_SILENT_ALIASES = frozenset(
+SILENT_ALIASES = frozenset(
     {
         "aten::alpha_dropout",
         "aten::atleast_1d",
@@ -68,7 +68,7 @@ def mutated_arguments(target: OpOverload) -> tuple[int, ...]:
 @functools.cache
 def may_alias(target: OpOverload) -> bool:
     """Whether a result can share memory with an argument: a view, or an operator that copies only when it must."""
-    if target._schema.name in _SILENT_ALIASES:
+    if target._schema.name in SILENT_ALIASES:
         return True
     return any(result.alias_info is not None for result in target._schema.returns)
 
