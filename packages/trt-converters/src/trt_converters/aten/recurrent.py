@@ -1,0 +1,227 @@
+"""Recurrent layers: LSTM, GRU and plain ones; several layers, both directions, projections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from trt_converters.aten.linear import matrix_multiply
+from trt_converters.call import Call
+from trt_converters.checks import dtypes, rank
+from trt_converters.context import ConversionContext, Operand, shape_of
+from trt_converters.layers import activation, binary, concatenate, permute, slice_axis, squeeze, unsqueeze
+from trt_converters.layers.recurrence import Step, recur
+from trt_converters.registry import converter
+from trt_core import Reason, Verdict
+from trt_core.dtypes import FLOATS
+
+aten = torch.ops.aten
+
+Weights = Sequence[Operand]
+"""Of one layer and direction: `w_ih`, `w_hh`, then `b_ih`, `b_hh` with biases, then `w_hr` with a projection."""
+
+MakeStep = Callable[[ConversionContext, Weights, bool], Step]
+"""Takes the weights of a layer, and whether biases are among them; returns the step over its projected inputs."""
+
+
+def draws_nothing(call: Call) -> Verdict | None:
+    """Refuses dropout between layers while training."""
+    if call["train"] and call["dropout"]:
+        return Verdict.refuse(Reason.SIDE_EFFECT, "dropout between the layers draws random numbers")
+    return None
+
+
+def static_weights(call: Call) -> Verdict | None:
+    """Refuses weights whose extents are not known while building."""
+    for weight in call["params"]:
+        if not all(isinstance(extent, int) for extent in weight.shape):
+            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"a weight has shape {tuple(weight.shape)}")
+    return None
+
+
+CHECKS = (dtypes("input", FLOATS), rank("input", 3, 3), draws_nothing, static_weights)
+
+
+def _linear(ctx: ConversionContext, value: Operand, weight: Operand, bias: Operand | None) -> Any:
+    product = matrix_multiply(ctx, value, weight, transpose_right=True)
+    return product if bias is None else binary(ctx, "SUM", product, bias, "bias")
+
+
+def _gates(ctx: ConversionContext, value: Operand, count: int) -> list[Any]:
+    """Cuts the last axis into equal parts."""
+    axis = len(shape_of(value)) - 1
+    width = shape_of(value)[axis] // count
+    return [slice_axis(ctx, value, axis, index * width, width) for index in range(count)]
+
+
+def _sigmoid(ctx: ConversionContext, value: Operand) -> Any:
+    return activation(ctx, "SIGMOID", value)
+
+
+def _tanh(ctx: ConversionContext, value: Operand) -> Any:
+    return activation(ctx, "TANH", value)
+
+
+def _lstm_step(ctx: ConversionContext, weights: Weights, has_biases: bool) -> Step:
+    projection = weights[-1] if len(weights) % 2 else None
+
+    def step(element: Any, states: Sequence[Any]) -> Sequence[Any]:
+        hidden, cell = states
+        recurrent = _linear(ctx, hidden, weights[1], weights[3] if has_biases else None)
+        entry, forget, candidate, exit_ = _gates(ctx, binary(ctx, "SUM", element, recurrent, "gates"), 4)
+        kept = binary(ctx, "PROD", _sigmoid(ctx, forget), cell, "kept")
+        added = binary(ctx, "PROD", _sigmoid(ctx, entry), _tanh(ctx, candidate), "added")
+        cell = binary(ctx, "SUM", kept, added, "cell")
+        hidden = binary(ctx, "PROD", _sigmoid(ctx, exit_), _tanh(ctx, cell), "hidden")
+        if projection is not None:
+            hidden = _linear(ctx, hidden, projection, None)
+        return hidden, cell
+
+    return step
+
+
+def _gru_step(ctx: ConversionContext, weights: Weights, has_biases: bool) -> Step:
+    def step(element: Any, states: Sequence[Any]) -> Sequence[Any]:
+        (hidden,) = states
+        recurrent = _linear(ctx, hidden, weights[1], weights[3] if has_biases else None)
+        pairs = zip(_gates(ctx, element, 3), _gates(ctx, recurrent, 3), strict=True)
+        (reset_x, reset_h), (update_x, update_h), (new_x, new_h) = pairs
+        reset = _sigmoid(ctx, binary(ctx, "SUM", reset_x, reset_h, "reset"))
+        update = _sigmoid(ctx, binary(ctx, "SUM", update_x, update_h, "update"))
+        new = _tanh(ctx, binary(ctx, "SUM", new_x, binary(ctx, "PROD", reset, new_h, "new"), "new"))
+        kept = binary(ctx, "PROD", binary(ctx, "SUB", hidden, new, "change"), update, "kept")
+        return (binary(ctx, "SUM", kept, new, "hidden"),)
+
+    return step
+
+
+def _plain_step(kind: str) -> MakeStep:
+    def make(ctx: ConversionContext, weights: Weights, has_biases: bool) -> Step:
+        def step(element: Any, states: Sequence[Any]) -> Sequence[Any]:
+            recurrent = _linear(ctx, states[0], weights[1], weights[3] if has_biases else None)
+            return (activation(ctx, kind, binary(ctx, "SUM", element, recurrent, "sum")),)
+
+        return step
+
+    return make
+
+
+def _run_layers(
+    ctx: ConversionContext,
+    make_step: MakeStep,
+    input: Operand,
+    states: Sequence[Operand],
+    params: Weights,
+    has_biases: bool,
+    num_layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Any, ...]:
+    """Runs the layers one after the other, each in one direction or both.
+
+    Args:
+        ctx: The context.
+        make_step: Makes the step of a layer.
+        input: (L, N, F), or (N, L, F) with `batch_first`.
+        states: Each (layers * directions, N, H): the states before the first element.
+        params: The weights of all layers and directions, one after the other.
+        has_biases, num_layers, bidirectional, batch_first: As the operators have them.
+
+    Returns:
+        The last layer's results, shaped as the input is, and the states after the last element.
+    """
+    directions = 2 if bidirectional else 1
+    count = len(params) // (num_layers * directions)
+    value = permute(ctx, input, [1, 0, 2]) if batch_first else input
+    last: list[list[Any]] = []
+    for layer in range(num_layers):
+        results = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            weights = params[index * count : (index + 1) * count]
+            # what does not wait for the step before is one product for the whole sequence
+            elements = _linear(ctx, value, weights[0], weights[2] if has_biases else None)
+            first = list(_states_of(ctx, states, index))
+            result, after = recur(ctx, elements, first, make_step(ctx, weights, has_biases), direction == 1)
+            results.append(result)
+            last.append([unsqueeze(ctx, state, (0,)) for state in after])
+        value = concatenate(ctx, results, 2)
+    outputs = permute(ctx, value, [1, 0, 2]) if batch_first else value
+    return (outputs, *(concatenate(ctx, list(parts), 0) for parts in zip(*last, strict=True)))
+
+
+def _states_of(ctx: ConversionContext, states: Sequence[Operand], index: int) -> Iterator[Any]:
+    for state in states:
+        yield squeeze(ctx, slice_axis(ctx, state, 0, index, 1), (0,))
+
+
+@converter(aten.lstm.input, checks=CHECKS, random=True)
+def aten_lstm(
+    ctx: ConversionContext,
+    input: Operand,
+    hx: Sequence[Operand],
+    params: Weights,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Any, ...]:
+    """lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"""  # noqa: E501 - the schema
+    return _run_layers(ctx, _lstm_step, input, hx, params, has_biases, num_layers, bidirectional, batch_first)
+
+
+@converter(aten.gru.input, checks=CHECKS, random=True)
+def aten_gru(
+    ctx: ConversionContext,
+    input: Operand,
+    hx: Operand,
+    params: Weights,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Any, ...]:
+    """gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
+    return _run_layers(ctx, _gru_step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)
+
+
+@converter(aten.rnn_tanh.input, checks=CHECKS, random=True)
+def aten_rnn_tanh(
+    ctx: ConversionContext,
+    input: Operand,
+    hx: Operand,
+    params: Weights,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Any, ...]:
+    """rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
+    step = _plain_step("TANH")
+    return _run_layers(ctx, step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)
+
+
+@converter(aten.rnn_relu.input, checks=CHECKS, random=True)
+def aten_rnn_relu(
+    ctx: ConversionContext,
+    input: Operand,
+    hx: Operand,
+    params: Weights,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Any, ...]:
+    """rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
+    step = _plain_step("RELU")
+    return _run_layers(ctx, step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)
