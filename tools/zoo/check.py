@@ -57,7 +57,22 @@ def check(entry: Entry, case: Case) -> Record:
             facts["error"] = max(error(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
         except Mismatch as mismatch:
             return Record.of(case, Outcome.WRONG, why=str(mismatch), **facts)
-    return Record.of(case, _judge(facts), **facts)
+        outcome = _judge(facts)
+        if (
+            outcome is Outcome.WRONG
+            and case.shapes is Shapes.STATIC
+            and not _exports_right(model, samples[0], expected[0])
+        ):
+            why = "the program that torch.export captures gives other results than the model does"
+            return Record.of(case, Outcome.NOT_CAPTURED, why=why, **facts)
+    return Record.of(case, outcome, **facts)
+
+
+def _exports_right(model: nn.Module, values: Values, expected: Any) -> bool:
+    """Whether the exported program, run by PyTorch, agrees with the model: if not, the compiler got another model."""
+    args, kwargs = values
+    program = torch.export.export(model, args, kwargs, strict=False)
+    return agrees(error(_call(program.module(), values), expected), None)
 
 
 def _judge(facts: Mapping[str, Any]) -> Outcome:

@@ -12,6 +12,7 @@ from trt_lowering.passes.autocast import Autocast
 from trt_lowering.passes.common_subexpressions import MergeCommonSubexpressions
 from trt_lowering.passes.convert_float_type import ConvertFloatType
 from trt_lowering.passes.decompose import Decompose
+from trt_lowering.passes.drop_empty_operands import DropEmptyOperands
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.remove_identities import RemoveIdentities
@@ -27,6 +28,7 @@ def lowering_passes(rules: DecompositionRules, settings: CompilationSettings) ->
     """
     return [
         RemoveIdentities(settings),
+        DropEmptyOperands(settings),
         EliminateDeadCode(),
         Decompose(rules),
         *ConvertFloatType.for_settings(settings, lambda target: not rules.has_converter(target)),

@@ -10,13 +10,14 @@ import functools
 import importlib
 import pkgutil
 
-from trt_converters.aten import vision
+from trt_converters.aten import experts, vision
 
 
 def load() -> None:
     """Imports every family, once; operators that other packages define are registered when those are there."""
     _import_families()
     vision.register()
+    experts.register()
 
 
 @functools.cache
