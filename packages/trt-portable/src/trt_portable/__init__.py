@@ -6,6 +6,7 @@ Use it as ``import trt_portable as trt``.
 from __future__ import annotations
 
 from trt_portable.allocators import IGpuAllocator, IGpuAsyncAllocator, IOutputAllocator
+from trt_portable.binding_types import FallbackString, NodeIndices
 from trt_portable.builder.builder import Builder
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.progress_monitor import IProgressMonitor
@@ -32,6 +33,7 @@ from trt_portable.enums import (
     ElementWiseOperation,
     EngineCapability,
     EngineStat,
+    ErrorCode,
     ErrorCodeTRT,
     ExecutionContextAllocationStrategy,
     FillOperation,
@@ -113,6 +115,7 @@ from trt_portable.layers import (
     IOneHotLayer,
     IPaddingLayer,
     IParametricReLULayer,
+    IPluginV2Layer,
     IPluginV3Layer,
     IPoolingLayer,
     IQuantizeLayer,
@@ -167,6 +170,23 @@ from trt_portable.plugins.plugin import (
     IPluginV3OneCore,
     IPluginV3OneRuntime,
     IVersionedInterface,
+)
+from trt_portable.plugins.plugin_v2 import (
+    IPluginCreator,
+    IPluginV2,
+    IPluginV2DynamicExt,
+    IPluginV2DynamicExtBase,
+    IPluginV2Ext,
+)
+from trt_portable.plugins.quick import (
+    IPluginCreatorV3Quick,
+    IPluginV3QuickAOTBuild,
+    IPluginV3QuickBuild,
+    IPluginV3QuickCore,
+    IPluginV3QuickRuntime,
+    ISymExpr,
+    ISymExprs,
+    KernelLaunchParams,
 )
 from trt_portable.plugins.registry import (
     IPluginRegistry,
@@ -233,8 +253,10 @@ __all__ = [
     "EngineCapability",
     "EngineInspector",
     "EngineStat",
+    "ErrorCode",
     "ErrorCodeTRT",
     "ExecutionContextAllocationStrategy",
+    "FallbackString",
     "FillOperation",
     "GatherMode",
     "HardwareCompatibilityLevel",
@@ -294,17 +316,28 @@ __all__ = [
     "IPaddingLayer",
     "IParametricReLULayer",
     "IPluginCapability",
+    "IPluginCreator",
     "IPluginCreatorInterface",
     "IPluginCreatorV3One",
+    "IPluginCreatorV3Quick",
     "IPluginRegistry",
     "IPluginResource",
     "IPluginResourceContext",
+    "IPluginV2",
+    "IPluginV2DynamicExt",
+    "IPluginV2DynamicExtBase",
+    "IPluginV2Ext",
+    "IPluginV2Layer",
     "IPluginV3",
     "IPluginV3Layer",
     "IPluginV3OneBuild",
     "IPluginV3OneBuildV2",
     "IPluginV3OneCore",
     "IPluginV3OneRuntime",
+    "IPluginV3QuickAOTBuild",
+    "IPluginV3QuickBuild",
+    "IPluginV3QuickCore",
+    "IPluginV3QuickRuntime",
     "IPoolingLayer",
     "IProfiler",
     "IProgressMonitor",
@@ -327,6 +360,8 @@ __all__ = [
     "ISqueezeLayer",
     "IStreamReaderV2",
     "IStreamWriter",
+    "ISymExpr",
+    "ISymExprs",
     "ITensor",
     "ITimingCache",
     "ITopKLayer",
@@ -337,6 +372,7 @@ __all__ = [
     "InterfaceInfo",
     "InterpolationMode",
     "KVCacheMode",
+    "KernelLaunchParams",
     "LayerInformationFormat",
     "LayerType",
     "Logger",
@@ -346,6 +382,7 @@ __all__ = [
     "MoEActType",
     "NetworkDefinitionCreationFlag",
     "NetworkError",
+    "NodeIndices",
     "PaddingMode",
     "Permutation",
     "PluginArgDataType",

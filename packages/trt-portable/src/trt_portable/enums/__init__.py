@@ -62,6 +62,7 @@ from trt_portable.enums.layers import (
     TripLimit,
     UnaryOperation,
 )
+from trt_portable.enums.parser import ErrorCode
 from trt_portable.enums.plugins import (
     APILanguage,
     DimensionOperation,
@@ -92,6 +93,7 @@ __all__ = [
     "ElementWiseOperation",
     "EngineCapability",
     "EngineStat",
+    "ErrorCode",
     "ErrorCodeTRT",
     "ExecutionContextAllocationStrategy",
     "FillOperation",

@@ -37,9 +37,7 @@ from trt_portable.layers.normalization import (
     INormalizationLayer,
     IScaleLayer,
 )
-from trt_portable.layers.plugins import (
-    IPluginV3Layer,
-)
+from trt_portable.layers.plugins import IPluginV2Layer, IPluginV3Layer
 from trt_portable.layers.pointwise import (
     IActivationLayer,
     IElementWiseLayer,
@@ -117,6 +115,7 @@ __all__ = [
     "IOneHotLayer",
     "IPaddingLayer",
     "IParametricReLULayer",
+    "IPluginV2Layer",
     "IPluginV3Layer",
     "IPoolingLayer",
     "IQuantizeLayer",

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
 from trt_portable.dtypes import FROM_TORCH
-from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, PluginCapabilityType, TensorRTPhase
+from trt_portable.enums import (
+    DataType,
+    ErrorCodeTRT,
+    LayerType,
+    PluginCapabilityType,
+    QuickPluginCreationRequest,
+    TensorFormat,
+    TensorRTPhase,
+)
 from trt_portable.errors import Refusal
+from trt_portable.layers.plugin_formats import choose_formats, memory_for, take_from
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require
 from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.plugins.field import PluginField, PluginFieldCollection, PluginFieldCollection_
 from trt_portable.plugins.plugin import IPluginResourceContext, IPluginV3
+from trt_portable.plugins.plugin_v2 import IPluginV2, IPluginV2DynamicExt, PluginV2Faces
+from trt_portable.plugins.quick import IPluginCreatorV3Quick
 from trt_portable.plugins.registry import get_plugin_registry
 from trt_portable.plugins.shape import (
     DimsExprs,
@@ -50,20 +62,15 @@ class TensorAddress(int):
         return made
 
 
-class IPluginV3Layer(ILayer):
-    """A plugin. Inputs: first those for data, then those for shapes, whose values the host knows."""
+class PluginLayer(ILayer):
+    """A plugin of any version. Inputs: first those for data, then those for shapes, whose values the host knows."""
 
-    _KIND = LayerType.PLUGIN_V3
     _CACHEABLE = False
 
     _plugin: IPluginV3
     _data_inputs: int = 0
+    _formats: tuple[TensorFormat, ...] = ()
     _running: Any = None
-
-    @property
-    def plugin(self) -> IPluginV3:
-        """The plugin."""
-        return self._plugin
 
     @property
     def _HOST_INPUTS(self) -> frozenset[int]:  # type: ignore[override]
@@ -114,12 +121,7 @@ class IPluginV3Layer(ILayer):
         build = self._face(PluginCapabilityType.BUILD)
         tensors = [t for t in (*self._inputs[: self._data_inputs], *self._outputs) if t is not None]
         described = [DynamicPluginTensorDesc._of(tuple(t.shape), t.dtype) for t in tensors]
-        for position, tensor in enumerate(tensors):
-            require(
-                bool(build.supports_format_combination(position, described, self._data_inputs)),
-                f"the plugin does not support {tensor._describe()} in LINEAR format",
-                ErrorCodeTRT.UNSUPPORTED_STATE,
-            )
+        self._formats = choose_formats(build, described, self._data_inputs)
         build.configure_plugin(described[: self._data_inputs], described[self._data_inputs :])
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
@@ -138,31 +140,49 @@ class IPluginV3Layer(ILayer):
         ]
         if device.type == "meta":
             return tuple(outputs)
-        self._enqueue([value.contiguous() for value in values], outputs, device)
+        self._alias(values, outputs)
+        self._enqueue(values, outputs, device)
         return tuple(self._cut(output, shape, outputs) for output, shape in zip(outputs, shapes, strict=True))
+
+    def _alias(self, values: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        """Lets outputs share the memory of the inputs that they alias; the engine's own values stay as they are."""
+        aliased_input = getattr(self._face(PluginCapabilityType.BUILD), "get_aliased_input", lambda output: -1)
+        for at in range(len(outputs)):
+            source = aliased_input(at)
+            if source is not None and source >= 0:
+                values[source] = outputs[at] = values[source].clone(memory_format=torch.contiguous_format)
 
     def _enqueue(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], device: torch.device) -> None:
         if self._running is None:
             runtime = self._face(PluginCapabilityType.RUNTIME)
             attached = runtime.attach_to_context(IPluginResourceContext())
             self._running = attached.get_capability_interface(PluginCapabilityType.RUNTIME)
+        formats = self._formats or (TensorFormat.LINEAR,) * (len(inputs) + len(outputs))
+        wanted = formats[: len(inputs)], formats[len(inputs) :]
         described = [
-            [PluginTensorDesc._of(tuple(t.shape), FROM_TORCH[t.dtype]) for t in tensors]
-            for tensors in (inputs, outputs)
+            [
+                PluginTensorDesc._of(tuple(t.shape), FROM_TORCH[t.dtype], kind)
+                for t, kind in zip(tensors, kinds, strict=True)
+            ]
+            for tensors, kinds in zip((inputs, outputs), wanted, strict=True)
         ]
         build = self._face(PluginCapabilityType.BUILD)
-        dynamic = [[DynamicPluginTensorDesc._of(tuple(d.dims), d.type) for d in group] for group in described]
+        dynamic = [[DynamicPluginTensorDesc._of(tuple(d.dims), d.type, d.format) for d in group] for group in described]
         size = int(build.get_workspace_size(*dynamic) or 0)
         workspace = torch.empty(size, dtype=torch.uint8, device=device)
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        given = [memory_for(t, kind, fill=True) for t, kind in zip(inputs, wanted[0], strict=True)]
+        taken = [memory_for(t, kind, fill=False) for t, kind in zip(outputs, wanted[1], strict=True)]
         self._running.on_shape_change(*described)
         self._running.enqueue(
             *described,
-            [TensorAddress(tensor) for tensor in inputs],
-            [TensorAddress(tensor) for tensor in outputs],
+            [TensorAddress(memory) for memory in given],
+            [TensorAddress(memory) for memory in taken],
             workspace.data_ptr(),
             stream,
         )
+        for memory, kind, tensor in zip(taken, wanted[1], outputs, strict=True):
+            take_from(memory, kind, tensor)
 
     @staticmethod
     def _cut(output: torch.Tensor, shape: list[IDimensionExpr], outputs: list[torch.Tensor]) -> torch.Tensor:
@@ -174,15 +194,14 @@ class IPluginV3Layer(ILayer):
 
     def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
         core = self._face(PluginCapabilityType.CORE)
-        runtime = self._face(PluginCapabilityType.RUNTIME)
-        fields = runtime.get_fields_to_serialize()
         return {
             "plugin": {
                 "name": core.plugin_name,
                 "version": core.plugin_version,
                 "namespace": core.plugin_namespace,
-                "fields": [field._to_json() for field in fields],
                 "data_inputs": self._data_inputs,
+                "formats": [kind.name for kind in self._formats],
+                **self._saved(),
             }
         }
 
@@ -200,10 +219,63 @@ class IPluginV3Layer(ILayer):
                 f"{saved['version']!r} in namespace {saved['namespace']!r}",
                 ErrorCodeTRT.INVALID_STATE,
             )
-        fields = PluginFieldCollection(PluginField._from_json(field) for field in saved["fields"])
-        view = PluginFieldCollection_(fields)
-        self._plugin = creator.create_plugin(saved["name"], view, TensorRTPhase.RUNTIME)
+        self._plugin = self._recreated(creator, saved)
         self._data_inputs = saved["data_inputs"]
+        self._formats = tuple(TensorFormat[name] for name in saved["formats"])
+
+    def _saved(self) -> dict[str, Any]:
+        """What a plan keeps of the plugin, as JSON."""
+        raise NotImplementedError
+
+    def _recreated(self, creator: Any, saved: Mapping[str, Any]) -> IPluginV3:
+        """The plugin that a creator makes of what a plan kept."""
+        raise NotImplementedError
+
+
+class IPluginV3Layer(PluginLayer):
+    """A plugin. Inputs: first those for data, then those for shapes, whose values the host knows."""
+
+    _KIND = LayerType.PLUGIN_V3
+
+    @property
+    def plugin(self) -> IPluginV3:
+        """The plugin."""
+        return self._plugin
+
+    def _saved(self) -> dict[str, Any]:
+        fields = self._face(PluginCapabilityType.RUNTIME).get_fields_to_serialize()
+        return {"fields": [field._to_json() for field in fields]}
+
+    def _recreated(self, creator: Any, saved: Mapping[str, Any]) -> IPluginV3:
+        fields = PluginFieldCollection_(
+            PluginFieldCollection(PluginField._from_json(entry) for entry in saved["fields"])
+        )
+        made: IPluginV3
+        if isinstance(creator, IPluginCreatorV3Quick):
+            request = QuickPluginCreationRequest.PREFER_JIT
+            made = creator.create_plugin(saved["name"], saved["namespace"], fields, TensorRTPhase.RUNTIME, request)
+        else:
+            made = creator.create_plugin(saved["name"], fields, TensorRTPhase.RUNTIME)
+        return made
+
+
+class IPluginV2Layer(PluginLayer):
+    """A plugin of the second version, written in Python; all its inputs are data."""
+
+    _KIND = LayerType.PLUGIN_V2
+
+    _plugin: PluginV2Faces
+
+    @property
+    def plugin(self) -> IPluginV2:
+        """The plugin."""
+        return self._plugin.plugin
+
+    def _saved(self) -> dict[str, Any]:
+        return {"serialized": base64.b64encode(bytes(self._plugin.plugin.serialize())).decode()}
+
+    def _recreated(self, creator: Any, saved: Mapping[str, Any]) -> IPluginV3:
+        return PluginV2Faces(creator.deserialize_plugin(saved["name"], base64.b64decode(saved["serialized"])))
 
 
 class PluginLayers(LayerFactory):
@@ -236,17 +308,30 @@ class PluginLayers(LayerFactory):
         """Adds a plugin given as ``(inputs, shape_inputs, plugin)``, or as a function that gives that.
 
         Args:
-            func: The triple, or a function without arguments.
-            aot: Accepted for compatibility; nothing is compiled ahead of time.
+            func: The triple, or a function without arguments; ``trt_portable.plugin.op`` makes triples.
+            aot: Refused: a kernel that was compiled ahead of time is a program for NVIDIA's GPUs.
             tuple: The triple, by name.
         """
+        if aot:
+            rule = "kernels compiled ahead of time are not run here: implement the plugin with plugin.impl"
+            self._reporter.refuse("add_plugin", Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE))
+            return None
         given = func if tuple is None else tuple
         triple = given() if callable(given) else given
         if triple is None or not isinstance(triple, _TUPLE) or len(triple) != 3:
             raise TypeError("add_plugin takes (inputs, shape_inputs, plugin)")
         return self.add_plugin_v3(*triple)
 
-    def add_plugin_v2(self, inputs: Sequence[ITensor], plugin: Any) -> None:
-        """Refused: plugins of the second version are deprecated; write an `IPluginV3`."""
-        rule = "IPluginV2 is deprecated and not supported; implement IPluginV3"
-        self._reporter.refuse("add_plugin_v2", Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE))
+    def add_plugin_v2(self, inputs: Sequence[ITensor], plugin: IPluginV2) -> IPluginV2Layer | None:
+        """Adds a plugin of the second version, which is deprecated; new plugins are `IPluginV3`.
+
+        Args:
+            inputs: Tensors whose data the plugin reads.
+            plugin: An `IPluginV2DynamicExt`.
+        """
+        if not isinstance(plugin, IPluginV2DynamicExt):
+            raise TypeError(f"plugin must be IPluginV2DynamicExt, not {type(plugin).__name__}")
+        tensors = [expect_tensor(tensor, "an input") for tensor in inputs]
+        layer = IPluginV2Layer._create()
+        layer._plugin, layer._data_inputs = PluginV2Faces(plugin), len(tensors)
+        return self._add(layer, *tensors)

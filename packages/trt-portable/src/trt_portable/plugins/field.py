@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from trt_portable.binding_types import BoundList
 from trt_portable.enums import PluginFieldType
 
 _ELEMENTS: Final[dict[PluginFieldType, np.dtype[Any]]] = {
@@ -103,7 +104,7 @@ def _elements(data: Any, kind: PluginFieldType, name: str) -> npt.NDArray[Any]:
     return converted
 
 
-class PluginFieldCollection(list[PluginField]):
+class PluginFieldCollection(BoundList[PluginField]):
     """The parameters of a plugin, in order."""
 
     def __init__(self, fields: Iterable[PluginField] = ()) -> None:

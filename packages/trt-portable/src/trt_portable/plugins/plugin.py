@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
 
 from trt_portable.enums import APILanguage, DataType, PluginCapabilityType, TensorRTPhase
 from trt_portable.plugins.field import PluginFieldCollection, PluginFieldCollection_
@@ -15,21 +16,31 @@ from trt_portable.plugins.shape import (
 )
 
 
-def _undefined(owner: object, method: str) -> NoReturn:
+def undefined(owner: object, method: str) -> NoReturn:
+    """Raises NotImplementedError: a subclass lacks a method."""
     raise NotImplementedError(f"{type(owner).__name__} must define {method}()")
 
 
+@dataclass(frozen=True)
 class InterfaceInfo:
-    """Kind and version of an interface."""
+    """Kind and version of an interface.
 
-    def __init__(self, kind: str, major: int, minor: int) -> None:
-        self.kind = kind
-        self.major = major
-        self.minor = minor
+    Attributes:
+        kind: What the interface is.
+        major: Rises with changes that break implementations.
+        minor: Rises with additions.
+    """
+
+    kind: str
+    major: int
+    minor: int
 
 
 class IVersionedInterface:
     """An interface that tells its version."""
+
+    _INTERFACE: ClassVar[tuple[str, int, int]] = ("", 1, 0)
+    """Kind, major and minor version."""
 
     @property
     def api_language(self) -> APILanguage:
@@ -39,7 +50,7 @@ class IVersionedInterface:
     @property
     def interface_info(self) -> InterfaceInfo:
         """Kind and version."""
-        return InterfaceInfo(type(self).__name__, 1, 0)
+        return InterfaceInfo(*self._INTERFACE)
 
 
 class IPluginCapability(IVersionedInterface):
@@ -49,16 +60,18 @@ class IPluginCapability(IVersionedInterface):
 class IPluginV3(IVersionedInterface):
     """A plugin. It gives its faces for defining, building and running, usually itself for all three."""
 
+    _INTERFACE = ("PLUGIN_V3", 1, 0)
+
     def __init__(self, arg0: IPluginV3 | None = None) -> None:
         pass
 
     def get_capability_interface(self, type: PluginCapabilityType) -> Any:
         """The face of a kind."""
-        _undefined(self, "get_capability_interface")
+        undefined(self, "get_capability_interface")
 
     def clone(self) -> IPluginV3:
         """A copy that shares nothing mutable."""
-        _undefined(self, "clone")
+        undefined(self, "clone")
 
     def destroy(self) -> None:
         """Called when the plugin is no longer needed."""
@@ -72,6 +85,8 @@ class IPluginV3OneCore(IPluginCapability):
         plugin_version: The version.
         plugin_namespace: The namespace, usually empty.
     """
+
+    _INTERFACE = ("PLUGIN_V3ONE_CORE", 1, 0)
 
     plugin_name: str = ""
     plugin_version: str = ""
@@ -91,6 +106,8 @@ class IPluginV3OneBuild(IPluginCapability):
         timing_cache_id: Key in the timing cache.
     """
 
+    _INTERFACE = ("PLUGIN_V3ONE_BUILD", 1, 0)
+
     DEFAULT_FORMAT_COMBINATION_LIMIT = 100
 
     num_outputs: int = 1
@@ -103,7 +120,7 @@ class IPluginV3OneBuild(IPluginCapability):
 
     def get_output_data_types(self, input_types: Sequence[DataType]) -> list[DataType]:
         """The element types of the outputs."""
-        _undefined(self, "get_output_data_types")
+        undefined(self, "get_output_data_types")
 
     def get_output_shapes(
         self,
@@ -112,11 +129,11 @@ class IPluginV3OneBuild(IPluginCapability):
         expr_builder: IExprBuilder,
     ) -> list[DimsExprs]:
         """The extents of the outputs."""
-        _undefined(self, "get_output_shapes")
+        undefined(self, "get_output_shapes")
 
     def supports_format_combination(self, pos: int, in_out: Sequence[DynamicPluginTensorDesc], num_inputs: int) -> bool:
         """Whether the tensor at a position may have the type and format described."""
-        _undefined(self, "supports_format_combination")
+        undefined(self, "supports_format_combination")
 
     def configure_plugin(self, in_: Sequence[DynamicPluginTensorDesc], out: Sequence[DynamicPluginTensorDesc]) -> None:
         """Told types and ranges of extents before a build."""
@@ -133,6 +150,8 @@ class IPluginV3OneBuild(IPluginCapability):
 class IPluginV3OneBuildV2(IPluginV3OneBuild):
     """Outputs that may share the memory of an input."""
 
+    _INTERFACE = ("PLUGIN_V3ONE_BUILD", 2, 0)
+
     def __init__(self, arg0: IPluginV3OneBuildV2 | None = None) -> None:
         pass
 
@@ -143,6 +162,8 @@ class IPluginV3OneBuildV2(IPluginV3OneBuild):
 
 class IPluginV3OneRuntime(IPluginCapability):
     """What running asks a plugin."""
+
+    _INTERFACE = ("PLUGIN_V3ONE_RUNTIME", 1, 0)
 
     def __init__(self, arg0: IPluginV3OneRuntime | None = None) -> None:
         pass
@@ -166,7 +187,7 @@ class IPluginV3OneRuntime(IPluginCapability):
             workspace: Address of work memory.
             stream: Handle of the CUDA stream, 0 on the CPU.
         """
-        _undefined(self, "enqueue")
+        undefined(self, "enqueue")
 
     def on_shape_change(self, in_: Sequence[PluginTensorDesc], out: Sequence[PluginTensorDesc]) -> None:
         """Told extents before they are used."""
@@ -186,16 +207,18 @@ class IPluginV3OneRuntime(IPluginCapability):
 class IPluginResource(IVersionedInterface):
     """Something that several plugins share."""
 
+    _INTERFACE = ("IPluginResource", 1, 0)
+
     def __init__(self) -> None:
         pass
 
     def clone(self) -> IPluginResource:
         """The copy that the registry keeps."""
-        _undefined(self, "clone")
+        undefined(self, "clone")
 
     def release(self) -> None:
         """Called when nobody uses the resource any more."""
-        _undefined(self, "release")
+        undefined(self, "release")
 
 
 class IPluginResourceContext:
@@ -224,6 +247,8 @@ class IPluginCreatorV3One(IPluginCreatorInterface):
         field_names: The parameters that `create_plugin` understands.
     """
 
+    _INTERFACE = ("PLUGIN CREATOR_V3ONE", 1, 0)
+
     name: str = ""
     plugin_version: str = ""
     plugin_namespace: str = ""
@@ -234,4 +259,4 @@ class IPluginCreatorV3One(IPluginCreatorInterface):
 
     def create_plugin(self, name: str, field_collection: PluginFieldCollection_, phase: TensorRTPhase) -> IPluginV3:
         """Makes a plugin from parameters."""
-        _undefined(self, "create_plugin")
+        undefined(self, "create_plugin")

@@ -105,7 +105,7 @@ class PluginTensorDesc:
     Attributes:
         dims: The extents.
         type: The element type.
-        format: The memory layout; always LINEAR here.
+        format: The memory layout.
         scale: Kept for compatibility.
     """
 
@@ -116,9 +116,9 @@ class PluginTensorDesc:
         self.scale = 0.0
 
     @classmethod
-    def _of(cls, dims: Sequence[int], dtype: DataType) -> PluginTensorDesc:
+    def _of(cls, dims: Sequence[int], dtype: DataType, format: TensorFormat = TensorFormat.LINEAR) -> PluginTensorDesc:
         made = cls()
-        made.dims, made.type = Dims(dims), dtype
+        made.dims, made.type, made.format = Dims(dims), dtype, format
         return made
 
 
@@ -139,8 +139,10 @@ class DynamicPluginTensorDesc:
         self.max = Dims()
 
     @classmethod
-    def _of(cls, dims: Sequence[int], dtype: DataType) -> DynamicPluginTensorDesc:
+    def _of(
+        cls, dims: Sequence[int], dtype: DataType, format: TensorFormat = TensorFormat.LINEAR
+    ) -> DynamicPluginTensorDesc:
         made = cls()
-        made.desc = PluginTensorDesc._of(dims, dtype)
+        made.desc = PluginTensorDesc._of(dims, dtype, format)
         made.min = made.opt = made.max = Dims(dims)
         return made
