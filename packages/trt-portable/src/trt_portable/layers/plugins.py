@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -186,11 +187,14 @@ class PluginLayer(ILayer):
 
     @staticmethod
     def _cut(output: torch.Tensor, shape: list[IDimensionExpr], outputs: list[torch.Tensor]) -> torch.Tensor:
-        """An output without the elements beyond the extents that the plugin computed."""
-        for axis, extent in enumerate(shape):
-            if extent._size_tensor is not None:
-                output = output.narrow(axis, 0, int(outputs[extent._size_tensor[0]]))
-        return output
+        """An output in the extents that the plugin computed, in which it wrote its elements densely."""
+        if not any(extent.is_size_tensor() for extent in shape):
+            return output
+        extents = [
+            given if extent._size_tensor is None else int(outputs[extent._size_tensor[0]])
+            for given, extent in zip(output.shape, shape, strict=True)
+        ]
+        return output.reshape(-1)[: math.prod(extents)].reshape(extents)
 
     def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
         core = self._face(PluginCapabilityType.CORE)
