@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,9 @@ from tools.zoo.record import Outcome, Record, read_records
 from tools.zoo.runner import Limits
 from tools.zoo.settle import settle
 from tools.zoo.table import summary, write_data
+from trt_converters import DYNAMO_CONVERTERS
+from trt_converters.layers import binary
+from trt_converters.registry import Converter
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "zoo.json"
 
@@ -40,6 +44,11 @@ class Scaled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.factor if torch.compiler.is_compiling() else x
+
+
+class Sine(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
 
 
 @pytest.mark.parametrize(("name", "shapes"), SLICE, ids=[f"{name}-{shapes.value}" for name, shapes in SLICE])
@@ -67,8 +76,23 @@ def test_the_published_table_is_about_entries_that_exist() -> None:
 
 
 def test_a_wrong_result_is_called_wrong() -> None:
+    def twice(ctx: Any, self: Any) -> Any:
+        return binary(ctx, "SUM", self, self)
+
+    mistaken = Converter(torch.ops.aten.sin.default, twice, priority=100)
+    DYNAMO_CONVERTERS.register(mistaken)
+    try:
+        entry = Entry("test/sine", lambda: nn.Sequential(Sine(), *[nn.ReLU() for _ in range(5)]), (tensor(BATCH, 4),))
+        assert check(entry, Case(entry.name, Route.COMPILE, Shapes.STATIC)).outcome is Outcome.WRONG
+    finally:
+        DYNAMO_CONVERTERS.unregister(mistaken)
+
+
+def test_a_model_that_export_changes_is_not_captured() -> None:
     entry = Entry("test/scaled", lambda: Scaled(1.01), (tensor(BATCH, 4),))
-    assert check(entry, Case(entry.name, Route.COMPILE, Shapes.STATIC)).outcome is Outcome.WRONG
+    record = check(entry, Case(entry.name, Route.COMPILE, Shapes.STATIC))
+    assert record.outcome is Outcome.NOT_CAPTURED
+    assert "other results" in record.why
 
 
 def test_what_cannot_be_exported_is_no_failure() -> None:
