@@ -295,7 +295,7 @@ def test_streams(builder: Any, logger: Any) -> None:
 
 
 def weights_of(engine: trt.ICudaEngine) -> list[tuple[str, int]]:
-    return [(slot.role, slot.count) for slot in engine._weights.slots]
+    return [(slot.role, slot.count) for slot in engine._state.weights.slots]
 
 
 def test_dead_layers_are_eliminated(builder: Any, load: Load) -> None:
@@ -366,7 +366,7 @@ def test_linear_maps_are_fused_and_stay_right(
     operands = (added, product) if bias_first else (product, added)
     network.mark_output(network.add_elementwise(*operands, SUM).get_output(0))
     engine = load(network)
-    assert len(engine._program.steps) == 1
+    assert len(engine._state.program.steps) == 1
     data = torch.randn(shape)
     (found,) = execute(engine.create_execution_context(), {"x": data}).values()
     wanted = data @ torch.from_numpy(matrix.T if transpose else matrix) + torch.from_numpy(bias)

@@ -19,6 +19,7 @@ from trt_portable.errors import Refusal
 from trt_portable.formats import choose_format
 from trt_portable.host_memory import IHostMemory
 from trt_portable.network.serialization import layers_from_json, leaf_layers, network_to_json
+from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import write_engine
 
@@ -51,7 +52,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
         with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
             weights = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step)
-            if config.builder_optimization_level > 0 and not network._debug_unfused:
+            if not network._debug_unfused:
                 weights = _fold_scales(structure, weights, is_refittable, frozenset(debug))
         phase.step()
         slots = _weight_slots(structure, is_refittable)
@@ -72,10 +73,13 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         )
         used = {slot.weights for slot in slots}
         tensors = {key: tensor for key, tensor in weights.items() if key in used}
-        info = choose_tactic(structure, info, tensors, config)
+        choice = choose_tactic(structure, info, tensors, config, reporter, root)
+        compiled = write_artifacts(choice.artifacts) if choice.artifacts else b""
+        trust(compiled)
         phase.step()
         strip = config.get_flag(BuilderFlag.STRIP_PLAN)
-        plan = write_engine(structure, info, slots, tensors, _features(structure), strip=strip)
+        features = _features(structure)
+        plan = write_engine(structure, choice.info, slots, tensors, features, compiled=compiled, strip=strip)
         phase.step()
     reporter.verbose(
         f"built {network.name!r}: {len(structure['layers'])} of {network.num_layers} layers, {len(plan)} bytes"

@@ -11,6 +11,8 @@ Layout, little endian::
     40   weights offset    u64   a safetensors segment: u64 length, JSON table, raw data
     48   weights bytes     u64
     56   checksum          32 bytes
+    88   compiled offset   u64   a section of compiled artifacts, after the weights
+    96   compiled bytes    u64   0 where there is none
 
 The raw data start at a multiple of 64 bytes and so does every tensor, so weights are used in place.
 The checksum is SHA-256 over the header (with a zero checksum) and the SHA-256 of each 16 MiB chunk that
@@ -37,11 +39,11 @@ from trt_portable.memory import wrap_address
 from trt_portable.version import RELEASE
 
 MAGIC: Final = b"TRTPORT\n"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 # What a reader of this version understands; a plan that uses anything else is refused by name.
 KNOWN_FEATURES: Final = frozenset({"loops", "conditionals", "plugins", "stripped"})
 
-_HEADER: Final = struct.Struct("<8sIIQQQQQ32s")
+_HEADER: Final = struct.Struct("<8sIIQQQQQ32sQQ")
 _HEADER_BYTES: Final = 128
 _ALIGNMENT: Final = 64
 _CHUNK_BYTES: Final = 16 << 20
@@ -77,6 +79,7 @@ class Plan:
         weights: Host tensors by name: views of the plan's own bytes.
         data: The region of raw weights, uint8, which holds every tensor of `weights`.
         offsets: First byte of each tensor inside `data`.
+        compiled: The section of compiled artifacts; nothing has looked into it.
         owner: The buffer that the views look into; must live as long as they do.
     """
 
@@ -84,11 +87,15 @@ class Plan:
     weights: dict[str, torch.Tensor]
     data: torch.Tensor
     offsets: dict[str, int]
+    compiled: bytes
     owner: object
 
 
 def write_plan(
-    structure: Mapping[str, Any], weights: Mapping[str, torch.Tensor], features: Iterable[str] = ()
+    structure: Mapping[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    features: Iterable[str] = (),
+    compiled: bytes = b"",
 ) -> IHostMemory:
     """Serializes a plan straight into one buffer of its final size.
 
@@ -96,6 +103,7 @@ def write_plan(
         structure: JSON-compatible description of the engine.
         weights: Tensors by name, on any device; copied once.
         features: Names out of `KNOWN_FEATURES` that a reader must understand.
+        compiled: Section of compiled artifacts.
     """
     document = {
         "provider": "trt_portable",
@@ -109,8 +117,10 @@ def write_plan(
     structure_offset = _HEADER_BYTES
     weights_offset = structure_offset + len(text)
     weights_bytes = len(table) + data_bytes
-    total = weights_offset + weights_bytes
+    compiled_offset = weights_offset + weights_bytes
+    total = compiled_offset + len(compiled)
     memory = IHostMemory(total)
+    memory[compiled_offset:total] = compiled
     memory[structure_offset : structure_offset + len(text)] = text
     memory[weights_offset : weights_offset + len(table)] = table
     view = memory.as_tensor()
@@ -132,6 +142,8 @@ def write_plan(
         weights_offset,
         weights_bytes,
         bytes(_CHECKSUM_BYTES),
+        compiled_offset,
+        len(compiled),
     )
     digest = _checksum(memoryview(memory))
     memory[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + _CHECKSUM_BYTES] = digest
@@ -162,13 +174,14 @@ def read_plan(buffer: Any) -> Plan:
     bounds = _check_header(view)
     structure = _parse_structure(bytes(view[bounds.structure]))
     data, weights, offsets = _open_weights(view, bounds.weights)
-    return Plan(structure, weights, data, offsets, owner)
+    return Plan(structure, weights, data, offsets, bytes(view[bounds.compiled]), owner)
 
 
 @dataclass(frozen=True)
 class _Bounds:
     structure: slice
     weights: slice
+    compiled: slice
 
 
 def _check_header(view: memoryview) -> _Bounds:
@@ -183,12 +196,14 @@ def _check_header(view: memoryview) -> _Bounds:
         raise PlanError(f"truncated: {size} bytes, but the header alone has {_HEADER_BYTES}")
     fields = _HEADER.unpack_from(view, 0)
     _, version, header_bytes, total, structure_at, structure_bytes = fields[:6]
-    weights_at, weights_bytes, checksum = fields[6:]
+    weights_at, weights_bytes, checksum, compiled_at, compiled_bytes = fields[6:]
     if version > FORMAT_VERSION:
         raise PlanError(
             f"plan format {version} is newer than {FORMAT_VERSION}, the newest that this version reads; "
             "install the trt-portable that wrote it, or build the engine again"
         )
+    if version == 1:  # had no compiled section
+        compiled_at, compiled_bytes = weights_at + weights_bytes, 0
     if version < 1 or header_bytes != _HEADER_BYTES:
         raise PlanError(f"corrupted header: format {version}, header of {header_bytes} bytes")
     if total != size:
@@ -200,9 +215,10 @@ def _check_header(view: memoryview) -> _Bounds:
     weights = slice(weights_at, weights_at + weights_bytes)
     if not (_HEADER_BYTES <= structure.start <= structure.stop <= weights.start):
         raise PlanError("corrupted header: the structure lies outside the plan")
-    if weights.stop != total:
-        raise PlanError("corrupted header: the weights do not end with the plan")
-    return _Bounds(structure, weights)
+    compiled = slice(compiled_at, compiled_at + compiled_bytes)
+    if not weights.start <= weights.stop == compiled.start <= compiled.stop == total:
+        raise PlanError("corrupted header: the weights and what was compiled do not end with the plan")
+    return _Bounds(structure, weights, compiled)
 
 
 def _parse_structure(text: bytes) -> dict[str, Any]:

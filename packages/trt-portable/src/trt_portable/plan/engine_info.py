@@ -17,7 +17,7 @@ from trt_portable.enums import (
     ProfilingVerbosity,
     TensorFormat,
 )
-from trt_portable.optimization_profile import Profile
+from trt_portable.optimization_profile import Profile, Range
 
 Shape = tuple[int, ...]
 
@@ -161,6 +161,10 @@ class EngineInfo:
     tactic_sources: int = 0
     weight_streaming: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def allowed_shape(self, tensor: IOTensor, profile: int) -> Range:
+        """The extents that a profile allows an input; its own where they are fixed."""
+        return self.profiles[profile].shapes.get(tensor.name, Range(tensor.shape, tensor.shape, tensor.shape))
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, as a plan stores it."""

@@ -35,6 +35,7 @@ def write_engine(
     tensors: Mapping[str, torch.Tensor],
     features: Iterable[str],
     *,
+    compiled: bytes = b"",
     strip: bool,
     keep_refit: bool = True,
 ) -> IHostMemory:
@@ -46,6 +47,7 @@ def write_engine(
         slots: Every use of weights.
         tensors: Flat tensors by id; those that are missing count as stripped.
         features: What a reader must understand.
+        compiled: Section of compiled artifacts.
         strip: Leave out the weights that a refit can bring back.
         keep_refit: Whether the engine read back can be refitted.
     """
@@ -57,4 +59,4 @@ def write_engine(
         info = replace(info, refit=RefitMode.NONE)
     info = replace(info, weight_slots=tuple(slots), stripped=stripped)
     features = set(features) - {"stripped"} | ({"stripped"} if stripped else set())
-    return write_plan({"network": structure, "engine": info.to_json()}, written, features)
+    return write_plan({"network": structure, "engine": info.to_json()}, written, features, compiled)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from trt_portable.dtypes import storage_bytes, storage_dtype
+from trt_portable.enums import LayerType
 from trt_portable.plan.engine_info import WeightSlot
+
+_TENSOR_CORE_TYPES: Final = (torch.float16, torch.bfloat16)
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
@@ -65,7 +68,13 @@ class WeightStore:
         if tensor is not None:
             slot = self.slots[index]
             layer = self._layers[slot.layer]
-            layer._bound = {**layer._bound, slot.role: tensor}
+            layer._bound = {**layer._bound, slot.role: _laid_out(layer, slot, tensor)}
+
+    def laid_out(self, index: int) -> torch.Tensor:
+        """The tensor of a use as its layer reads it."""
+        slot = self.slots[index]
+        tensor: torch.Tensor = self._layers[slot.layer]._bound[slot.role]
+        return tensor
 
     def snapshot(self) -> tuple[tuple[WeightSlot, ...], dict[str, torch.Tensor]]:
         """Slots and tensors as a plan stores them: equal tensors once, under ids given anew."""
@@ -90,6 +99,21 @@ class WeightStore:
             if ids is None or slot.weights in ids
         }
         return sum(sizes.values())
+
+
+def _laid_out(layer: ILayer, slot: WeightSlot, tensor: torch.Tensor) -> torch.Tensor:
+    """Weights in the layout that the device's kernels read fastest.
+
+    Tensor cores take convolutions with channels last; from other layouts cuDNN copies operands and result of
+    each convolution. A kernel with channels last makes PyTorch keep activations that way from there on.
+    """
+    if slot.role != "KERNEL" or layer.type is not LayerType.CONVOLUTION or tensor.dtype not in _TENSOR_CORE_TYPES:
+        return tensor
+    extents = tuple(layer.kernel_size_nd)  # type: ignore[attr-defined]
+    if not tensor.is_cuda or len(extents) != 2:
+        return tensor
+    kernel = tensor.reshape(layer.num_output_maps, -1, *extents)  # type: ignore[attr-defined]
+    return kernel.contiguous(memory_format=torch.channels_last)
 
 
 def accepts(slot: WeightSlot, tensor: torch.Tensor) -> bool:

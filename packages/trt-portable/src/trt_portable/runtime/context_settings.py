@@ -20,6 +20,7 @@ from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
     from trt_portable.runtime.engine import ICudaEngine
+    from trt_portable.runtime.engine_state import EngineState
 
 
 class ContextSettings(ContextManaged, Sealed):
@@ -38,16 +39,23 @@ class ContextSettings(ContextManaged, Sealed):
     persistent_cache_limit: int = 0
     """Bytes of persistent cache; kept."""
 
-    def __init__(self, engine: ICudaEngine, strategy: ExecutionContextAllocationStrategy, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        engine: ICudaEngine,
+        state: EngineState,
+        strategy: ExecutionContextAllocationStrategy,
+        reporter: Reporter,
+    ) -> None:
         self._engine = engine
+        self._state = state
         self._strategy = strategy
         self._reporter = reporter
-        self._debug = DebugTensors(engine._info.debug_tensors)
+        self._debug = DebugTensors(state.info.debug_tensors)
         self._profiler: IProfiler | None = None
         self._layer_times: list[tuple[str, float]] = []
         self._input_consumed_event = 0
         self._device_memory = (0, 0)
-        self._nvtx_verbosity = engine._info.verbosity
+        self._nvtx_verbosity = state.info.verbosity
         self._temporary_allocator: IGpuAllocator | None = None
         self._aux_streams: tuple[int, ...] = ()
         self._communicator: object = None
@@ -80,7 +88,7 @@ class ContextSettings(ContextManaged, Sealed):
             ProfilingVerbosity.LAYER_NAMES_ONLY,
             ProfilingVerbosity.DETAILED,
         )
-        if detail.index(verbosity) <= detail.index(self._engine._info.verbosity):
+        if detail.index(verbosity) <= detail.index(self._state.info.verbosity):
             self._nvtx_verbosity = verbosity
 
     # Profiling -------------------------------------------------------------------------------------

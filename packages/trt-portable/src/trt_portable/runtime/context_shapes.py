@@ -21,6 +21,7 @@ from trt_portable.values import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.runtime.engine import ICudaEngine
+    from trt_portable.runtime.engine_state import EngineState
 
 
 class ContextShapes(ContextSettings):
@@ -31,9 +32,15 @@ class ContextShapes(ContextSettings):
         _is_checked: Whether shapes and the presence of addresses passed the checks of a run.
     """
 
-    def __init__(self, engine: ICudaEngine, strategy: ExecutionContextAllocationStrategy, reporter: Reporter) -> None:
-        super().__init__(engine, strategy, reporter)
-        self._bindings = [Binding(tensor, engine._device) for tensor in engine._info.io]
+    def __init__(
+        self,
+        engine: ICudaEngine,
+        state: EngineState,
+        strategy: ExecutionContextAllocationStrategy,
+        reporter: Reporter,
+    ) -> None:
+        super().__init__(engine, state, strategy, reporter)
+        self._bindings = [Binding(tensor, state.device) for tensor in state.info.io]
         self._by_name = {binding.tensor.name: binding for binding in self._bindings}
         self._inputs = [binding for binding in self._bindings if binding.tensor.is_input]
         self._outputs = [binding for binding in self._bindings if not binding.tensor.is_input]
@@ -54,7 +61,7 @@ class ContextShapes(ContextSettings):
             RuntimeError: There is no such profile.
         """
         index = int(profile_index)
-        count = len(self._engine._info.profiles)
+        count = len(self._state.info.profiles)
         if not 0 <= index < count:
             message = f"profile {index} does not exist: the engine has {count}"
             self._reporter.error("set_optimization_profile_async", message)
@@ -65,7 +72,7 @@ class ContextShapes(ContextSettings):
 
     def _reset_shapes(self) -> None:
         """Forgets the shapes of inputs that the profile does not determine."""
-        shapes = self._engine._info.profiles[self._profile].shapes
+        shapes = self._state.info.profiles[self._profile].shapes
         for binding in self._inputs:
             tensor = binding.tensor
             allowed = shapes.get(tensor.name)
@@ -118,7 +125,7 @@ class ContextShapes(ContextSettings):
         for axis, (extent, known) in enumerate(zip(extents, declared, strict=True)):
             if known != -1 and extent != known:
                 return f"axis {axis} is {extent}, but the network fixes it to {known}"
-        allowed = self._engine._info.profiles[self._profile].shapes.get(binding.tensor.name)
+        allowed = self._state.info.profiles[self._profile].shapes.get(binding.tensor.name)
         violation = allowed.violation(extents) if allowed is not None else None
         return None if violation is None else f"profile {self._profile}: {violation}"
 
@@ -165,8 +172,8 @@ class ContextShapes(ContextSettings):
             LayerFailure: A layer refused the shapes.
         """
         shapes = tuple(binding.shape or () for binding in self._inputs)
-        numbers = {index: tuple(self._read_host(self._inputs[index]).numbers()) for index in self._engine._host_inputs}
-        return self._engine._infer(shapes, numbers)
+        numbers = {index: tuple(self._read_host(self._inputs[index]).numbers()) for index in self._state.host_inputs}
+        return self._state.infer(shapes, numbers)
 
     def _read_host(self, binding: Binding) -> HostValues:
         """The numbers at a host input's address, checked against the profile.
@@ -175,7 +182,7 @@ class ContextShapes(ContextSettings):
             Refusal: A number leaves the profile.
         """
         values = binding.read_numbers()
-        allowed = self._engine._info.profiles[self._profile].values.get(binding.tensor.name)
+        allowed = self._state.info.profiles[self._profile].values.get(binding.tensor.name)
         if allowed is not None:
             violation = allowed.violation([int(number) for number in values.numbers()])
             if violation is not None:

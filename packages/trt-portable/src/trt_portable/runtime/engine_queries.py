@@ -17,7 +17,6 @@ from trt_portable.enums import (
 )
 from trt_portable.error_recorder import IErrorRecorder, Reporter
 from trt_portable.formats import LAYOUTS, Layout, describe_format
-from trt_portable.optimization_profile import Range
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode
 from trt_portable.sealed import Sealed
 
@@ -142,12 +141,8 @@ class EngineQueries(ContextManaged, Sealed):
         tensor = self._tensor(name)
         if tensor is None or not tensor.is_input or not self._has_profile(profile_index):
             return []
-        allowed = self._allowed_shape(tensor, profile_index)
+        allowed = self._info.allowed_shape(tensor, profile_index)
         return [Dims(allowed.min), Dims(allowed.opt), Dims(allowed.max)]
-
-    def _allowed_shape(self, tensor: IOTensor, profile: int) -> Range:
-        fixed = Range(tensor.shape, tensor.shape, tensor.shape)
-        return self._info.profiles[profile].shapes.get(tensor.name, fixed)
 
     def get_tensor_profile_values(self, name: int, profile_index: str) -> list[list[int]]:
         """[min, opt, max] values of a shape input; as in TensorRT, the profile's index comes first.

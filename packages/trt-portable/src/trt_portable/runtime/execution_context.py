@@ -16,11 +16,14 @@ from trt_portable.errors import Refusal
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.context_shapes import ContextShapes
+from trt_portable.runtime.launcher import DirectLauncher, Launcher, is_capturing
 from trt_portable.runtime.observers import LayerTimer, RunObserver
+from trt_portable.runtime.replay import ReplayLauncher, can_replay
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.runtime.engine import ICudaEngine
+    from trt_portable.runtime.engine_state import EngineState
     from trt_portable.runtime.runtime_config import IRuntimeConfig
 
 
@@ -33,16 +36,18 @@ class IExecutionContext(ContextShapes):
     def __init__(
         self,
         engine: ICudaEngine,
+        state: EngineState,
         strategy: ExecutionContextAllocationStrategy,
         config: IRuntimeConfig,
         reporter: Reporter,
     ) -> None:
-        super().__init__(engine, strategy, reporter)
+        super().__init__(engine, state, strategy, reporter)
         self._config = config
-        self._device = engine._device
-        self._is_cuda = engine._device.type == "cuda"
-        self._program = engine._program
-        self._host_inputs = tuple(engine._host_inputs)
+        self._device = state.device
+        self._is_cuda = state.device.type == "cuda"
+        self._direct: Launcher = DirectLauncher(state.executable)
+        self._replay: Launcher | None = ReplayLauncher(state, state.executable) if can_replay(state) else None
+        self._host_inputs = state.host_inputs
         self._aliases = [
             (binding, self._by_name[binding.tensor.aliased_input])
             for binding in self._outputs
@@ -198,7 +203,7 @@ class IExecutionContext(ContextShapes):
         self._check_dimension_names()
         for binding in self._bindings:
             self._check_address(binding)
-        missing = len(self._engine._weights.missing)
+        missing = len(self._state.weights.missing)
         if missing:
             raise Refusal(
                 f"{missing} weights of this stripped engine are missing: refit it first",
@@ -209,7 +214,7 @@ class IExecutionContext(ContextShapes):
         tensor = binding.tensor
         if binding.address:
             return
-        optional = self._engine._shape_only_inputs if tensor.is_input else self._allocators
+        optional = self._state.shape_only_inputs if tensor.is_input else self._allocators
         if tensor.name not in optional:
             raise Refusal(
                 f"{tensor.name!r} has no address: call set_tensor_address first",
@@ -248,25 +253,32 @@ class IExecutionContext(ContextShapes):
             if torch.cuda.current_stream(self._device).cuda_stream == handle:
                 self._run(values, handle)
             else:
+                is_foreign = is_capturing(self._device)  # whoever records another stream has not asked for this run
                 with torch.cuda.stream(external_stream(handle, self._device)):
-                    self._run(values, handle)
+                    self._run(values, handle, may_replay=not is_foreign)
         if self._input_consumed_event:
             record_event(self._input_consumed_event, handle)
         if self.debug_sync:
             external_stream(handle, self._device).synchronize()
 
-    def _run(self, values: list[Value], stream: int) -> None:
+    def _run(self, values: list[Value], stream: int, *, may_replay: bool = True) -> None:
         """Computes the outputs and puts them where they belong, in inference mode."""
         for binding in self._unpacked:
             binding.unpack()
         if self._profiler is None and not self._debug.is_active:
-            results = self._program.run(values)
+            if not self._allocators:
+                if may_replay and self._replay is not None and self._replay.launch(values, self._outputs):
+                    return
+                if not self._in_place:
+                    self._direct.launch(values, self._outputs)
+                    return
+            results = list(self._state.executable.run(values))
         else:
             results = self._run_observed(values, stream)
         if self._in_place:
             results = [self._without_views(as_tensor(value)) for value in results]
-        for binding, value in zip(self._outputs, results):  # noqa: B905
-            if self._allocators and binding.tensor.name in self._allocators:
+        for binding, value in zip(self._outputs, results, strict=True):
+            if binding.tensor.name in self._allocators:
                 self._allocate(binding, value, stream)
             binding.write(value)
 
@@ -275,7 +287,7 @@ class IExecutionContext(ContextShapes):
         debug = self._debug if self._debug.is_active else None
         if debug is not None:
             debug.show_inputs([binding.tensor.id for binding in self._inputs], values, stream)
-        results = self._program.run_observed(values, RunObserver(timer, debug, stream))
+        results = self._state.program.run_observed(values, RunObserver(timer, debug, stream))
         if timer is not None:
             self._layer_times = timer.milliseconds()
             if self.enqueue_emits_profile:

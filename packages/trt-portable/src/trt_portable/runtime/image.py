@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +13,26 @@ from trt_portable.network.serialization import layers_from_json, leaf_layers
 from trt_portable.plan.engine_info import EngineInfo, IOTensor
 from trt_portable.runtime.frozen import freeze
 from trt_portable.runtime.program import LayerCall
-from trt_portable.runtime.tactic import ProgramImage
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
+
+
+@dataclass(frozen=True)
+class ProgramImage:
+    """A network in executable order, before a tactic was chosen.
+
+    Attributes:
+        calls: Layers bound to tensor ids.
+        inputs: Ids of the network inputs.
+        outputs: Ids of the network outputs.
+        visible: Ids of tensors that something besides the layers reads.
+    """
+
+    calls: tuple[LayerCall, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    visible: frozenset[int]
 
 
 def load_image(
@@ -55,7 +72,6 @@ def load_image(
         inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
         outputs=tuple(tensor.id for tensor in info.io if not tensor.is_input),
         visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
-        level=info.optimization_level,
     )
     return image, everything
 

@@ -13,6 +13,7 @@ from trt_portable.sealed import Sealed
 if TYPE_CHECKING:
     from trt_portable.plan.engine_info import IOTensor
     from trt_portable.runtime.engine import ICudaEngine
+    from trt_portable.runtime.engine_state import EngineState
     from trt_portable.runtime.execution_context import IExecutionContext
 
 
@@ -22,11 +23,12 @@ class EngineInspector(Sealed):
     How much it tells was decided by the ``profiling_verbosity`` of the build.
     """
 
-    def __init__(self, engine: ICudaEngine, reporter: Reporter) -> None:
+    def __init__(self, engine: ICudaEngine, state: EngineState, reporter: Reporter) -> None:
         self._engine = engine
+        self._state = state
         self._reporter = reporter
         self._context: IExecutionContext | None = None
-        network = engine._structure
+        network = state.structure
         self._tensors: dict[int, dict[str, Any]] = {tensor["id"]: tensor for tensor in network["tensors"]}
         self._layers: list[dict[str, Any]] = network["layers"]
 
@@ -70,7 +72,7 @@ class EngineInspector(Sealed):
         layers = []
         if self._engine.profiling_verbosity is not ProfilingVerbosity.NONE:
             layers = [self._layer(entry) for entry in self._layers]
-        tensors = [self._io_tensor(tensor) for tensor in self._engine._info.io]
+        tensors = [self._io_tensor(tensor) for tensor in self._state.info.io]
         if format is LayerInformationFormat.JSON:
             return json.dumps({"Layers": layers, "I/O Tensors": tensors})
         lines = ["Layers:", *(_oneline(layer) for layer in layers), "", "I/O Tensors:"]
@@ -94,7 +96,7 @@ class EngineInspector(Sealed):
             "Outputs": [self._tensor(tensor) for tensor in entry["outputs"]],
             "Parameters": entry["attributes"],
             "Weights": self._weights(entry),
-            "TacticName": self._engine._info.tactic,
+            "TacticName": self._state.info.tactic,
             "StreamId": 0,
             "Metadata": entry["metadata"],
         }
@@ -102,7 +104,7 @@ class EngineInspector(Sealed):
     def _weights(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         return {
             slot.role: {"Type": slot.dtype.name, "Count": slot.count, "Name": slot.name or ""}
-            for slot in self._engine._weights.slots
+            for slot in self._state.weights.slots
             if self._layers[slot.layer] is entry
         }
 

@@ -125,6 +125,11 @@ class Program:
                 (template[at],) = call.compute(())
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
+    @property
+    def constants(self) -> object:
+        """The constants that a run which starts now reads."""
+        return self._template
+
     def start(self, values: Sequence[Value]) -> list[Value | None]:
         """The slots of a run before its first step: constants and inputs."""
         slots = self._template.copy()

@@ -41,7 +41,8 @@ class Refitter(ThreadedSettings):
         if not isinstance(logger, ILogger):
             raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
         self._engine = engine
-        self._store = engine._weights
+        self._state = engine._state
+        self._store = self._state.weights
         self._reporter = Reporter(logger, engine._reporter)
         self._pending: dict[int, tuple[Weights, TensorLocation]] = {}
         self._max_threads = 1
@@ -176,13 +177,13 @@ class Refitter(ThreadedSettings):
         """
         if not self._apply():
             return False
-        if self._engine._device.type == "cuda":
-            torch.cuda.current_stream(self._engine._device).synchronize()
+        if self._state.device.type == "cuda":
+            torch.cuda.current_stream(self._state.device).synchronize()
         return True
 
     def refit_cuda_engine_async(self, stream_handle: int) -> bool:
         """As `refit_cuda_engine`, on a stream; device weights are read when the stream gets there."""
-        device = self._engine._device
+        device = self._state.device
         if device.type != "cuda":
             return self._apply()
         with torch.cuda.stream(external_stream(int(stream_handle), device)):
@@ -200,11 +201,11 @@ class Refitter(ThreadedSettings):
             return False
         tensors = {use: self._tensor(use, *given) for use, given in self._pending.items()}
         changed = self._changed(tensors)
-        if changed is not None and self._engine._info.refit is RefitMode.IDENTICAL:
+        if changed is not None and self._state.info.refit is RefitMode.IDENTICAL:
             rule = f"weights {changed!r} differ, but the engine accepts identical weights only"
             self._reporter.error("refit_cuda_engine", rule)
             return False
-        self._engine._replace_weights(tensors)
+        self._state.replace_weights(tensors)
         self._pending.clear()
         return True
 
@@ -212,11 +213,11 @@ class Refitter(ThreadedSettings):
         """A copy of supplied weights on the engine's device."""
         slot = self._store.slots[use]
         source = given._tensor()
-        if location is TensorLocation.DEVICE and self._engine._device.type == "cuda":
+        if location is TensorLocation.DEVICE and self._state.device.type == "cuda":
             dtype = storage_dtype(given.dtype)
             count = given.nbytes // dtype.itemsize
-            source = wrap_address(given._ptr, (count,), dtype, self._engine._device)
-        target = _CPU if is_host_constant(slot) else self._engine._device
+            source = wrap_address(given._ptr, (count,), dtype, self._state.device)
+        target = _CPU if is_host_constant(slot) else self._state.device
         return source.to(target, copy=True)
 
     def _changed(self, tensors: dict[int, torch.Tensor]) -> str | None:

@@ -30,7 +30,7 @@ class Runtime(HostSettings):
     DLA_core: int = -1
     """Kept; there is no DLA."""
     engine_host_code_allowed: bool = False
-    """Kept; plans of this provider hold no code."""
+    """Whether kernels that a plan from elsewhere holds compiled may run; set it for plans that you trust."""
     temporary_directory: str = tempfile.gettempdir()
     """Kept; nothing is written there."""
     tempfile_control_flags: int = sum(1 << int(flag) for flag in TempfileControlFlag)
@@ -72,7 +72,7 @@ class Runtime(HostSettings):
         buffer = read_all(source) if isinstance(source, IStreamReaderV2) else source
         memoryview(buffer)  # a TypeError names what is not bytes-like
         try:
-            return load_engine(buffer, self._reporter)
+            return load_engine(buffer, self._reporter, host_code_allowed=bool(self.engine_host_code_allowed))
         except PortableError as error:
             code = ErrorCodeTRT.INVALID_ARGUMENT
             self._reporter.error("deserialize_cuda_engine", str(error), code)
@@ -97,15 +97,20 @@ class Runtime(HostSettings):
         self._dla_strategy = strategy
 
 
-def load_engine(buffer: Any, reporter: Reporter) -> ICudaEngine:
+def load_engine(buffer: Any, reporter: Reporter, *, host_code_allowed: bool = False) -> ICudaEngine:
     """Loads an engine onto the current device.
+
+    Args:
+        buffer: A plan.
+        reporter: Receives what the engine has to say.
+        host_code_allowed: Whether compiled kernels run though the plan was not built in this process.
 
     Raises:
         PortableError: The bytes are no plan that can run here; the message says why.
     """
     plan = read_plan(buffer)
     try:
-        return ICudaEngine(plan, current_device(), reporter.child())
+        return ICudaEngine(plan, current_device(), reporter.child(), host_code_allowed=host_code_allowed)
     except PortableError:
         raise
     except Exception as error:  # whatever a structure that makes no sense leads to

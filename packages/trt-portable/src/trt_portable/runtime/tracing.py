@@ -7,7 +7,8 @@ layers compute from shapes become expressions of the graph. Weights become its a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -16,16 +17,17 @@ from torch import fx
 from trt_portable.errors import PortableError
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.image import load_image
+from trt_portable.runtime.image import ProgramImage, load_image
+from trt_portable.runtime.interpret import interpreted_program
 from trt_portable.runtime.program import Program
-from trt_portable.runtime.tactic import TACTICS
 from trt_portable.values import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from trt_portable.network.layer import ILayer
     from trt_portable.optimization_profile import Profile
-    from trt_portable.plan.engine_info import IOTensor
+    from trt_portable.plan.engine_info import EngineInfo, IOTensor
     from trt_portable.runtime.engine import ICudaEngine
 
 _LEAST_HINT: Final = 2  # PyTorch takes extents of 0 and 1 for constants
@@ -33,6 +35,23 @@ _LEAST_HINT: Final = 2  # PyTorch takes extents of 0 and 1 for constants
 
 class TraceFailure(PortableError):
     """What an engine computes depends on data in a way that no graph can hold."""
+
+
+@dataclass(frozen=True)
+class TracedProgram:
+    """A program as a graph.
+
+    Attributes:
+        graph: Takes the parameters, then the inputs; a shape input as its numbers. Returns a tuple.
+        parameters: Data that the graph takes first, by name.
+        uses: Index of one use of weights for each of the parameters.
+        guards: What the graph assumes of sizes beyond the profile's ranges, in its symbols' names.
+    """
+
+    graph: fx.GraphModule
+    parameters: dict[str, torch.Tensor]
+    uses: tuple[int, ...]
+    guards: tuple[str, ...]
 
 
 def trace_engine(engine: ICudaEngine, profile_index: int = 0, *, dynamic: bool = True) -> fx.GraphModule:
@@ -57,33 +76,74 @@ def trace_engine(engine: ICudaEngine, profile_index: int = 0, *, dynamic: bool =
             computed, a loop that tests a condition, a plugin.
         IndexError: There is no such profile.
     """
-    if engine._weights.missing:
-        raise TraceFailure(f"{len(engine._weights.missing)} weights are missing: refit the engine first")
-    profile = engine._info.profiles[profile_index]
-    program, parameters, bind = _unbound_program(engine)
-    with torch.no_grad():
-        mode, given = _placeholders(engine, profile, dynamic)
-        graph = _record(program, list(parameters.values()), bind, engine, mode, given)
-    shape_env = mode.shape_env
-    module = _with_weights(graph, parameters)
-    module.meta["guards"] = [] if shape_env is None else [str(guard.expr) for guard in shape_env.guards]
+    state = engine._state
+    if state.weights.missing:
+        raise TraceFailure(f"{len(state.weights.missing)} weights are missing: refit the engine first")
+    image, layers = load_image(state.structure, state.info, state.device)
+    tensors = [state.weights.tensor(index) for index in range(len(state.weights.slots))]
+    traced = trace_program(
+        image, layers, tensors, state.info, device=state.device, profile_index=profile_index, dynamic=dynamic
+    )
+    module = _with_weights(traced.graph, traced.parameters)
+    module.meta["guards"] = list(traced.guards)
     return module
 
 
-def _unbound_program(engine: ICudaEngine) -> tuple[Program, dict[str, torch.Tensor], Any]:
-    """A program of fresh layers, the engine's weights by name, and what binds others in their place."""
-    image, layers = load_image(engine._structure, engine._info, engine._device)
-    slots = engine._weights.slots
-    tensors = [engine._weights.tensor(index) for index in range(len(slots))]
+def trace_program(
+    image: ProgramImage,
+    layers: Sequence[ILayer],
+    tensors: Sequence[torch.Tensor | None],
+    info: EngineInfo,
+    *,
+    device: torch.device,
+    profile_index: int = 0,
+    dynamic: bool = True,
+) -> TracedProgram:
+    """Traces the layers of an image.
+
+    Args:
+        image: What is computed.
+        layers: Its layers, which nothing else runs: tracing binds weights without data to them.
+        tensors: A flat tensor on the device for each of the engine's uses of weights.
+        info: The engine part of the plan.
+        device: Where the layers live.
+        profile_index: The profile whose ranges hold, and whose optimal shapes are used for what is fixed.
+        dynamic: Keep open extents symbolic; otherwise the graph is for the optimal shapes alone.
+
+    Raises:
+        TraceFailure: Layers need data.
+        IndexError: There is no such profile.
+    """
+    profile = info.profiles[profile_index]
+    inputs = [tensor for tensor in info.io if tensor.is_input]
+    program, parameters, uses, bind = _unbound_program(image, layers, tensors, info)
+    with torch.no_grad():
+        mode, given = _placeholders(inputs, profile, device, dynamic)
+        graph = _record(program, list(parameters.values()), bind, inputs, device, mode, given)
+    shape_env = mode.shape_env
+    guards = () if shape_env is None else tuple(str(guard.expr) for guard in shape_env.guards)
+    return TracedProgram(graph, parameters, uses, guards)
+
+
+_Bind = Callable[[Sequence[torch.Tensor]], None]
+
+
+def _unbound_program(
+    image: ProgramImage, layers: Sequence[ILayer], tensors: Sequence[torch.Tensor | None], info: EngineInfo
+) -> tuple[Program, dict[str, torch.Tensor], tuple[int, ...], _Bind]:
+    """The program, its weights by name with a use of each, and what binds others in their place."""
+    slots = info.weight_slots
     names: dict[int, str] = {}
     parameters: dict[str, torch.Tensor] = {}
-    for slot, tensor in zip(slots, tensors, strict=True):
+    uses: list[int] = []
+    for index, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
         assert tensor is not None
-        if not is_host_constant(slot):
-            name = names.setdefault(id(tensor), f"w{len(names)}")
+        if not is_host_constant(slot) and id(tensor) not in names:
+            names[id(tensor)] = name = f"w{len(names)}"
             parameters[name] = tensor
+            uses.append(index)
     WeightStore(slots, layers, tensors)
-    program = TACTICS["interpret"].load(image)
+    program = interpreted_program(image)
     program.load_constants()  # the numbers of shapes stay; data is replaced by what `bind` gives
 
     def bind(given: Sequence[torch.Tensor]) -> None:
@@ -95,11 +155,11 @@ def _unbound_program(engine: ICudaEngine) -> tuple[Program, dict[str, torch.Tens
         changed = {slot.layer for slot in slots if not is_host_constant(slot)}
         program.load_constants([layers[index] for index in changed])
 
-    return program, parameters, bind
+    return program, parameters, tuple(uses), bind
 
 
 def _placeholders(
-    engine: ICudaEngine, profile: Profile, dynamic: bool
+    inputs: Sequence[IOTensor], profile: Profile, device: torch.device, dynamic: bool
 ) -> tuple[FakeTensorMode, list[torch.Tensor | int | torch.SymInt]]:
     """Arguments without data: a tensor per input, or numbers for shape inputs."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -108,7 +168,7 @@ def _placeholders(
     shape_env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     given: list[Any] = []
-    for tensor in engine._inputs:
+    for tensor in inputs:
         shapes = profile.shapes.get(tensor.name)
         if tensor.is_host:
             values = profile.values[tensor.name]
@@ -122,7 +182,7 @@ def _placeholders(
                 limits = (shapes.min[axis], shapes.opt[axis], shapes.max[axis])
                 extents[axis] = _number(shape_env, *limits, f"{tensor.name}_{axis}", dynamic)
         with mode:
-            given.append(torch.empty(extents, dtype=tensor.torch_dtype, device=engine._device))
+            given.append(torch.empty(extents, dtype=tensor.torch_dtype, device=device))
     return mode, given
 
 
@@ -144,8 +204,9 @@ def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: b
 def _record(
     program: Program,
     parameters: Sequence[torch.Tensor],
-    bind: Any,
-    engine: ICudaEngine,
+    bind: _Bind,
+    inputs: Sequence[IOTensor],
+    device: torch.device,
     mode: FakeTensorMode,
     given: Sequence[Any],
 ) -> fx.GraphModule:
@@ -154,7 +215,7 @@ def _record(
 
     def run(weights: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
         bind(weights)
-        return tuple(as_tensor(value) for value in program.run(_values(engine._inputs, arguments, engine._device)))
+        return tuple(as_tensor(value) for value in program.run(_values(inputs, arguments, device)))
 
     fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in parameters]
     try:

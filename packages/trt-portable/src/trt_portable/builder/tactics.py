@@ -1,0 +1,102 @@
+"""Tactics: the ways in which an engine can execute its layers, beside interpreting them."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.engine_info import EngineInfo, Shape
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.runtime.image import load_image
+from trt_portable.runtime.interpret import interpreted_program
+from trt_portable.runtime.program import Program
+from trt_portable.values import HostValues, Value
+
+INTERPRET: Final = "interpret"
+"""Name of the tactic that every engine has: PyTorch's kernels, layer by layer."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a tactic works on.
+
+    Attributes:
+        structure: The network part of a plan, its layers in executable order.
+        info: The engine part.
+        tensors: A flat tensor on the device for each use of weights.
+        device: Where the engine will run.
+    """
+
+    structure: Mapping[str, Any]
+    info: EngineInfo
+    tensors: Sequence[torch.Tensor]
+    device: torch.device
+
+    def input_shapes(self, profile: int) -> tuple[Shape, ...]:
+        """The optimal shape of each input."""
+        return tuple(self.info.allowed_shape(tensor, profile).opt for tensor in self.info.io if tensor.is_input)
+
+    def example_inputs(self, profile: int) -> list[Value]:
+        """Inputs of the optimal shapes: normal numbers, integers of 0, which every table can be asked for."""
+        values: list[Value] = []
+        inputs = [tensor for tensor in self.info.io if tensor.is_input]
+        generator = torch.Generator().manual_seed(0)
+        for tensor, shape in zip(inputs, self.input_shapes(profile), strict=True):
+            dtype = tensor.torch_dtype
+            if tensor.is_host:
+                numbers = self.info.profiles[profile].values[tensor.name].opt
+                values.append(HostValues.of(numbers, shape, dtype, self.device))
+            elif dtype in (torch.float32, torch.float16, torch.bfloat16):
+                values.append(torch.randn(shape, generator=generator).to(self.device, dtype))
+            else:
+                values.append(torch.zeros(shape, dtype=dtype, device=self.device))
+        return values
+
+    def interpreted(self) -> Program:
+        """The program, interpreted, with its weights bound."""
+        image, layers = load_image(self.structure, self.info, self.device)
+        WeightStore(self.info.weight_slots, layers, self.tensors)
+        program = interpreted_program(image)
+        program.load_constants()
+        return program
+
+    def weights(self) -> WeightStore:
+        """The weights as a loaded engine keeps them."""
+        _, layers = load_image(self.structure, self.info, self.device)
+        return WeightStore(self.info.weight_slots, layers, self.tensors)
+
+
+class Tactic(ABC):
+    """One way of executing a program.
+
+    Args:
+        name: Stands in the plan and in the timing cache.
+        least_level: Builder optimization level from which the tactic is tried.
+    """
+
+    def __init__(self, name: str, least_level: int) -> None:
+        self.name = name
+        self.least_level = least_level
+
+    @abstractmethod
+    def is_candidate(self, subject: Subject) -> bool:
+        """Whether trying is worth the time it takes."""
+
+    @abstractmethod
+    def build(self, subject: Subject, profile: int) -> Artifact | None:
+        """Makes an artifact for a profile's optimal shapes; None where the tactic does not apply.
+
+        It may raise whatever it meets: a tactic that fails in any way is not chosen.
+        """
+
+
+def tactic_hash(name: str) -> int:
+    """Identity of a tactic in the timing cache."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -1,0 +1,79 @@
+"""How long a run takes, and whether it computes what it should."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.replay import record_run
+from trt_portable.values import Value, as_tensor
+
+_LEAST_SECONDS: Final = 0.002
+"""Runs are repeated until a sample is at least that long, so that the clock's grain does not matter."""
+# Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
+# a wrong kernel by more.
+_TOLERANCES: Final = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+_LEAST_EQUAL: Final = 0.99  # of integers: a maximum among equals may be another one
+
+
+def milliseconds(executable: Executable, values: Sequence[Value], device: torch.device, iterations: int) -> float:
+    """Median time of a run, replayed where the engine would replay it.
+
+    Raises:
+        PortableError: The program cannot run on these values.
+    """
+    with torch.inference_mode():
+        executable.run(values)  # warms up allocator and kernels
+        replay = record_run(executable, values, device) if device.type == "cuda" else None
+        run = (lambda: executable.run(values)) if replay is None else replay.replay
+        run()
+        once = _seconds(run, 1, device)
+        repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))
+        samples = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, 1))]
+    return statistics.median(samples) * 1e3
+
+
+def _seconds(run: object, repeats: int, device: torch.device) -> float:
+    assert callable(run)
+    _wait(device)
+    started = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def first_difference(found: Sequence[Value], expected: Sequence[Value]) -> str | None:
+    """What is wrong with outputs, in words; None when they agree as far as their type allows."""
+    if len(found) != len(expected):
+        return f"{len(found)} outputs instead of {len(expected)}"
+    for index, (have, want) in enumerate(zip(map(as_tensor, found), map(as_tensor, expected), strict=True)):
+        if have.shape != want.shape or have.dtype is not want.dtype:
+            return f"output {index} is {have.dtype} {tuple(have.shape)}, not {want.dtype} {tuple(want.shape)}"
+        if not want.numel():
+            continue
+        tolerance = _TOLERANCES.get(want.dtype)
+        if tolerance is None:
+            equal = (have == want).float().mean().item()
+            if equal < _LEAST_EQUAL:
+                return f"output {index}: {equal:.1%} of the elements are equal"
+            continue
+        have, want = have.double(), want.double()
+        finite = torch.isfinite(want)
+        if not torch.equal(finite, torch.isfinite(have)):
+            return f"output {index} is finite in other places"
+        have, want = have[finite], want[finite]
+        error = (have - want).norm().item()
+        if error > tolerance * max(want.norm().item(), 1e-6 * want.numel() ** 0.5):
+            return f"output {index} is off by {error / max(want.norm().item(), 1e-30):.2g} of its size"
+    return None

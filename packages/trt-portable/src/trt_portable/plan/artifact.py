@@ -1,0 +1,121 @@
+"""Compiled artifacts: what a tactic made of an engine at build, for one device and one PyTorch.
+
+An artifact is data: a document (JSON) that says which kernels run on which memory, and the kernels' machine
+code. Nothing in it is evaluated or unpickled. It is code all the same, so an engine runs it only where its
+plan is trusted (`is_trusted`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from trt_portable.plan.engine_info import Shape
+
+_LENGTH: Final = struct.Struct("<Q")
+_MAX_REMEMBERED: Final = 4096
+_built_here: dict[bytes, None] = {}  # digests in order of age
+_lock: Final = threading.Lock()
+
+
+def machine_of(device: torch.device) -> dict[str, str]:
+    """What machine code and the calls around it depend on: PyTorch, its CUDA, and the kind of GPU."""
+    machine = {"torch": str(torch.__version__), "device": device.type}
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        machine["cuda"] = str(torch.version.cuda)
+        machine["capability"] = f"{major}.{minor}"
+        machine["name"] = torch.cuda.get_device_name(device)
+    return machine
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A program compiled for fixed input shapes.
+
+    Attributes:
+        tactic: Name of the tactic that made it.
+        machine: `machine_of` the device it was made on.
+        shapes: Shape of each input.
+        document: JSON-compatible description of what runs.
+        blobs: Machine code and constants by name.
+    """
+
+    tactic: str
+    machine: Mapping[str, str]
+    shapes: tuple[Shape, ...]
+    document: Mapping[str, Any]
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def write_artifacts(artifacts: Sequence[Artifact]) -> bytes:
+    """Artifacts as bytes: the length of a JSON table, the table, and the blobs it refers to."""
+    blobs: list[bytes] = []
+    offsets: dict[str, list[int]] = {}
+    end = 0
+    entries = []
+    for artifact in artifacts:
+        names = {}
+        for name, data in artifact.blobs.items():
+            digest = hashlib.sha256(data).hexdigest()
+            if digest not in offsets:  # the same kernel serves several shapes
+                offsets[digest] = [end, end + len(data)]
+                blobs.append(data)
+                end += len(data)
+            names[name] = offsets[digest]
+        entries.append(
+            {
+                "tactic": artifact.tactic,
+                "machine": dict(artifact.machine),
+                "shapes": [list(shape) for shape in artifact.shapes],
+                "document": artifact.document,
+                "blobs": names,
+            }
+        )
+    table = json.dumps(entries, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(table)), table, *blobs])
+
+
+def read_artifacts(section: bytes) -> list[Artifact]:
+    """Inverse of `write_artifacts`; an empty section holds none.
+
+    Raises:
+        ValueError: Not a section of artifacts.
+    """
+    if not section:
+        return []
+    try:
+        (length,) = _LENGTH.unpack_from(section)
+        start = _LENGTH.size + length
+        return [
+            Artifact(
+                tactic=entry["tactic"],
+                machine=entry["machine"],
+                shapes=tuple(tuple(shape) for shape in entry["shapes"]),
+                document=entry["document"],
+                blobs={name: section[start + begin : start + end] for name, (begin, end) in entry["blobs"].items()},
+            )
+            for entry in json.loads(section[_LENGTH.size : start])
+        ]
+    except (KeyError, TypeError, AttributeError, struct.error) as error:
+        raise ValueError(f"not a section of compiled artifacts: {error!r}") from error
+
+
+def trust(section: bytes) -> None:
+    """Remembers, for the life of the process, a section that was built here."""
+    with _lock:
+        _built_here[hashlib.sha256(section).digest()] = None
+        while len(_built_here) > _MAX_REMEMBERED:
+            del _built_here[next(iter(_built_here))]
+
+
+def is_trusted(section: bytes) -> bool:
+    """Whether a section was built in this process."""
+    return hashlib.sha256(section).digest() in _built_here

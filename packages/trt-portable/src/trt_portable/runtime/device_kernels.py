@@ -1,0 +1,111 @@
+"""Machine code on a CUDA device: loading it, and starting it, through the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_portable.errors import PortableError
+
+_WARP: Final = 32
+_MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_PLAIN_SHARED_BYTES: Final = 48 << 10
+_NUMBERS: Final[dict[str, Any]] = {
+    "i": ctypes.c_int32,
+    "l": ctypes.c_int64,
+    "b": ctypes.c_int8,
+    "h": ctypes.c_int16,
+    "I": ctypes.c_uint32,
+    "B": ctypes.c_uint8,
+    "H": ctypes.c_uint16,
+    "K": ctypes.c_uint64,
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+}
+POINTER: Final = "O"
+
+
+class KernelError(PortableError):
+    """The CUDA driver refused machine code or a launch."""
+
+
+@functools.cache
+def driver() -> ctypes.CDLL:
+    """The CUDA driver's library.
+
+    Raises:
+        OSError: There is none.
+    """
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
+def _check(call: str, code: int) -> None:
+    if code:
+        raise KernelError(f"{call} failed with driver error {code}")
+
+
+class DeviceKernel:
+    """A kernel of a module, loaded on the current CUDA context; unloaded with the object.
+
+    Args:
+        image: The module: a cubin.
+        name: The kernel's name in it.
+        types: A letter per parameter: "O" for a pointer, else a number's type as in `_NUMBERS`.
+        warps: Warps per block.
+        shared_bytes: Dynamic shared memory per block.
+
+    Raises:
+        KernelError: The driver does not take the module.
+    """
+
+    def __init__(self, image: bytes, name: str, types: str, warps: int, shared_bytes: int) -> None:
+        library = driver()
+        self._module = ctypes.c_void_p()
+        self._function = ctypes.c_void_p()
+        self._kinds = [ctypes.c_uint64 if kind == POINTER else _NUMBERS[kind] for kind in types]
+        self._threads = warps * _WARP
+        self._shared_bytes = shared_bytes
+        _check("cuModuleLoadData", library.cuModuleLoadData(ctypes.byref(self._module), image))
+        code = library.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode())
+        _check(f"cuModuleGetFunction({name!r})", code)
+        if shared_bytes > _PLAIN_SHARED_BYTES:
+            _check("cuFuncSetAttribute", library.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
+        self._launch = library.cuLaunchKernel
+
+    def __del__(self) -> None:
+        if getattr(self, "_module", None):
+            driver().cuModuleUnload(self._module)
+
+    def launch(self, grid: Sequence[int], arguments: Sequence[Any], stream: int) -> None:
+        """Starts the kernel.
+
+        Args:
+            grid: Three extents, in blocks.
+            arguments: A tensor, an address or a number per parameter.
+            stream: Handle of the stream.
+
+        Raises:
+            KernelError: The driver refused.
+        """
+        values = [
+            kind(argument.data_ptr() if isinstance(argument, torch.Tensor) else argument)
+            for kind, argument in zip(self._kinds, arguments, strict=True)
+        ]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        code = self._launch(
+            self._function,
+            *grid,
+            self._threads,
+            1,
+            1,
+            self._shared_bytes,
+            ctypes.c_void_p(stream),
+            pointers,
+            None,
+        )
+        _check("cuLaunchKernel", code)

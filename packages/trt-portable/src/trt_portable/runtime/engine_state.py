@@ -1,0 +1,196 @@
+"""A plan on a device: what an engine, its contexts, its inspector, its refitter and tracing share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from trt_portable.error_recorder import Reporter
+from trt_portable.errors import PortableError
+from trt_portable.plan.artifact import Artifact, is_trusted, machine_of, read_artifacts
+from trt_portable.plan.container import Plan, PlanError
+from trt_portable.plan.engine_info import EngineInfo, Shape
+from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.runtime.image import load_image, shape_only_inputs
+from trt_portable.runtime.interpret import interpreted_program
+from trt_portable.runtime.launch_list import CompiledProgram
+from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.program import Program
+from trt_portable.runtime.shape_report import ShapeReport, report_shapes
+from trt_portable.runtime.specialized import SpecializedProgram
+from trt_portable.values import HostValues, Value
+
+_META: Final = torch.device("meta")
+_MAX_REMEMBERED_SHAPES: Final = 256
+
+
+class EngineState:
+    """Layers, weights and programs of a loaded engine. Any number of threads may read it at once.
+
+    Args:
+        plan: A plan that was read and verified.
+        device: Where the engine runs.
+        reporter: Hears why compiled artifacts stay unused.
+        host_code_allowed: Whether compiled artifacts of plans from elsewhere may run.
+
+    Attributes:
+        info: What the plan says beside the layers.
+        structure: The network part of the plan.
+        features: What a reader of the plan must understand.
+        inputs: Inputs in order.
+        outputs: Outputs in order.
+        host_inputs: Indices of the inputs whose numbers are read on the host.
+        shape_only_inputs: Names of inputs of which only the extents matter.
+        weights: Which tensor stands for each use of weights.
+        program: The layers, interpreted; what profilers and debug listeners watch.
+        executable: What runs otherwise: the program, or what the engine's tactic made of it.
+        compiled: The plan's section of compiled artifacts.
+        generation: Grows with every refit; what was made from older weights is stale.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device, reporter: Reporter, *, host_code_allowed: bool) -> None:
+        self.info = info = EngineInfo.from_json(plan.structure["engine"])
+        self.device = device
+        self.structure: dict[str, Any] = plan.structure["network"]
+        self.features: list[str] = plan.structure["features"]
+        self.inputs = [tensor for tensor in info.io if tensor.is_input]
+        self.outputs = [tensor for tensor in info.io if not tensor.is_input]
+        self.host_inputs = tuple(at for at, tensor in enumerate(self.inputs) if tensor.is_host)
+        # the plan's bytes back the weights of CPU engines, so they stay as long as the engine does
+        self._owner = plan.owner if device.type == "cpu" else None
+        self.image, self.layers = load_image(self.structure, info, device)
+        self.shape_only_inputs = shape_only_inputs(self.image, self.inputs)
+        self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(device, plan, info))
+        self.program = interpreted_program(self.image)
+        self.compiled = plan.compiled
+        self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)
+        self._reporter = reporter
+        self.executable: Executable = self.program
+        if not self.weights.missing:
+            self.program.load_constants()
+            self._load_artifacts()
+        self.generation = 0
+        self._shape_program: Program | None = None
+        self._shape_reports: dict[Any, ShapeReport] = {}
+
+    def replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
+        """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""
+        self.weights.replace(tensors, self.program)
+        if not self.weights.missing:
+            self._load_artifacts()
+        self.generation += 1
+        if any(is_host_constant(self.weights.slots[index]) for index in tensors):
+            self._shape_program = None
+            self._shape_reports = {}
+
+    def _load_artifacts(self) -> None:
+        """Brings compiled artifacts up, or up to date with the weights."""
+        if isinstance(self.executable, SpecializedProgram):
+            self.executable.load_constants()
+        elif self._artifacts:
+            try:
+                compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
+                self.executable = SpecializedProgram(compiled, self.program)
+            except PortableError as error:
+                self._reporter.warning(f"engine {self.info.name!r} is interpreted: {error}")
+            self._artifacts = []
+
+    def infer(self, shapes: tuple[Shape, ...], numbers: Mapping[int, tuple[Any, ...]]) -> ShapeReport:
+        """Output shapes for input shapes and the numbers of host inputs, by input index.
+
+        Raises:
+            LayerFailure: A layer refused the shapes.
+        """
+        key = (shapes, tuple(numbers.items()))
+        report = self._shape_reports.get(key)
+        if report is None:
+            if self._shape_program is None:
+                self._shape_program = self._load_shape_program()
+            values: list[Value] = [
+                HostValues.of(numbers[at], shape, tensor.torch_dtype, _META)
+                if at in numbers
+                else torch.empty(shape, dtype=tensor.torch_dtype, device=_META)
+                for at, (tensor, shape) in enumerate(zip(self.inputs, shapes, strict=True))
+            ]
+            report = report_shapes(self._shape_program, values)
+            if len(self._shape_reports) >= _MAX_REMEMBERED_SHAPES:
+                self._shape_reports.clear()
+            self._shape_reports[key] = report
+        return report
+
+    def peak_bytes(self, profile: int) -> int:
+        """Bytes of intermediate values at the largest shapes of a profile; 0 where unknown."""
+        shapes = tuple(self.info.allowed_shape(tensor, profile).max for tensor in self.inputs)
+        values = self.info.profiles[profile].values
+        numbers = {}
+        for index in self.host_inputs:
+            allowed = values.get(self.inputs[index].name)
+            if allowed is None:
+                return 0
+            numbers[index] = allowed.max
+        try:
+            return self.infer(shapes, numbers).peak_bytes
+        except RuntimeError:  # the greatest extents need not fit each other
+            return 0
+
+    def _load_shape_program(self) -> Program:
+        image, layers = load_image(self.structure, self.info, _META)
+        WeightStore(
+            self.weights.slots,
+            layers,
+            [
+                self.weights.tensor(index) if is_host_constant(slot) else None
+                for index, slot in enumerate(self.weights.slots)
+            ],
+        )
+        program = Program(image.calls, image.inputs, image.outputs)
+        program.load_constants()
+        return program
+
+
+def usable_artifacts(section: bytes, device: torch.device, reporter: Reporter, *, is_allowed: bool) -> list[Artifact]:
+    """The compiled artifacts that may run, on this machine; says, once, why others do not.
+
+    Args:
+        section: The plan's section of artifacts.
+        device: The engine's device.
+        reporter: Receives the warning.
+        is_allowed: Whether artifacts that were built elsewhere may run.
+    """
+    if not section:
+        return []
+    if not (is_allowed or is_trusted(section)):
+        reporter.warning(
+            "the plan holds compiled kernels, which run only from plans that you trust; this engine is interpreted. "
+            "Set Runtime.engine_host_code_allowed = True, or load with allow_host_code=True, to run them"
+        )
+        return []
+    try:
+        artifacts = read_artifacts(section)
+    except ValueError as error:
+        raise PlanError(f"corrupted: {error}") from error
+    here = machine_of(device)
+    fitting = [artifact for artifact in artifacts if artifact.machine == here]
+    if len(fitting) < len(artifacts):
+        reporter.warning(
+            f"the plan's compiled kernels were made for {artifacts[0].machine}, and this is {here}; the engine is "
+            "interpreted. Build it again here to get kernels that fit"
+        )
+    return fitting
+
+
+def _weights_on(device: torch.device, plan: Plan, info: EngineInfo) -> list[torch.Tensor | None]:
+    """A tensor per use of weights, on a device and moved there in one piece; None where stripped."""
+    tensors = dict(plan.weights)
+    if device.type != "cpu":
+        data = plan.data.to(device)
+        for name, tensor in plan.weights.items():
+            begin = plan.offsets[name]
+            tensors[name] = data[begin : begin + tensor.nbytes].view(tensor.dtype)
+        for slot in info.weight_slots:
+            if is_host_constant(slot) and slot.weights in plan.weights:
+                tensors[slot.weights] = plan.weights[slot.weights].clone()
+    return [tensors.get(slot.weights) for slot in info.weight_slots]

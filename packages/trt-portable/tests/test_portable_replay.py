@@ -1,0 +1,233 @@
+"""Replay: recorded runs give what direct runs give, whatever changes between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.runtime import replay
+
+pytestmark = pytest.mark.gpu
+
+BATCHES = (1, 16)
+
+
+@pytest.fixture(autouse=True)
+def _on_cuda(_on_cpu: None) -> Iterator[None]:
+    with trt.device("cuda"):
+        yield
+
+
+@pytest.fixture
+def engine(builder: trt.Builder, load: Any) -> trt.ICudaEngine:
+    """relu(x @ matrix + bias) and its row sums; dynamic batch, refittable."""
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (-1, 64))
+    generator = np.random.default_rng(0)
+    matrix = network.add_constant((64, 64), generator.standard_normal((64, 64)).astype(np.float32) / 8)
+    bias = network.add_constant((1, 64), np.full((1, 64), 0.5, np.float32))
+    bias.name = "bias"
+    none = trt.MatrixOperation.NONE
+    product = network.add_matrix_multiply(x, none, matrix.get_output(0), none).get_output(0)
+    total = network.add_elementwise(product, bias.get_output(0), trt.ElementWiseOperation.SUM)
+    relu = network.add_activation(total.get_output(0), trt.ActivationType.RELU).get_output(0)
+    relu.name = "y"
+    network.mark_output(relu)
+    sums = network.add_reduce(relu, trt.ReduceOperation.SUM, 2, False).get_output(0)
+    sums.name = "sums"
+    network.mark_output(sums)
+    return load(network, {"x": ((1, 64), (4, 64), (16, 64))}, flags=[trt.BuilderFlag.REFIT])
+
+
+@pytest.fixture
+def expected(engine: Any, monkeypatch: Any) -> Any:
+    """What a context without replay computes."""
+    monkeypatch.setenv(replay.SWITCH, "0")
+    context = engine.create_execution_context()
+    monkeypatch.delenv(replay.SWITCH)
+    assert context._replay is None
+    return lambda x: run(context, x)
+
+
+def run(context: Any, x: torch.Tensor, outputs: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+    y, sums = outputs or (torch.empty_like(x), torch.empty(len(x), device="cuda"))
+    assert context.set_input_shape("x", tuple(x.shape))
+    for name, tensor in (("x", x), ("y", y), ("sums", sums)):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+    return y, sums
+
+
+def same(found: Any, wanted: Any) -> None:
+    for have, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-4)
+
+
+def test_records_after_a_warm_up(engine: Any, expected: Any) -> None:
+    context = engine.create_execution_context()
+    for index in range(4):
+        x = torch.randn(4, 64, device="cuda")
+        same(run(context, x), expected(x))
+        assert len(context._replay._recordings) == (index > 0)
+
+
+def test_addresses_that_stay_are_recorded_in_place(engine: Any, expected: Any) -> None:
+    context = engine.create_execution_context()
+    x, outputs = torch.empty(4, 64, device="cuda"), (torch.empty(4, 64, device="cuda"), torch.empty(4, device="cuda"))
+    for _ in range(10):
+        x.normal_()
+        same(run(context, x, outputs), expected(x))
+    assert len(context._replay._pinned) == 1
+    other = torch.randn(4, 64, device="cuda")
+    same(run(context, other), expected(other))
+
+
+def test_shapes_that_never_settle(engine: Any, expected: Any) -> None:
+    context = engine.create_execution_context()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        x = torch.randn(int(torch.randint(1, 17, (), generator=generator)), 64, device="cuda")
+        same(run(context, x), expected(x))
+    assert 0 < len(context._replay._recordings) <= replay._MAX_SHAPES
+
+
+def test_a_refit_is_seen(engine: Any, expected: Any, logger: Any) -> None:
+    context = engine.create_execution_context()
+    x = torch.randn(4, 64, device="cuda")
+    outputs = (torch.empty(4, 64, device="cuda"), torch.empty(4, device="cuda"))
+    for shift in (0.5, -1.0, 2.0):
+        refitter = trt.Refitter(engine, logger)
+        assert refitter.set_weights("bias", trt.WeightsRole.CONSTANT, trt.Weights(np.full(64, shift, np.float32)))
+        assert refitter.refit_cuda_engine()
+        for _ in range(8):
+            same(run(context, x, outputs), expected(x))
+
+
+def test_an_output_over_its_input(engine: Any, expected: Any) -> None:
+    context = engine.create_execution_context()
+    sums = torch.empty(4, device="cuda")
+    memory = torch.empty(4, 64, device="cuda")
+    for _ in range(8):
+        x = torch.randn(4, 64, device="cuda")
+        memory.copy_(x)
+        same(run(context, memory, (memory, sums)), expected(x))
+
+
+def test_inside_a_foreign_capture(engine: Any, expected: Any) -> None:
+    context = engine.create_execution_context()
+    x = torch.randn(4, 64, device="cuda")
+    outputs = (torch.empty(4, 64, device="cuda"), torch.empty(4, device="cuda"))
+    for _ in range(3):
+        run(context, x, outputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(context, x, outputs)
+    for _ in range(2):
+        x.normal_()
+        graph.replay()
+        same(outputs, expected(x))
+
+
+def test_a_run_on_another_stream_of_a_capture_is_direct(engine: Any, expected: Any) -> None:
+    context, other = engine.create_execution_context(), torch.cuda.Stream()
+    x = torch.randn(4, 64, device="cuda")
+    for _ in range(3):
+        run(context, x)
+    wanted = expected(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    y, sums = torch.empty_like(x), torch.empty(4, device="cuda")
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            run(context, x, (y, sums))
+        torch.cuda.current_stream().wait_stream(other)
+    graph.replay()
+    same((y, sums), wanted)
+
+
+def test_streams_alternate(engine: Any, expected: Any) -> None:
+    context = engine.create_execution_context()
+    streams = [torch.cuda.Stream(), torch.cuda.default_stream(), torch.cuda.Stream()]
+    found, wanted = [], []
+    for index in range(24):
+        x = torch.randn(4, 64, device="cuda")
+        wanted.append(expected(x))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[index % 3]):
+            found.append(run(context, x))
+    torch.cuda.synchronize()
+    for have, want in zip(found, wanted, strict=True):
+        same(have, want)
+
+
+def test_contexts_in_threads(engine: Any, expected: Any) -> None:
+    batches = [torch.randn(size, 64, device="cuda") for size in (1, 4, 7, 16)]
+    wanted = [expected(x) for x in batches]
+    torch.cuda.synchronize()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            context = engine.create_execution_context()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    for x, want in zip(batches, wanted, strict=True):
+                        found = run(context, x)
+                        torch.cuda.current_stream().synchronize()
+                        same(found, want)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_a_layer_that_waits_for_data_runs_directly(builder: trt.Builder, load: Any) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (8,))
+    found = network.add_non_zero(x, trt.int64).get_output(0)
+    found.name = "found"
+    network.mark_output(found)
+    context = load(network).create_execution_context()
+    assert context._replay is None
+
+
+def test_what_cannot_be_recorded_runs_directly(engine: Any, expected: Any, monkeypatch: Any) -> None:
+    def refuse(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory for a recording")
+
+    monkeypatch.setattr(replay, "_recorded", refuse)
+    context = engine.create_execution_context()
+    for _ in range(4):
+        x = torch.randn(4, 64, device="cuda")
+        same(run(context, x), expected(x))
+    assert context._replay._is_refused
+
+
+def test_profilers_see_layers(engine: Any, expected: Any) -> None:
+    class Names(trt.IProfiler):
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.seen: list[str] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.seen.append(layer_name)
+
+    context = engine.create_execution_context()
+    x = torch.randn(4, 64, device="cuda")
+    for _ in range(3):
+        run(context, x)
+    context.profiler = Names()
+    same(run(context, x), expected(x))
+    assert context.profiler.seen

@@ -1,0 +1,323 @@
+"""Tactics: artifacts in plans, lists of launches, and how a build chooses among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trt_portable as trt
+from trt_portable.builder import tactic_choice
+from trt_portable.builder.record_launches import LaunchRecorder
+from trt_portable.builder.tactics import Subject, Tactic
+from trt_portable.builder.timing import first_difference
+from trt_portable.errors import PortableError
+from trt_portable.plan import artifact as artifacts
+from trt_portable.plan.artifact import Artifact, machine_of, read_artifacts, write_artifacts
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.runtime.launch_list import CompiledProgram
+from trt_portable.runtime.specialized import SpecializedProgram
+
+CPU = torch.device("cpu")
+
+
+class Recorded(Tactic):
+    """Records ATen operators: relu(x) @ weights, on the CPU."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__("recorded", 1)
+        self.factor = factor
+        self.built = 0
+
+    def is_candidate(self, subject: Subject) -> bool:
+        return True
+
+    def build(self, subject: Subject, profile: int) -> Artifact:
+        self.built += 1
+        (x,) = subject.example_inputs(profile)
+        weights = subject.tensors[0]
+        recorder = LaunchRecorder([x, weights])
+        with torch.no_grad(), recorder:
+            y = torch.relu(x) @ weights.view(4, 4) * self.factor
+        document = {
+            "operands": [{"input": 0}, {"weights": 0, "shape": None, "channels_last": False}],
+            "kernels": recorder.kernels,
+            "steps": recorder.steps,
+            "slots": recorder.num_slots,
+            "outputs": [recorder.slot(y)],
+        }
+        return Artifact(self.name, machine_of(CPU), subject.input_shapes(profile), document, {})
+
+
+@pytest.fixture
+def build(builder: trt.Builder, logger: Any, monkeypatch: Any) -> Callable[..., Any]:
+    """Builds relu(x) @ matrix for 1 to 8 rows, 2 at best, with the given tactics, which beat interpreting."""
+
+    def build(*tactics: Tactic, cache: Any = None, flags: Any = (), level: int = 3) -> Any:
+        monkeypatch.setattr(tactic_choice._Trial, "time_interpreted", lambda trial: 1e9)
+        monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", tactics)
+        network = builder.create_network()
+        x = network.add_input("x", trt.float32, (-1, 4))
+        relu = network.add_activation(x, trt.ActivationType.RELU).get_output(0)
+        matrix = network.add_constant((4, 4), np.arange(16, dtype=np.float32))
+        matrix.name = "matrix"
+        none = trt.MatrixOperation.NONE
+        y = network.add_matrix_multiply(relu, none, matrix.get_output(0), none).get_output(0)
+        y.name = "y"
+        network.mark_output(y)
+        config = builder.create_builder_config()
+        config.builder_optimization_level = level
+        for flag in (trt.BuilderFlag.REFIT, *flags):
+            config.set_flag(flag)
+        if cache is not None:
+            assert config.set_timing_cache(cache, False)
+        profile = builder.create_optimization_profile()
+        profile.set_shape("x", (1, 4), (2, 4), (8, 4))
+        config.add_optimization_profile(profile)
+        return builder.build_serialized_network(network, config)
+
+    return build
+
+
+@pytest.fixture
+def engine(build: Any, logger: Any) -> trt.ICudaEngine:
+    return trt.Runtime(logger).deserialize_cuda_engine(build(Recorded()))
+
+
+def wanted(x: torch.Tensor, shift: float = 0.0) -> torch.Tensor:
+    return torch.relu(x) @ (torch.arange(16.0).reshape(4, 4) + shift)
+
+
+@pytest.mark.parametrize("rows", [2, 1, 8])
+def test_compiled_for_some_shapes_interpreted_for_others(engine: Any, execute: Any, rows: int) -> None:
+    assert isinstance(engine._state.executable, SpecializedProgram)
+    x = torch.randn(rows, 4)
+    torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], wanted(x))
+
+
+def test_a_refit_reaches_it(engine: Any, execute: Any, logger: Any) -> None:
+    context = engine.create_execution_context()
+    refitter = trt.Refitter(engine, logger)
+    fresh = np.arange(16, dtype=np.float32) + 1
+    assert refitter.set_weights("matrix", trt.WeightsRole.CONSTANT, trt.Weights(fresh))
+    assert refitter.refit_cuda_engine()
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(execute(context, {"x": x})["y"], wanted(x, shift=1.0))
+
+
+def test_a_stripped_plan_gets_it_with_its_weights(build: Any, execute: Any, logger: Any) -> None:
+    plan = build(Recorded(), flags=[trt.BuilderFlag.STRIP_PLAN])
+    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    assert engine._state.executable is engine._state.program
+    refitter = trt.Refitter(engine, logger)
+    assert refitter.set_weights("matrix", trt.WeightsRole.CONSTANT, trt.Weights(np.arange(16, dtype=np.float32)))
+    assert refitter.refit_cuda_engine()
+    assert isinstance(engine._state.executable, SpecializedProgram)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], wanted(x))
+
+
+def test_plans_from_elsewhere_are_interpreted_unless_allowed(build: Any, logger: Any, monkeypatch: Any) -> None:
+    plan = bytes(build(Recorded()))
+    monkeypatch.setattr(artifacts, "_built_here", {})
+    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    assert engine._state.executable is engine._state.program
+    told = [text for severity, text in logger.messages if severity is trt.Logger.WARNING]
+    assert len(told) == 1 and "engine_host_code_allowed = True" in told[0]
+    runtime = trt.Runtime(logger)
+    runtime.engine_host_code_allowed = True
+    allowed = runtime.deserialize_cuda_engine(plan)
+    assert isinstance(allowed._state.executable, SpecializedProgram)
+    again = runtime.deserialize_cuda_engine(bytes(allowed.serialize()))
+    assert isinstance(again._state.executable, SpecializedProgram), "serializing keeps artifacts"
+
+
+def test_artifacts_of_another_machine_are_left(build: Any, logger: Any, monkeypatch: Any) -> None:
+    plan = build(Recorded())
+    monkeypatch.setattr("trt_portable.runtime.engine_state.machine_of", lambda device: {"torch": "9"})
+    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    assert engine._state.executable is engine._state.program
+    assert any("Build it again here" in text for _, text in logger.messages)
+
+
+def test_a_wrong_tactic_is_not_chosen(build: Any, logger: Any) -> None:
+    engine = trt.Runtime(logger).deserialize_cuda_engine(build(Recorded(factor=1.1)))
+    assert engine._state.executable is engine._state.program
+    assert any("computes something else" in text for _, text in logger.messages)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no compiler"), ImportError("no triton"), AssertionError(), KeyError(1)]
+)
+def test_a_tactic_that_fails_is_not_chosen(build: Any, logger: Any, monkeypatch: Any, error: Exception) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    tactic = Recorded()
+    monkeypatch.setattr(tactic, "build", fail)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(build(tactic))
+    assert engine._state.executable is engine._state.program
+    assert any("not available here" in text for _, text in logger.messages)
+
+
+def test_level_0_tries_nothing(build: Any) -> None:
+    tactic = Recorded()
+    assert build(tactic, level=0) is not None
+    assert tactic.built == 0
+
+
+def test_a_second_build_times_nothing(build: Any, builder: trt.Builder, monkeypatch: Any) -> None:
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    assert build(Recorded(), cache=cache) is not None
+    monkeypatch.setattr(tactic_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
+    assert build(Recorded(), cache=cache, flags=[trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]) is not None
+
+
+def test_sections_come_back(build: Any) -> None:
+    same = b"\x00machine code"
+    made = [
+        Artifact("t", {"torch": "x"}, ((1, 2), ()), {"steps": [["op"]]}, {"a": same, "b": b""}),
+        Artifact("t", {"torch": "x"}, ((3, 2), ()), {"steps": []}, {"c": same}),
+    ]
+    section = write_artifacts(made)
+    assert read_artifacts(section) == made
+    assert section.count(same) == 1
+    assert read_artifacts(b"") == []
+
+
+@given(st.binary(min_size=1, max_size=64))
+def test_bytes_that_are_no_section(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_artifacts(data)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ["op", "aten::relu", [{"slot": 0}], {}, [1]],
+        ["op", "prims::cos", [{"slot": 0}], {}, [1]],
+        ["op", "os::system", ["true"], {}, []],
+        ["op", "aten::__class__", [], {}, []],
+        ["op", "aten::to.dtype", [{"slot": 0}, {"dtype": "nn"}], {}, [1]],
+        ["op", "aten::relu", [{"eval": "1"}], {}, [1]],
+        ["exec", "1"],
+        ["kernel", 0, [1, 1, 1], []],
+    ],
+)
+def test_a_list_names_operators_of_aten_and_nothing_else(step: list[Any]) -> None:
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": [step], "slots": 2, "outputs": [1]}
+    made = Artifact("t", {}, ((2,),), json.loads(json.dumps(document)), {})
+    store = WeightStore((), (), ())
+    if step[1] == "aten::relu" and step[2] == [{"slot": 0}]:
+        (found,) = CompiledProgram(made, store, CPU).run([torch.tensor([-1.0, 1.0])])
+        assert found.tolist() == [0.0, 1.0]
+        return
+    with pytest.raises(PortableError, match="makes no sense"):
+        CompiledProgram(made, store, CPU)
+
+
+def test_values_of_a_list_die_with_their_last_reader() -> None:
+    steps = [["op", "aten::relu", [{"slot": at}], {}, [at + 1]] for at in range(3)]
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
+    program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), CPU)
+    assert [dying for _, dying in program._steps] == [[0], [], [2]]
+    x = torch.tensor([-1.0, 2.0])
+    assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ([torch.ones(3)], None),
+        ([torch.ones(3) * 1.001], None),
+        ([torch.ones(3) * 1.1], "off by"),
+        ([torch.ones(4)], "not torch.float32 (3,)"),
+        ([torch.ones(3).half()], "torch.float16"),
+        ([torch.tensor([1.0, 1.0, float("nan")])], "finite"),
+        ([], "0 outputs"),
+    ],
+)
+def test_what_differs(found: Any, says: str | None) -> None:
+    said = first_difference(found, [torch.ones(3)])
+    assert said is None if says is None else says in (said or "")
+
+
+# What networks are made of for the property below: name of a variation, and its values.
+VARIATIONS: dict[str, st.SearchStrategy[Any]] = {
+    "width": st.integers(2, 4),
+    "operation": st.sampled_from(["RELU", "TANH"]),
+    "in_loop": st.sampled_from(["SUM", "PROD", "MAX"]),
+    "trips": st.integers(1, 3),
+    "weights": st.sampled_from(["one", "shared", "apart"]),
+    "half": st.booleans(),
+    "batch": st.integers(1, 3),
+}
+
+
+def _network_key(width: int, operation: str, in_loop: str, trips: int, weights: str, half: bool, batch: int) -> str:
+    from trt_portable.builder.builder import Builder
+
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = Builder(logger)
+    network = builder.create_network()
+    dtype, numpy_type = (trt.float16, np.float16) if half else (trt.float32, np.float32)
+    x = network.add_input("x", dtype, (-1, width))
+    value = network.add_activation(x, trt.ActivationType[operation]).get_output(0)
+    first, second = np.ones((1, width), numpy_type), np.ones((1, width), numpy_type)
+    for data in {"one": [first], "shared": [first, first], "apart": [first, second]}[weights]:
+        constant = network.add_constant((1, width), data).get_output(0)
+        value = network.add_elementwise(value, constant, trt.ElementWiseOperation.SUM).get_output(0)
+    loop = network.add_loop()
+    loop.add_trip_limit(network.add_constant((), np.array(trips, np.int32)).get_output(0), trt.TripLimit.COUNT)
+    carried = loop.add_recurrence(value)
+    body = network.add_elementwise(carried.get_output(0), value, trt.ElementWiseOperation[in_loop]).get_output(0)
+    carried.set_input(1, body)
+    last = loop.add_loop_output(carried.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+    network.mark_output(last)
+    config = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1, width), (batch, width), (4, width))
+    config.add_optimization_profile(profile)
+    cache = config.create_timing_cache(b"")
+    config.set_timing_cache(cache, False)
+    assert builder.build_serialized_network(network, config) is not None
+    (key,) = cache.queryKeys()
+    return str(key)
+
+
+@settings(max_examples=12)
+@given(st.fixed_dictionaries(VARIATIONS), st.sampled_from(sorted(VARIATIONS)), st.data())
+def test_different_networks_have_different_keys(parts: dict[str, Any], changed: str, data: st.DataObject) -> None:
+    with trt.device("cpu"):
+        other = data.draw(VARIATIONS[changed].filter(lambda value: value != parts[changed]))
+        assert _network_key(**parts) == _network_key(**parts)
+        assert _network_key(**parts) != _network_key(**{**parts, changed: other})
+
+
+def test_names_do_not_matter(builder: trt.Builder) -> None:
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    for name in ("a", "b"):
+        network = builder.create_network()
+        network.name = name
+        layer = network.add_activation(network.add_input(name, trt.float32, (2,)), trt.ActivationType.RELU)
+        layer.name = layer.metadata = name
+        layer.get_output(0).name = f"{name} out"
+        network.mark_output(layer.get_output(0))
+        config = builder.create_builder_config()
+        config.set_timing_cache(cache, False)
+        assert builder.build_serialized_network(network, config) is not None
+    assert len(cache.queryKeys()) == 1
+
+
+def test_a_subject_offers_inputs_that_every_layer_takes(engine: Any) -> None:
+    subject = Subject(engine._state.structure, engine._state.info, (), CPU)
+    (x,) = subject.example_inputs(0)
+    assert x.shape == (2, 4) and x.std() > 0
+    assert torch.equal(x, replace(subject).example_inputs(0)[0])
