@@ -61,6 +61,70 @@ def _gpt2() -> nn.Module:
     return Logits(transformers.GPT2LMHeadModel(transformers.GPT2Config())).eval()
 
 
+class LlamaBlock(nn.Module):
+    """A decoder layer of Llama's shape: (N, L, 2048) to the same; root-mean-square norms, 16 heads, gated SiLU."""
+
+    def __init__(self, width: int = 2048, heads: int = 16, hidden: int = 5632) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
+        self.qkv = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Runs the layer."""
+        normed = self.norms[0](x)
+        q, k, v = (map_(normed).unflatten(-1, (self.heads, -1)).transpose(1, 2) for map_ in self.qkv)
+        mixed = nn.functional.scaled_dot_product_attention(_rotated(q), _rotated(k), v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        normed = self.norms[1](x)
+        down: torch.Tensor = self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+        return x + down
+
+
+def _rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary positions: (N, H, L, D), pairs of the two halves of D turned by their position."""
+    length, half = x.shape[-2], x.shape[-1] // 2
+    rates = 10000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angles = torch.arange(length, device=x.device, dtype=torch.float32)[:, None] * rates
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+class UNet(nn.Module):
+    """An encoder and decoder with skips: (N, 3, H, W) to (N, 1, H, W); H and W are multiples of 8."""
+
+    def __init__(self, widths: tuple[int, ...] = (64, 128, 256, 512)) -> None:
+        super().__init__()
+        pairs = list(zip((3, *widths), widths, strict=False))
+        self.down = nn.ModuleList(_double(a, b) for a, b in pairs)
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs[1:]))
+        self.join = nn.ModuleList(_double(2 * a, a) for a, _ in reversed(pairs[1:]))
+        self.last = nn.Conv2d(widths[0], 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Runs the network."""
+        skips = []
+        for index, block in enumerate(self.down):
+            x = block(x if index == 0 else nn.functional.max_pool2d(x, 2))
+            skips.append(x)
+        for up, join, skip in zip(self.up, self.join, reversed(skips[:-1]), strict=True):
+            x = join(torch.cat([up(x), skip], 1))
+        result: torch.Tensor = self.last(x)
+        return result
+
+
+def _double(inputs: int, outputs: int) -> nn.Sequential:
+    steps: list[nn.Module] = []
+    for channels in (inputs, outputs):
+        steps += [nn.Conv2d(channels, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*steps)
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "resnet50": (lambda: _vision("resnet50"), _image()),
     "mobilenet_v3": (lambda: _vision("mobilenet_v3_large"), _image()),
@@ -69,6 +133,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "swin_t": (lambda: _timm("swin_tiny_patch4_window7_224"), _image()),
     "bert_base": (_bert, _tokens(30522)),
     "gpt2": (_gpt2, _tokens(50257)),
+    "llama_block": (lambda: LlamaBlock().eval(), (Input((1, 128, 2048), name="hidden"),)),
+    "unet": (lambda: UNet().eval(), (Input((1, 3, 256, 256), name="image"),)),
 }
 """Name to (maker, inputs)."""
 
