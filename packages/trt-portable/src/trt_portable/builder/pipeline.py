@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trt_portable.builder.eliminate import live_layers
-from trt_portable.builder.fold_constants import fold_constants
-from trt_portable.builder.fold_scales import fold_scales
+from trt_portable.builder.passes.eliminate_dead_layers import EliminateDeadLayers
+from trt_portable.builder.passes.fold_constants import FoldConstants
+from trt_portable.builder.passes.fold_scales import FoldScales
+from trt_portable.builder.passes.fuse_gelu import FuseGelu
+from trt_portable.builder.passes.merge_products import MergeProducts
+from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
+from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
 from trt_portable.builder.progress_monitor import Phase
 from trt_portable.builder.tactic_choice import choose_tactic
 from trt_portable.builder.validate import complete_profiles, first_refusal
@@ -51,9 +55,8 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         is_refittable = _refittable(refit, structure)
         debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
         with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
-            weights = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step)
-            if not network._debug_unfused:
-                weights = _fold_scales(structure, weights, is_refittable, frozenset(debug))
+            fuse = not network._debug_unfused
+            weights = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step, fuse=fuse)
         phase.step()
         slots = _weight_slots(structure, is_refittable)
         info = EngineInfo(
@@ -93,38 +96,35 @@ def _optimize(
     is_refittable: Callable[[str, str], bool],
     debug: frozenset[int],
     step: Callable[[], None],
+    *,
+    fuse: bool,
 ) -> dict[str, torch.Tensor]:
-    """Eliminates and folds layers of the structure in place; returns old and new weights."""
-    wanted = {*structure["outputs"], *structure["shape_outputs"], *debug}
-    entries = structure["layers"]
-    structure["layers"] = [entries[at] for at in live_layers(entries, wanted)]
-    dtypes = {tensor["id"]: DataType[tensor["dtype"]] for tensor in structure["tensors"]}
-    folded = fold_constants(
-        layers_from_json(structure).layers,
-        structure["layers"],
-        dtypes,
-        weights,
-        is_fixed=lambda key: not is_refittable(key, "CONSTANT"),
-        keep=debug,
-        step=step,
-    )
-    entries = folded.layers
-    structure["layers"] = [entries[at] for at in live_layers(entries, wanted)]
-    return {**weights, **folded.weights}
+    """Rewrites the layers of a structure in place; returns old and new weights.
 
-
-def _fold_scales(
-    structure: dict[str, Any],
-    weights: Mapping[str, torch.Tensor],
-    is_refittable: Callable[[str, str], bool],
-    debug: frozenset[int],
-) -> dict[str, torch.Tensor]:
-    """Merges scales into convolutions of the structure in place; returns old and new weights."""
-    keep = debug.union(structure["outputs"], structure["shape_outputs"])
-    structure["layers"], made = fold_scales(
-        structure["layers"], weights, is_fixed=lambda key, role: not is_refittable(key, role), keep=keep
+    Args:
+        structure: The network part of a plan.
+        weights: Host weights by key.
+        is_refittable: Whether a refit may replace the weights of a key in a role.
+        debug: Ids of tensors marked for debugging.
+        step: Called once per layer.
+        fuse: Let layers join others, which debug listeners would miss.
+    """
+    graph = PlanGraph(
+        layers=structure["layers"],
+        tensors={tensor["id"]: tensor for tensor in structure["tensors"]},
+        weights=dict(weights),
+        inputs=tuple(structure["inputs"]),
+        wanted=frozenset({*structure["outputs"], *structure["shape_outputs"], *debug}),
+        is_fixed=lambda key, role: not is_refittable(key, role),
     )
-    return {**weights, **made}
+    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(structure, debug, step)]
+    if fuse:
+        passes += [FoldScales(), RecognizeConstantMasks(), FuseGelu(), MergeProducts()]
+    for each in (*passes, EliminateDeadLayers()):
+        each(graph)
+    structure["layers"] = graph.layers
+    structure["tensors"] = list(graph.tensors.values())
+    return graph.weights
 
 
 def _refit_mode(config: IBuilderConfig) -> RefitMode:

@@ -6,59 +6,52 @@ weights are rounded once more than the two layers would round, as in TensorRT.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import torch
 
+from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import LayerType, ScaleMode
 
 _FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
-Entry = dict[str, Any]
 
+class FoldScales(PlanPass):
+    """Merges scale layers into convolutions whose results nothing else reads."""
 
-def fold_scales(
-    entries: Sequence[Entry],
-    weights: Mapping[str, torch.Tensor],
-    *,
-    is_fixed: Callable[[str, str], bool],
-    keep: Collection[int],
-) -> tuple[list[Entry], dict[str, torch.Tensor]]:
-    """Merges scale layers into convolutions whose results nothing else reads.
+    name = "fold_scales"
 
-    Args:
-        entries: Layer entries in executable order.
-        weights: Host weights by key.
-        is_fixed: Whether the weights of a key in a role can never change.
-        keep: Ids of tensors that something besides the layers reads.
-
-    Returns:
-        The entries that are left, and the weights of merged convolutions by their new keys.
-    """
-    uses = Counter(tensor for entry in entries for tensor in entry["inputs"])
-    convolutions: dict[int, int] = {}  # where convolutions that a scale may join are in `result`
-    result: list[Entry | None] = []
-    made: dict[str, torch.Tensor] = {}
-    for entry in entries:
-        at = convolutions.get(entry["inputs"][0]) if _is_scale(entry) else None
-        if at is not None and _fixed(entry, is_fixed):
-            convolution = result[at]
-            assert convolution is not None
-            merged = _merged(convolution, entry, {**weights, **made}, made)
-            result[at] = None
-            result.append(merged)
-            output = merged["outputs"][0]
-        elif entry["type"] == LayerType.CONVOLUTION.name and _is_plain(entry, weights) and _fixed(entry, is_fixed):
-            result.append(entry)
-            output = entry["outputs"][0]
-        else:
-            result.append(entry)
-            continue
-        if uses[output] == 1 and output not in keep:
-            convolutions[output] = len(result) - 1
-    return [entry for entry in result if entry is not None], made
+    def call(self, graph: PlanGraph) -> int:
+        """Merges chains of scales one by one."""
+        uses = graph.uses()
+        convolutions: dict[int, int] = {}  # where convolutions that a scale may join are in `result`
+        result: list[Entry | None] = []
+        merges = 0
+        for entry in graph.layers:
+            at = convolutions.get(entry["inputs"][0]) if _is_scale(entry) else None
+            if at is not None and _fixed(entry, graph.is_fixed):
+                convolution = result[at]
+                assert convolution is not None
+                merged = _merged(convolution, entry, graph.weights)
+                merges += 1
+                result[at] = None
+                result.append(merged)
+                output = merged["outputs"][0]
+            elif (
+                entry["type"] == LayerType.CONVOLUTION.name
+                and _is_plain(entry, graph.weights)
+                and _fixed(entry, graph.is_fixed)
+            ):
+                result.append(entry)
+                output = entry["outputs"][0]
+            else:
+                result.append(entry)
+                continue
+            if uses[output] == 1 and output not in graph.wanted:
+                convolutions[output] = len(result) - 1
+        graph.layers[:] = [entry for entry in result if entry is not None]
+        return merges
 
 
 def _is_scale(entry: Entry) -> bool:
@@ -79,9 +72,7 @@ def _fixed(entry: Entry, is_fixed: Callable[[str, str], bool]) -> bool:
     return all(is_fixed(key, role) for role, key in entry["weights"].items())
 
 
-def _merged(
-    convolution: Entry, scale: Entry, weights: Mapping[str, torch.Tensor], made: dict[str, torch.Tensor]
-) -> Entry:
+def _merged(convolution: Entry, scale: Entry, weights: dict[str, torch.Tensor]) -> Entry:
     """A convolution that does what a convolution and the scale after it do."""
     kernel = weights[convolution["weights"]["KERNEL"]]
     maps = convolution["attributes"]["num_output_maps"]
@@ -95,9 +86,9 @@ def _merged(
     bias = coefficients(convolution, "BIAS", 0.0) * factor + coefficients(scale, "SHIFT", 0.0)
     product = kernel.reshape(maps, -1).double() * factor.unsqueeze(1)
     name = f"{convolution['name']} + {scale['name']}"
-    keys = {"KERNEL": f"{name}:kernel:{len(made)}", "BIAS": f"{name}:bias:{len(made)}"}
-    made[keys["KERNEL"]] = product.to(kernel.dtype).reshape(-1)
-    made[keys["BIAS"]] = bias.to(kernel.dtype)
+    keys = {"KERNEL": f"{name}:kernel:{len(weights)}", "BIAS": f"{name}:bias:{len(weights)}"}
+    weights[keys["KERNEL"]] = product.to(kernel.dtype).reshape(-1)
+    weights[keys["BIAS"]] = bias.to(kernel.dtype)
     dtype, count = convolution["weight_specs"]["KERNEL"]
     return {
         **convolution,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.dtypes import PACKED
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.network.serialization import layers_from_json
 from trt_portable.values import HostValues, Value
 
 if TYPE_CHECKING:
@@ -20,79 +21,68 @@ _ALWAYS_FOLDED_BYTES: Final = 1 << 20
 _CPU: Final = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Folded:
-    """The result of folding.
-
-    Attributes:
-        layers: Entries, with a constant in place of each output of a folded layer.
-        weights: Values of the new constants by weights key; views of their operands where possible.
-    """
-
-    layers: list[dict[str, Any]]
-    weights: dict[str, torch.Tensor]
-
-
-def fold_constants(
-    layers: Sequence[ILayer],
-    entries: Sequence[dict[str, Any]],
-    dtypes: Mapping[int, DataType],
-    weights: Mapping[str, torch.Tensor],
-    *,
-    is_fixed: Callable[[str], bool],
-    keep: frozenset[int],
-    step: Callable[[], None],
-) -> Folded:
+class FoldConstants(PlanPass):
     """Computes what depends on constants alone, on the CPU.
 
     A result that is larger than its operands and larger than 1 MiB is left to run time, as is anything
     random, and anything that depends on weights which a refit may replace.
 
     Args:
-        layers: Layers rebuilt from `entries`; used up.
-        entries: Layer entries in executable order.
-        dtypes: Element types by tensor id.
-        weights: Host weights by key.
-        is_fixed: Whether the weights of a key can never change.
+        structure: The network part of a plan, from which layers are rebuilt to compute with.
         keep: Ids of tensors whose producers must stay, such as debug tensors.
         step: Called once per layer.
-
-    Raises:
-        Refusal: An assertion about constants does not hold.
     """
-    known: dict[int, Value] = {}
-    result: list[dict[str, Any]] = []
-    made: dict[str, torch.Tensor] = {}
-    for layer, entry in zip(layers, entries, strict=True):
-        step()
-        values = None
-        packed = any(dtypes[tensor] in PACKED for tensor in entry["outputs"])
-        if not packed and _is_candidate(layer, entry, known, is_fixed, keep):
-            values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], weights)
-        if values is None:
-            result.append(entry)
-            continue
-        known.update(zip(entry["outputs"], values, strict=True))
-        if layer.type is LayerType.CONSTANT:
-            result.append(entry)
-            continue
-        for index, (tensor, value) in enumerate(zip(entry["outputs"], values, strict=True)):
-            key = f"{entry['name']}:{len(made)}"
-            made[key] = _as_tensor(value)
-            result.append(_constant_entry(entry, index, tensor, dtypes[tensor], key, made[key]))
-    return Folded(result, made)
+
+    name = "fold_constants"
+
+    def __init__(self, structure: Mapping[str, Any], keep: frozenset[int], step: Callable[[], None]) -> None:
+        self._structure = structure
+        self._keep = keep
+        self._step = step
+
+    def call(self, graph: PlanGraph) -> int:
+        """Puts a constant in place of each output of a folded layer.
+
+        Raises:
+            Refusal: An assertion about constants does not hold.
+        """
+        known: dict[int, Value] = {}
+        result: list[Entry] = []
+        layers = layers_from_json({**self._structure, "layers": graph.layers}).layers
+        dtypes = {tensor: DataType[entry["dtype"]] for tensor, entry in graph.tensors.items()}
+        folded = 0
+        for layer, entry in zip(layers, graph.layers, strict=True):
+            self._step()
+            values = None
+            packed = any(dtypes[tensor] in PACKED for tensor in entry["outputs"])
+            if not packed and _is_candidate(layer, entry, known, graph, self._keep):
+                values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], graph.weights)
+            if values is None:
+                result.append(entry)
+                continue
+            known.update(zip(entry["outputs"], values, strict=True))
+            if layer.type is LayerType.CONSTANT:
+                result.append(entry)
+                continue
+            folded += 1
+            for index, (tensor, value) in enumerate(zip(entry["outputs"], values, strict=True)):
+                key = f"{entry['name']}:{folded}.{index}"
+                graph.weights[key] = made = _as_tensor(value)
+                result.append(_constant_entry(entry, index, tensor, dtypes[tensor], key, made))
+        graph.layers[:] = result
+        return folded
 
 
 def _is_candidate(
     layer: ILayer,
     entry: Mapping[str, Any],
     known: Mapping[int, Value],
-    is_fixed: Callable[[str], bool],
+    graph: PlanGraph,
     keep: frozenset[int],
 ) -> bool:
     if layer._is_random or layer._children() or not keep.isdisjoint(entry["outputs"]):
         return False
-    return all(is_fixed(key) for key in entry["weights"].values()) and all(
+    return all(graph.is_fixed(key, "CONSTANT") for key in entry["weights"].values()) and all(
         tensor in known for tensor in entry["inputs"]
     )
 

@@ -1,0 +1,1 @@
+"""The builder's passes over the layers of a plan, one module each."""

@@ -1,0 +1,132 @@
+"""The layers of a plan while the builder rewrites them, and the contract of what rewrites them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import PortableError
+
+Entry = dict[str, Any]
+"""A layer as `trt_portable.network.serialization` writes it: type, name, inputs, outputs, attributes, weights."""
+
+
+class PassError(PortableError):
+    """A pass broke its promise; the message says which, and on which layer."""
+
+
+@dataclass
+class PlanGraph:
+    """Layers in executable order, with their tensors and weights.
+
+    Attributes:
+        layers: An input of a layer is a network input or an output of an earlier layer. What loops and conditionals
+            read is among their inputs.
+        tensors: Description by id.
+        weights: Host weights by key, flat.
+        inputs: Ids of the network inputs.
+        wanted: Ids of tensors that must be computed: outputs, and tensors marked for debugging.
+        is_fixed: Whether the weights of a key in a role can never change.
+    """
+
+    layers: list[Entry]
+    tensors: dict[int, dict[str, Any]]
+    weights: dict[str, torch.Tensor]
+    inputs: tuple[int, ...]
+    wanted: frozenset[int]
+    is_fixed: Callable[[str, str], bool]
+
+    def producers(self) -> dict[int, Entry]:
+        """The layer that makes each tensor; network inputs have none."""
+        return {tensor: entry for entry in self.layers for tensor in entry["outputs"]}
+
+    def uses(self) -> Counter[int]:
+        """How often layers read each tensor."""
+        return Counter(tensor for entry in self.layers for tensor in entry["inputs"] if tensor is not None)
+
+    def constant(self, entry: Entry | None) -> torch.Tensor | None:
+        """The value of a constant layer whose weights never change, None for any other layer."""
+        if entry is None or entry["type"] != LayerType.CONSTANT.name:
+            return None
+        key = entry["weights"]["CONSTANT"]
+        shape = entry["attributes"]["shape"]
+        if not self.is_fixed(key, "CONSTANT") or key not in self.weights or -1 in shape:
+            return None
+        flat = self.weights[key]
+        count = 1
+        for extent in shape:
+            count *= extent
+        return flat.reshape(shape) if flat.numel() == count else None  # packed types have fewer bytes than elements
+
+    def new_tensor(self, name: str, dtype: str, shape: Sequence[int]) -> int:
+        """Adds a tensor, and returns its id."""
+        identity = max(self.tensors, default=-1) + 1
+        like = next(iter(self.tensors.values()))
+        self.tensors[identity] = {
+            **like,
+            "id": identity,
+            "name": name,
+            "dtype": dtype,
+            "shape": list(shape),
+            "dimension_names": {},
+            "debug": False,
+        }
+        return identity
+
+    def new_constant(self, name: str, dtype: DataType, value: torch.Tensor) -> Entry:
+        """A constant layer with weights of its own; the caller puts it into `layers`."""
+        key = f"{name}:{len(self.weights)}"
+        self.weights[key] = value.reshape(-1)
+        shape = list(value.shape)
+        return {
+            "type": LayerType.CONSTANT.name,
+            "name": name,
+            "metadata": "",
+            "num_ranks": 1,
+            "inputs": [],
+            "outputs": [self.new_tensor(name, dtype.name, shape)],
+            "attributes": {"shape": shape},
+            "weights": {"CONSTANT": key},
+            "weight_specs": {"CONSTANT": [dtype.name, value.numel()]},
+        }
+
+
+class PlanPass(ABC):
+    """A rewrite of a plan's layers in place.
+
+    A pass keeps what the wanted tensors are, up to the rounding that its docstring names, and leaves the order of
+    layers executable. It touches no weights that a refit may replace.
+    """
+
+    name: str
+
+    @abstractmethod
+    def call(self, graph: PlanGraph) -> int:
+        """Rewrites the graph, and returns the number of changes."""
+
+    def __call__(self, graph: PlanGraph) -> int:
+        """Rewrites, and checks what every pass promises where something changed.
+
+        Raises:
+            PassError: A layer reads what no earlier layer makes, or a wanted tensor is gone.
+        """
+        changes = self.call(graph)
+        if changes:
+            self._ensure(graph)
+        return changes
+
+    def _ensure(self, graph: PlanGraph) -> None:
+        known = set(graph.inputs)
+        for entry in graph.layers:
+            missing = {tensor for tensor in entry["inputs"] if tensor is not None} - known
+            if missing:
+                raise PassError(f"pass {self.name}: layer {entry['name']!r} reads tensors {sorted(missing)} too early")
+            known.update(entry["outputs"])
+        if not graph.wanted <= known:
+            raise PassError(f"pass {self.name}: tensors {sorted(graph.wanted - known)} are computed no more")
