@@ -12,7 +12,7 @@ import argparse
 import datetime
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,13 @@ NAMES = (
 OURS = "portable"
 
 
-def measure(models: Sequence[str], batches: Sequence[int], peers: Sequence[str], jobs: int = 1) -> list[dict[str, Any]]:
+def measure(
+    models: Sequence[str],
+    batches: Sequence[int],
+    peers: Sequence[str],
+    jobs: int = 1,
+    report: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> list[dict[str, Any]]:
     """Measures every model, batch and peer; a peer that fails says why under ``error``.
 
     Args:
@@ -47,6 +53,7 @@ def measure(models: Sequence[str], batches: Sequence[int], peers: Sequence[str],
         batches: Batch sizes.
         peers: Names out of `PEERS`.
         jobs: Processes at once. Calls are timed one process at a time, but builds slow each other down.
+        report: Receives each result when it is there.
     """
     work = [(model, str(batch), peer) for model in models for batch in batches for peer in peers]
 
@@ -56,7 +63,9 @@ def measure(models: Sequence[str], batches: Sequence[int], peers: Sequence[str],
             found = in_fresh_process("tools.bench.latency_peer", *job)
         except RuntimeError as error:
             found = {"error": str(error).strip().splitlines()[-1]}
-        return {"model": model, "batch": int(batch), "peer": peer, **found}
+        result = {"model": model, "batch": int(batch), "peer": peer, **found}
+        report(result)
+        return result
 
     with ThreadPoolExecutor(jobs) as threads:
         return list(threads.map(one, work))
@@ -109,12 +118,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--json", type=Path, help="write the results there as well")
     arguments = parser.parse_args()
-    results = measure(arguments.models, arguments.batches, arguments.peers, arguments.jobs)
     console = Console()
+
+    def report(found: dict[str, Any]) -> None:
+        console.print(json.dumps(found), markup=False, highlight=False, soft_wrap=True)
+
+    results = measure(arguments.models, arguments.batches, arguments.peers, arguments.jobs, report)
     console.print(table(results))
-    for each in results:
-        if "error" in each:
-            console.print(f"{each['model']} {each['batch']} {each['peer']}: {each['error']}", markup=False)
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
 

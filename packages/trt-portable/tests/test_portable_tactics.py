@@ -249,6 +249,12 @@ def test_what_differs(found: Any, says: str | None) -> None:
     assert said is None if says is None else says in (said or "")
 
 
+def test_numbers_that_vanish_in_half_precision_agree() -> None:
+    vanished = torch.full((8,), 3e-7, dtype=torch.float16)
+    assert first_difference([vanished * 2], [vanished]) is None
+    assert first_difference([vanished + 1e-3], [vanished]) is not None
+
+
 # What networks are made of for the property below: name of a variation, and its values.
 VARIATIONS: dict[str, st.SearchStrategy[Any]] = {
     "width": st.integers(2, 4),
