@@ -83,6 +83,7 @@ from trt_portable.enums import (
 from trt_portable.error_recorder import IErrorRecorder
 from trt_portable.errors import NetworkError, PortableError, set_strict, strict
 from trt_portable.host_memory import IHostMemory
+from trt_portable.installation import install_as_tensorrt
 from trt_portable.layers import (
     IActivationLayer,
     IAssertionLayer,
@@ -442,6 +443,7 @@ __all__ = [
     "get_builder_plugin_registry",
     "get_plugin_registry",
     "init_libnvinfer_plugins",
+    "install_as_tensorrt",
     "int4",
     "int8",
     "int32",
