@@ -15,6 +15,7 @@ BENCHMARKS = (
     "import_time",
     "explain_time",
     "compile_cost",
+    "cache_and_refit",
     "call_overhead",
     "portable_scaling",
     "partition_scaling",

@@ -52,7 +52,7 @@ def test_numbers() -> None:
     ("setting", "flag", "state"),
     [
         ("sparse_weights", "SPARSE_WEIGHTS", True),
-        ("refit", "REFIT", True),
+        ("refit", "REFIT_INDIVIDUAL", True),
         ("version_compatible", "VERSION_COMPATIBLE", True),
         ("disable_tf32", "TF32", False),
     ],

@@ -17,6 +17,7 @@ from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.ranges import Bounds, ShapeRanges
+from trt_core.refit_table import RefitTable
 from trt_core.settings import ObservedSettings
 
 
@@ -34,6 +35,7 @@ class BuiltEngine:
         build_seconds: Time of the conversion and the build, in seconds.
         provider: Name and version of the provider.
         settings_read: Names of the settings that converters and builder read.
+        refit: How its weights follow from the model's, where it was built for refitting; else None.
     """
 
     name: str
@@ -47,6 +49,7 @@ class BuiltEngine:
     build_seconds: float
     provider: str
     settings_read: frozenset[str] = frozenset()
+    refit: RefitTable | None = field(default=None, repr=False)
 
 
 def build_block(
@@ -56,6 +59,7 @@ def build_block(
     name: str,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     timing_cache: TimingCacheFile | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> BuiltEngine:
     """Builds the engine of a block.
 
@@ -66,6 +70,7 @@ def build_block(
         name: Name of the block and its engine.
         registry: Where converters are looked up.
         timing_cache: File of tactic timings that the build reads and adds to.
+        weights: The model's weights by name, which engines for refitting need.
 
     Raises:
         ConversionError: A node could not be converted; the attribute `node_name` says which.
@@ -80,6 +85,8 @@ def build_block(
         network.name = name
         interpreter = BlockInterpreter(block, network, settings, ranges, registry)
         interpreter.run()
+        refit = interpreter.context.refit
+        table = None if refit is None else refit.finish(weights or {})
         config = builder.create_builder_config()
         configure(config, settings)
         profile = _add_profile(builder, config, block, interpreter.input_names, ranges)
@@ -107,6 +114,7 @@ def build_block(
         build_seconds=time.perf_counter() - start,
         provider=provider_identity(),
         settings_read=settings.fields_read(),
+        refit=table,
     )
 
 

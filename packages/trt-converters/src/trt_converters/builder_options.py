@@ -26,7 +26,8 @@ def configure(config: Any, settings: CompilationSettings) -> None:
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for flag, wanted in (
         (trt.BuilderFlag.SPARSE_WEIGHTS, settings.sparse_weights),
-        (trt.BuilderFlag.REFIT, settings.refit),
+        # only weights of the model: what else is constant can still be folded
+        (trt.BuilderFlag.REFIT_INDIVIDUAL, settings.refit),
         (trt.BuilderFlag.VERSION_COMPATIBLE, settings.version_compatible),
     ):
         if wanted:

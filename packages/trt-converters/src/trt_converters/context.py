@@ -10,6 +10,7 @@ from torch import fx
 
 from trt_converters.byte_tensor import ByteTensor, carrier_of
 from trt_converters.call import Call
+from trt_converters.engine_weights import EngineWeights
 from trt_converters.sizes import combine, dimension
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
@@ -33,6 +34,7 @@ class ConversionContext:
         ranges: Ranges of the symbolic dimensions.
         node: The node being converted.
         call: Its arguments as metadata, for converters that compare symbolic shapes.
+        refit: The weights that follow from the model's, where the engine is built for refitting; else None.
     """
 
     def __init__(self, network: Any, settings: CompilationSettings, ranges: ShapeRanges) -> None:
@@ -41,6 +43,7 @@ class ConversionContext:
         self.ranges = ranges
         self.node: fx.Node | None = None
         self.call: Call | None = None
+        self.refit = EngineWeights(network) if settings.refit else None
         self._names: dict[str, int] = {}
         self._held: list[torch.Tensor] = []  # TensorRT holds weights by reference until the build returns
         self._constants: dict[tuple[Any, ...], Any] = {}
@@ -144,7 +147,10 @@ class ConversionContext:
             return self.tensor(ByteTensor(self.tensor(constant.float())))
         key: tuple[Any, ...] = (constant.data_ptr(), constant.dtype, tuple(constant.shape), constant.stride())
         small = constant.numel() <= 16 and not constant.is_cuda and not _is_fake(constant)
-        if small:  # equal small constants share a layer whatever memory they came from
+        identity = "" if self.refit is None else self.refit.identity(constant)
+        if identity:  # weights that can be replaced share a layer only where they always have the same numbers
+            key = (identity, constant.dtype, tuple(constant.shape))
+        elif small:  # equal small constants share a layer whatever memory they came from
             key = (str(constant.tolist()), constant.dtype, tuple(constant.shape))
         found = self._constants.get(key)
         if found is None:
@@ -159,7 +165,10 @@ class ConversionContext:
         """
         held = value.detach().cpu().contiguous()
         self._held.append(held)
-        return trt.Weights(to_trt(held.dtype), held.data_ptr(), held.numel())
+        weights = trt.Weights(to_trt(held.dtype), held.data_ptr(), held.numel())
+        if self.refit is not None:
+            self.refit.add(weights, held)
+        return weights
 
     def _add_constant(self, value: torch.Tensor) -> Any:
         self._held.append(value)  # keys hold addresses, which must not be reused by another tensor

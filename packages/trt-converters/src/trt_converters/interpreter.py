@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from trt_converters.support import ConverterSupport, is_symbolic_integer
 from trt_core import CompilationSettings, ConversionError, to_trt
 from trt_core.operators import operator_name
 from trt_core.ranges import ShapeRanges
+from trt_core.weight_recipes import RECIPE
 
 
 class BlockInterpreter:
@@ -54,7 +56,8 @@ class BlockInterpreter:
         Raises:
             ConversionError: A node could not be converted; the attribute `node_name` says which.
         """
-        with torch.no_grad():
+        refit = self.context.refit
+        with torch.no_grad(), contextlib.nullcontext() if refit is None else refit.recorder.recording():
             for node in self.block.graph.nodes:
                 self.context.enter(node)
                 try:
@@ -98,7 +101,13 @@ class BlockInterpreter:
         value: Any = self.block
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        return value.detach() if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        constant = value.detach()
+        recipe = node.meta.get(RECIPE)
+        if self.context.refit is not None and recipe is not None:
+            self.context.refit.know((value, constant), recipe)  # checks may look at the attribute itself
+        return constant
 
     def _call_converter(self, node: fx.Node) -> Any:
         converter = self.support.find(node)

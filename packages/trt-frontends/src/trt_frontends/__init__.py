@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trt_frontends.alias import install_alias
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
+    from trt_frontends.mutable_module import MutableModule
+    from trt_frontends.refit import refit_module_weights
     from trt_partition import PartitionReport
     from trt_runtime import load, save
 
@@ -29,6 +31,7 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
 _LAZY = {
     "AccuracyReport": "trt_frontends.accuracy",
     "BisectReport": "trt_frontends.accuracy",
+    "MutableModule": "trt_frontends.mutable_module",
     "PartitionReport": "trt_partition",
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
@@ -36,6 +39,7 @@ _LAZY = {
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.alias",
     "load": "trt_runtime",
+    "refit_module_weights": "trt_frontends.refit",
     "save": "trt_runtime",
     "trace": "trt_frontends.capture",
     "verify": "trt_frontends.accuracy",
@@ -47,6 +51,7 @@ __all__ = [
     "CompilationSettings",
     "Device",
     "Input",
+    "MutableModule",
     "PartitionReport",
     "bisect",
     "compile",
@@ -54,6 +59,7 @@ __all__ = [
     "explain",
     "install_alias",
     "load",
+    "refit_module_weights",
     "save",
     "set_provider",
     "trace",

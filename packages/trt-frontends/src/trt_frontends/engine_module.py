@@ -45,6 +45,7 @@ def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: Compilati
         build_seconds=built.build_seconds,
         version_compatible=settings.version_compatible,
         hardware_compatible=settings.hardware_compatible,
+        refit=built.refit,
     )
     return TRTModule(header, plan)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import platform
 from pathlib import Path
 from typing import Final
@@ -13,17 +15,29 @@ from torch import fx
 import trt_core
 from trt_converters import ConverterRegistry, build_block
 from trt_converters.block_key import describe_block
-from trt_converters.content_digest import source_digest, tensor_digest
+from trt_converters.content_digest import digest_of, source_digest, tensor_digest
 from trt_converters.timing_cache_file import TimingCacheFile
-from trt_core import CompilationSettings, Device, Provider, current_provider, logger, provider_identity, provider_module
+from trt_core import (
+    CompilationSettings,
+    Device,
+    Provider,
+    RefitError,
+    current_provider,
+    logger,
+    provider_identity,
+    provider_module,
+)
 from trt_core.ranges import ShapeRanges
+from trt_core.refit_table import RefitTable, recipe_text, why_unwritable
 from trt_core.settings import building_fields
 from trt_core.uncacheable import Uncacheable
+from trt_core.weight_recipes import RECIPE, sources_of
 from trt_frontends.engine_module import engine_module
 from trt_runtime import TRTModule
 from trt_runtime.container import CONTAINER_VERSION
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
 from trt_runtime.header import FORMAT_VERSION
+from trt_runtime.refit import refit_engine
 
 _TIMING_CACHE: Final = "timing.cache"
 
@@ -34,6 +48,7 @@ class EngineSource:
     Args:
         settings: What to compile with; they say whether engines are cached, and where.
         registry: Where converters are looked up.
+        graph: The lowered graph that the blocks are cut from; its attributes are the model's weights.
 
     Attributes:
         cache: The engine cache; None when the settings ask for none.
@@ -42,8 +57,9 @@ class EngineSource:
         CacheError: The directory of the cache is not private, or cannot be used.
     """
 
-    def __init__(self, settings: CompilationSettings, registry: ConverterRegistry) -> None:
+    def __init__(self, settings: CompilationSettings, registry: ConverterRegistry, graph: fx.GraphModule) -> None:
         self.settings = settings
+        self._weights = weights_of(graph) if settings.refit else {}
         self.registry = registry
         self._stores = _is_asked(settings.cache_built_engines, settings)
         self._reuses = _is_asked(settings.reuse_cached_engines, settings)
@@ -67,7 +83,11 @@ class EngineSource:
             found = self._find(key, name)
             if found is not None:
                 return found
-        built = build_block(block, self.settings, ranges, name, self.registry, self._timings)
+        built = build_block(block, self.settings, ranges, name, self.registry, self._timings, self._weights)
+        if built.refit is not None and key is not None:
+            built = dataclasses.replace(
+                built, refit=dataclasses.replace(built.refit, content=self._content(built.refit))
+            )
         logger.debug("built %s: %d layers in %.2f s", name, built.layers, built.build_seconds)
         engine = engine_module(built, block, self.settings)
         unknown = built.settings_read - set(building_fields())
@@ -87,7 +107,8 @@ class EngineSource:
             return None
 
     def _describe(self, block: fx.GraphModule, ranges: ShapeRanges) -> EngineKey:
-        described = describe_block(block, self.settings, ranges, _describe_constant, self.registry)
+        describe_constant = functools.partial(_describe_constant, refit=self.settings.refit)
+        described = describe_block(block, self.settings, ranges, describe_constant, self.registry)
         return EngineKey({**described, **describe_machine(self.settings)})
 
     def why_miss(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> tuple[str, ...]:
@@ -112,12 +133,32 @@ class EngineSource:
             return None
         header, plan = found
         logger.debug("%s comes from the engine cache, built in %.2f s then", name, header.build_seconds)
-        return TRTModule(dataclasses.replace(header, name=name), plan)
+        header = dataclasses.replace(header, name=name)
+        if header.refit is not None and header.refit.sources:
+            content = self._content(header.refit)
+            if content != header.refit.content:
+                try:
+                    header, plan = refit_engine(header, plan, self._weights, content=content)
+                except RefitError as error:
+                    logger.info("%s is built although it is cached with other weights: %s", name, error)
+                    return None
+        return TRTModule(header, plan)
+
+    def _content(self, table: RefitTable) -> str:
+        """Digest of the weights of the model that an engine for refitting depends on."""
+        digests = [f"{source.name} {tensor_digest(self._weights[source.name])}" for source in table.sources]
+        return digest_of("\n".join(sorted(digests)).encode())
 
     def _timing_cache(self) -> TimingCacheFile | None:
         if self.settings.timing_cache_path:
             return TimingCacheFile(self.settings.timing_cache_path)
         return None if self.cache is None else TimingCacheFile(self.cache.directory / _TIMING_CACHE)
+
+
+def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """Returns the parameters and buffers of a lowered graph by name; those that nothing reads any more, too."""
+    named = (graph.named_parameters(remove_duplicate=False), graph.named_buffers(remove_duplicate=False))
+    return {name: value for items in named for name, value in items}
 
 
 def open_cache(settings: CompilationSettings) -> EngineCache:
@@ -158,8 +199,12 @@ def _describe_device(device: Device) -> str:
     return f"cuda {major}.{minor} {torch.cuda.get_device_name(device.torch_device)}"
 
 
-def _describe_constant(node: fx.Node, value: torch.Tensor) -> str:
-    return tensor_digest(value)
+def _describe_constant(node: fx.Node, value: torch.Tensor, *, refit: bool) -> str:
+    """Engines for refitting depend on how their weights follow from the model's, all others on the numbers."""
+    recipe = node.meta.get(RECIPE) if refit else None
+    if recipe is None or not sources_of(recipe) or why_unwritable(recipe):
+        return tensor_digest(value)
+    return json.dumps(recipe_text(recipe))
 
 
 def _sources_of(file: str) -> str:

@@ -71,7 +71,7 @@ class Compilation:
             IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
             PartitionError: The partitioner put nodes into an engine that had failed to build.
         """
-        source = EngineSource(self.settings, self.registry)
+        source = EngineSource(self.settings, self.registry, self.graph)
         while True:
             plan = self.plan()
             split = split_into_blocks(self.graph, plan)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.node_metadata import provenance_of
 
@@ -34,7 +35,9 @@ def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> No
             copied = gm.graph.node_copy(node, inside.__getitem__)
             copied.meta = {**origin, "val": node.meta["val"]}
             if node.op == "get_attr":
-                copied.target = add_constant(gm, read_attribute(body, str(node.target)))
+                value = read_attribute(body, str(node.target))
+                copied.target = add_constant(gm, value)
+                copied.meta[RECIPE] = Literal(value)
             inside[node] = copied
     replace_result(call, result)
     gm.graph.erase_node(call)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from trt_core import LoweringError
+from trt_core.weight_recipes import RECIPE, Literal, Source
+from trt_lowering.attributes import read_attribute
 
 
 def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
@@ -26,6 +28,7 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
         ) from error
     _move_inputs_first(stateful.graph)
     _describe_write_backs(stateful.graph)
+    _name_weights(stateful, program)
     # a plain module: export's own refuses train() and eval(), and checks its inputs in a hook at every call
     return fx.GraphModule(stateful, stateful.graph)
 
@@ -44,3 +47,27 @@ def _describe_write_backs(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         if "val" not in node.meta and isinstance(node.args[0], fx.Node):
             node.meta["val"] = node.args[0].meta["val"]
+
+
+def _name_weights(stateful: fx.GraphModule, program: torch.export.ExportedProgram) -> None:
+    """Notes which attributes are weights of the model, under which names, and which are constants."""
+    names_of: dict[tuple[int, torch.dtype, int], list[str]] = {}
+    for name, value in program.state_dict.items():
+        if isinstance(value, torch.Tensor) and value.numel():
+            names_of.setdefault(_memory(value), []).append(name)
+    for node in stateful.graph.find_nodes(op="get_attr"):
+        name = str(node.target)
+        value = read_attribute(stateful, name)
+        if not isinstance(value, torch.Tensor):
+            continue
+        if name not in program.state_dict:
+            node.meta[RECIPE] = Literal(value, name)
+            continue
+        tied = tuple(other for other in names_of.get(_memory(value), ()) if other != name)
+        node.meta[RECIPE] = Source(name, value.dtype, tuple(value.shape), tied)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype, int]:
+    """What tensors that are one weight have in common; those without memory of their own are known by themselves."""
+    plain = type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta
+    return tensor.data_ptr() if plain else id(tensor), tensor.dtype, tensor.numel()

@@ -6,6 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 
 from trt_core import CompilationSettings, Device
+from trt_core.replay import replay
+from trt_core.weight_recipes import RECIPE, Source
 from trt_lowering import lower
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.fold_constants import FoldConstants
@@ -88,9 +90,7 @@ def test_written_state_is_not_constant(captured, settings, operators):
     assert [gm(torch.ones(1)).item() for _ in range(2)] == [2.0, 4.0]
 
 
-def test_parameters_stay_reachable_for_refit(captured, settings):
-    gm = captured(torch.nn.Linear(3, 3), torch.randn(2, 3))
-
+def test_constants_of_weights_keep_their_recipe_for_refit(captured, settings):
     class Scaled(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -100,8 +100,11 @@ def test_parameters_stay_reachable_for_refit(captured, settings):
             return x * (self.weight + 1)
 
     gm = captured(Scaled(), torch.randn(3))
-    assert not fold(gm, settings.replace(refit=True)).changed
-    assert fold(gm, settings).changed
+    gm.graph.find_nodes(op="get_attr")[0].meta[RECIPE] = Source("weight", torch.float32, (3,))
+    assert fold(gm, settings.replace(refit=True)).changed
+    (constant,) = gm.graph.find_nodes(op="get_attr")
+    other = torch.randn(3)
+    assert torch.equal(replay(constant.meta[RECIPE], {"weight": other}), other + 1)
 
 
 def test_lists_are_folded_only_through_their_items(captured, settings, operators, compare):

@@ -16,6 +16,7 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
 from trt_runtime.program import LoadedProgram, load, save
+from trt_runtime.refit import refit_engine, refit_module
 
 try:
     __version__ = version("trt-runtime")
@@ -36,6 +37,8 @@ __all__ = [
     "plan_from_bytes",
     "plan_to_bytes",
     "read_plan",
+    "refit_engine",
+    "refit_module",
     "save",
     "write_plan",
 ]

@@ -58,7 +58,7 @@ class LoadedEngine:
         self.plan = plan.detach()  # the memory of the plan, without keeping alive the tensor that is watched
         self.is_tensorrt = current_provider() is Provider.TENSORRT
         with device_scope(device):
-            self._runtime = _runtime(provider_module(), header.version_compatible)
+            self._runtime = new_runtime(provider_module(), header.version_compatible)
             forget_errors()
             self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
         if self.native is None:
@@ -302,7 +302,12 @@ ENGINES = EngineStore()
 
 
 @functools.lru_cache(maxsize=4)
-def _runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
+def new_runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
+    """Returns a runtime of the provider.
+
+    Raises:
+        PlanError: The provider cannot make one.
+    """
     try:
         runtime = trt.Runtime(provider_logger())
     except TypeError as error:  # what the bindings make of a runtime that TensorRT could not create

@@ -13,6 +13,7 @@ import torch
 from trt_core.errors import PlanError
 from trt_core.extents import evaluate_extent, symbols_in
 from trt_core.provider import current_provider, provider_module
+from trt_core.refit_table import RefitTable
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
 
@@ -53,6 +54,7 @@ class PlanHeader:
         build_seconds: How long the build took.
         version_compatible: Whether later TensorRT releases of the same major version may run the engine.
         hardware_compatible: Whether later GPUs than the one of `compute_capability` may run the engine.
+        refit: How the engine's weights follow from the model's; None where they cannot be replaced.
         format_version: `FORMAT_VERSION` at the time of writing.
 
     Raises:
@@ -77,6 +79,7 @@ class PlanHeader:
     build_seconds: float = 0.0
     version_compatible: bool = False
     hardware_compatible: bool = False
+    refit: RefitTable | None = field(default=None, repr=False)
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
@@ -106,6 +109,7 @@ class PlanHeader:
         build_seconds: float = 0.0,
         version_compatible: bool = False,
         hardware_compatible: bool = False,
+        refit: RefitTable | None = None,
     ) -> PlanHeader:
         """Describes a plan that the provider in use has just built in this process.
 
@@ -123,6 +127,7 @@ class PlanHeader:
             build_seconds: How long the build took.
             version_compatible: Whether the engine was built with TensorRT's version compatibility.
             hardware_compatible: Whether the engine was built with TensorRT's hardware compatibility.
+            refit: How the engine's weights follow from the model's.
 
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
@@ -149,6 +154,7 @@ class PlanHeader:
             build_seconds=build_seconds,
             version_compatible=version_compatible,
             hardware_compatible=hardware_compatible,
+            refit=refit,
         )
 
     @property
@@ -172,6 +178,7 @@ class PlanHeader:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values["inputs"] = [binding.to_json() for binding in self.inputs]
         values["outputs"] = [binding.to_json() for binding in self.outputs]
+        values["refit"] = None if self.refit is None else self.refit.to_json()
         values["symbols"] = {name: list(place) for name, place in self.symbols.items()}
         values["ranges"] = [[list(bounds) for bounds in shape] for shape in self.ranges]
         if self.compute_capability is not None:
@@ -204,6 +211,7 @@ class PlanHeader:
             outputs=_read_bindings("output", value["outputs"]),
             symbols=_read_symbols(value["symbols"]),
             ranges=_read_ranges(value["ranges"]),
+            refit=None if value["refit"] is None else RefitTable.from_json(value["refit"]),
             **plain,
         )
 

@@ -40,7 +40,7 @@ class TRTModule(nn.Module):
     def __init__(self, header: PlanHeader, plan: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer(_PLAN, None)
-        self._adopt(header, plan)
+        self.adopt(header, plan)
 
     @property
     def header(self) -> PlanHeader:
@@ -120,7 +120,15 @@ class TRTModule(nn.Module):
     def set_extra_state(self, state: Any) -> None:
         """Does nothing: header and plan are loaded together, by `_load_from_state_dict`."""
 
-    def _adopt(self, header: PlanHeader, plan: torch.Tensor) -> None:
+    def adopt(self, header: PlanHeader, plan: torch.Tensor) -> None:
+        """Takes another engine in place of this one; calls that have begun end with the one that they began with.
+
+        Args:
+            header, plan: As for a new module.
+
+        Raises:
+            PlanError: The plan is not the one that the header describes.
+        """
         check_plan(plan)
         check_payload(header, plan)
         self.plan = plan
@@ -149,7 +157,7 @@ class TRTModule(nn.Module):
         plan, extra = (state_dict[name] for name in names)
         try:
             header = PlanHeader.from_text(bytes(extra.cpu().tolist()))
-            self._adopt(header, plan.detach().cpu())
+            self.adopt(header, plan.detach().cpu())
         except PlanError as error:
             error_msgs.append(f"{prefix.rstrip('.')}: {error}")
 

@@ -88,7 +88,7 @@ def why_miss(
     given["engine_cache_dir"] = str(_open(directory).directory)
     module, arg_inputs, kwarg_inputs = load_model(model)
     compilation, _ = prepare(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
-    source = EngineSource(compilation.settings, compilation.registry)
+    source = EngineSource(compilation.settings, compilation.registry, compilation.graph)
     blocks = compilation.blocks()
     misses = [source.why_miss(block, compilation.ranges, name) for name, block in blocks.items()]
     for name, lines in zip(blocks, misses, strict=True):

@@ -6,6 +6,7 @@ from trt_core import CompilationSettings
 from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
+from trt_frontends.refit import refit_module_weights
 from trt_partition import PartitionReport
 from trt_runtime import load, save
 
@@ -17,6 +18,7 @@ __all__ = [
     "get_dynamic_shapes_args",
     "get_dynamic_shapes_kwargs",
     "load",
+    "refit_module_weights",
     "save",
     "trace",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from trt_core import CompilationSettings
+from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.attributes import add_constant, read_attribute, written_targets
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import provenance_of
@@ -31,8 +34,8 @@ class FoldConstants(GraphPass):
     Ensures: values on nodes.
 
     Args:
-        settings: Operators in `torch_executed_ops` stay. With `refit`, so does what is computed from parameters,
-            whose engine weights could no longer be found by name.
+        settings: Operators in `torch_executed_ops` stay. With `refit`, each constant that is computed from weights
+            of the model keeps the recipe that makes it again from other weights.
         small_bytes: Size in bytes up to which results are folded whatever they come from.
     """
 
@@ -49,12 +52,15 @@ class FoldConstants(GraphPass):
             return 0
         remaining = {node: _uses_within(node, foldable) for node in foldable}
         values: dict[fx.Node, Any] = {}
+        recipes: dict[fx.Node, Any] = {}
         changes = 0
         with torch.no_grad():
             for node in list(gm.graph.nodes):
                 if node not in foldable:
                     continue
                 value = _compute(gm, node, values)
+                if self._settings.refit:
+                    recipes[node] = _recipe(gm, node, value, recipes)
                 for operand in node.all_input_nodes:
                     if operand in remaining:
                         remaining[operand] -= 1
@@ -63,7 +69,9 @@ class FoldConstants(GraphPass):
                 if remaining[node]:
                     values[node] = value
                 if isinstance(value, torch.Tensor) and any(user not in foldable for user in node.users):
-                    _attach(gm, node, value, foldable)
+                    constant = _attach(gm, node, value, foldable)
+                    if node in recipes:
+                        constant.meta[RECIPE] = recipes[node]
                     changes += 1
         for node in reversed(gm.graph.nodes):
             if node in foldable and not node.users:
@@ -86,10 +94,7 @@ class FoldConstants(GraphPass):
         return _without_list_readers(foldable)
 
     def _is_constant(self, gm: fx.GraphModule, node: fx.Node) -> bool:
-        value = read_attribute(gm, str(node.target))
-        if not isinstance(value, torch.Tensor):
-            return False
-        return not (self._settings.refit and isinstance(value, torch.nn.Parameter))
+        return isinstance(read_attribute(gm, str(node.target)), torch.Tensor)
 
     def _is_foldable(self, node: fx.Node) -> bool:
         if node.op != "call_function" or not is_pure(node) or is_kept_in_torch(node.target, self._settings):
@@ -148,7 +153,28 @@ def _as_fake(value: Any, mode: FakeTensorMode) -> Any:
     return mode.from_tensor(value) if is_real else value
 
 
-def _attach(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: set[fx.Node]) -> None:
+def _recipe(gm: fx.GraphModule, node: fx.Node, value: Any, recipes: Mapping[fx.Node, Any]) -> Any:
+    """Returns how a value is made; the value itself where it is a number, a list where there are several."""
+
+    def describe(operand: fx.Node) -> Any:
+        if operand in recipes:
+            return recipes[operand]
+        known = operand.meta.get(RECIPE)
+        return Literal(read_attribute(gm, str(operand.target))) if known is None else known
+
+    operands = {operand: describe(operand) for operand in node.all_input_nodes}
+    args: Any = fx.map_arg(node.args, operands.__getitem__)
+    kwargs: Any = fx.map_arg(node.kwargs, operands.__getitem__)
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if isinstance(value, torch.Tensor):
+        return apply_operator(node.target, args, kwargs)
+    if isinstance(value, (list, tuple)):
+        return [apply_operator(node.target, args, kwargs, item=index) for index in range(len(value))]
+    return value
+
+
+def _attach(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: set[fx.Node]) -> fx.Node:
     name = add_constant(gm, value)
     with gm.graph.inserting_before(node):
         constant = gm.graph.get_attr(name)
@@ -157,6 +183,7 @@ def _attach(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: se
     for user in list(node.users):
         if user not in foldable:
             user.replace_input_with(node, constant)
+    return constant
 
 
 def _is_static(value: Any) -> bool:

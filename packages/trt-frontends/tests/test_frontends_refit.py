@@ -1,0 +1,392 @@
+"""Refitting: the engines of one model with the weights of another compute what the other does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import trt_frontends
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, converter
+from trt_core import Input, InputError, RefitError
+from trt_frontends import MutableModule, refit_module_weights
+from trt_runtime import TRTModule, plan_from_bytes, plan_to_bytes
+
+aten = torch.ops.aten
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Net(nn.Module):
+    """Computes a function of itself and an input, with whatever parameters and buffers it is given."""
+
+    def __init__(self, function: Callable[..., Any], **tensors: torch.Tensor | nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in tensors.items():
+            if isinstance(value, nn.Module):
+                self.add_module(name, value)
+            elif value.is_floating_point():
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+def _image_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), nn.ConvTranspose2d(3, 2, 2), nn.Flatten())
+
+
+def _normalized(net: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, net.v * (net.g / net.v.norm(dim=1, keepdim=True)), net.b)
+
+
+class Tied(nn.Module):
+    """One tensor under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
+    "linear": (lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), X),
+    "images": (_image_net, X.reshape(1, 1, 3, 4)),
+    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 4)), X),
+    "group norm": (lambda: nn.Sequential(nn.GroupNorm(2, 4)), X.reshape(1, 4, 3)),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), X.reshape(1, 3, 4)),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)), torch.tensor([[1, 2, 8]])),
+    "folded sum": (lambda: Net(lambda n, x: x * (n.w + 1), w=torch.randn(4)), X),
+    "transposed": (lambda: Net(lambda n, x: x @ n.w.t().contiguous(), w=torch.randn(3, 4)), X),
+    "sliced": (lambda: Net(lambda n, x: x @ n.w[1:5, ::2] + n.w[0, :3], w=torch.randn(6, 6)), X),
+    "split": (lambda: Net(lambda n, x: sum(x @ part for part in n.w.chunk(3)), w=torch.randn(12, 5)), X),
+    "merged": (lambda: Net(lambda n, x: x @ torch.cat([n.a, n.b], 1), a=torch.randn(4, 2), b=torch.randn(4, 3)), X),
+    "weight norm": (
+        lambda: Net(_normalized, v=torch.randn(5, 4), g=torch.rand(5, 1) + 0.5, b=torch.randn(5)),
+        X,
+    ),
+    "one weight twice": (lambda: Net(lambda n, x: (x * n.w, x + n.w.reshape(1, 4)), w=torch.randn(4)), X),
+    "equal numbers": (lambda: Net(lambda n, x: (x * n.a, x + n.b), a=torch.ones(4), b=torch.ones(4)), X),
+    "integer table": (
+        lambda: Net(lambda n, x: n.t.index_select(0, n.i) * x, t=torch.randn(5, 4), i=torch.tensor([0, 2, 4])),
+        X,
+    ),
+    "mask": (
+        lambda: Net(
+            lambda n, x: torch.where(n.m, x, n.w), m=torch.tensor([True, False, True, False]), w=torch.randn(4)
+        ),
+        X,
+    ),
+    "returned": (lambda: Net(lambda n, x: (n.w * 2, x + 1), w=torch.randn(4)), X),
+    "tied": (Tied, X),
+}
+"""Models whose weights reach the engine changed in some way, and an input."""
+
+
+def _other(model: nn.Module) -> nn.Module:
+    """The same model with other weights, none of them special."""
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for value in (*other.parameters(), *other.buffers()):
+            if value.is_floating_point():
+                value.copy_((torch.rand(value.shape, generator=generator) + 0.5).to(value.device))
+    return other
+
+
+def _compile(model: nn.Module, *inputs: Any, **settings: Any) -> nn.Module:
+    return trt_frontends.compile(model.eval(), arg_inputs=inputs, **{"min_block_size": 1, "refit": True, **settings})
+
+
+def _assert_same(compiled: Callable[..., Any], model: nn.Module, *inputs: torch.Tensor, **tolerance: float) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs), model(*inputs), **tolerance)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("source", ["state dict", "module"])
+def test_engines_with_other_weights_compute_what_eager_does(name: str, source: str) -> None:
+    make, x = CASES[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    compiled = _compile(model, x)
+    other = _other(model)
+    refitted = refit_module_weights(compiled, other.state_dict() if source == "state dict" else other)
+    _assert_same(refitted, other, x, rtol=1e-4, atol=1e-4)
+    _assert_same(compiled, model, x, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_of_an_exported_program(mlp: nn.Module) -> None:
+    other = _other(mlp)
+    refitted = refit_module_weights(_compile(mlp, X), torch.export.export(other, (X,)), (X,), verify_output=True)
+    _assert_same(refitted, other, X)
+
+
+@pytest.mark.parametrize("settings", [{"precision": torch.float16}, {"enable_autocast": True}], ids=str)
+def test_weights_are_cast_as_they_were(settings: dict[str, Any], mlp: nn.Module) -> None:
+    refitted = refit_module_weights(_compile(mlp, X, **settings), _other(mlp).state_dict())
+    _assert_same(refitted, _other(mlp), X, rtol=1e-2, atol=1e-2)
+
+
+def test_dynamic_shapes(mlp: nn.Module, batch: Input) -> None:
+    other = _other(mlp)
+    refitted = refit_module_weights(_compile(mlp, batch), other.state_dict())
+    for rows in (1, 5, 8):
+        _assert_same(refitted, other, torch.ones(rows, 4))
+
+
+def test_what_runs_in_pytorch_gets_its_weights_too() -> None:
+    model = Net(
+        lambda n, x: torch.special.bessel_j0(n.first(x) * (n.w + 2)) @ n.w2,
+        first=nn.Linear(4, 4),
+        w=torch.randn(4),
+        w2=torch.randn(4, 3),
+    )
+    for forced in ((), ("aten.matmul", "aten.mul", "aten.add")):
+        compiled = _compile(model, X, torch_executed_ops=forced)
+        other = _other(model)
+        _assert_same(refit_module_weights(compiled, other.state_dict()), other, X)
+        _assert_same(compiled, model, X)
+
+
+def test_tied_weights_stay_tied() -> None:
+    compiled = _compile(Tied(), X)
+    state = {"first.weight": torch.eye(4), "second.weight": torch.eye(4)}
+    torch.testing.assert_close(refit_module_weights(compiled, state)(X), torch.tanh(X))
+    with pytest.raises(
+        RefitError, match=r"'first\.weight' and 'second\.weight' differ|'second.*' and 'first.*' differ"
+    ):
+        refit_module_weights(compiled, {**state, "second.weight": torch.ones(4, 4)})
+
+
+def test_refitting_again_and_again(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X)
+    for factor in (2.0, 0.5, -1.0):
+        other = copy.deepcopy(mlp)
+        with torch.no_grad():
+            for value in other.parameters():
+                value.mul_(factor)
+        compiled = refit_module_weights(compiled, other.state_dict())
+        _assert_same(compiled, other, X)
+
+
+def test_in_place_changes_the_module_and_not_those_that_share_its_engines(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X)
+    twin = copy.deepcopy(compiled)
+    other = _other(mlp)
+    assert refit_module_weights(compiled, other.state_dict(), in_place=True) is compiled
+    _assert_same(compiled, other, X)
+    _assert_same(twin, mlp, X)
+
+
+def test_a_copy_checks_its_inputs_as_well(mlp: nn.Module) -> None:
+    refitted = refit_module_weights(_compile(mlp, X), mlp.state_dict())
+    with pytest.raises(InputError, match="compiled for"):
+        refitted(torch.ones(3, 5))
+
+
+def test_a_stored_engine_can_be_refitted(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X)
+    (engine,) = (module for module in compiled.modules() if isinstance(module, TRTModule))
+    loaded = TRTModule(*plan_from_bytes(plan_to_bytes(engine.header, engine.plan)))
+    assert loaded.header == engine.header and loaded.header.text == engine.header.text
+    other = _other(mlp)
+    _assert_same(refit_module_weights(loaded, other.state_dict()), other, X)
+
+
+def test_a_saved_program_can_be_refitted(mlp: nn.Module, tmp_path: Any) -> None:
+    trt_frontends.save(_compile(mlp, X), tmp_path / "model.trt", arg_inputs=(X,))
+    loaded = trt_frontends.load(tmp_path / "model.trt")
+    other = _other(mlp)
+    _assert_same(refit_module_weights(loaded, other.state_dict()), other, X)
+    _assert_same(loaded, mlp, X)
+    refit_module_weights(loaded, other.state_dict(), in_place=True)
+    _assert_same(loaded, other, X)
+
+
+# what cannot be done
+
+
+def test_weights_that_are_missing_or_do_not_fit_are_named(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X)
+    state = dict(mlp.state_dict())
+    bias = state.pop("2.bias")
+    with pytest.raises(RefitError, match=r"'2\.bias' is missing"):
+        refit_module_weights(compiled, state)
+    for wrong in (bias.double(), torch.ones(3)):
+        with pytest.raises(RefitError, match=r"'2\.bias' does not fit"):
+            refit_module_weights(compiled, {**state, "2.bias": wrong})
+    _assert_same(compiled, mlp, X)
+
+
+def test_engines_without_refit_say_so(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X, refit=False)
+    with pytest.raises(RefitError, match="without refit=True"):
+        refit_module_weights(compiled, mlp.state_dict())
+    with pytest.raises(RefitError, match="no engines"):
+        refit_module_weights(mlp, mlp.state_dict())
+    with pytest.raises(InputError, match="weights cannot be taken"):
+        refit_module_weights(compiled, [])  # type: ignore[arg-type]
+
+
+def test_verification_needs_a_model_and_inputs(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X)
+    with pytest.raises(InputError, match="cannot be verified"):
+        refit_module_weights(compiled, mlp.state_dict(), (X,), verify_output=True)
+    with pytest.raises(InputError, match="cannot be verified"):
+        refit_module_weights(compiled, mlp, verify_output=True)
+
+
+def test_verification_finds_a_model_that_computes_something_else(mlp: nn.Module) -> None:
+    compiled = _compile(mlp, X)
+    other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+    with pytest.raises(RefitError, match="output 0 of the refitted module differs"):
+        refit_module_weights(compiled, other, (X * 5,), verify_output=True, in_place=True)
+    _assert_same(compiled, mlp, X)
+
+
+class Constant(nn.Module):
+    """Has a buffer that no state dict holds."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), scale), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.linear.bias * self.scale
+
+
+def test_buffers_that_state_dicts_leave_out_stay_and_must_be_the_same() -> None:
+    model, other = Constant(2.0), Constant(2.0)
+    compiled = _compile(model, X)
+    for source in (other.state_dict(), other, torch.export.export(other.eval(), (X,))):
+        _assert_same(refit_module_weights(compiled, source), other, X)
+    with pytest.raises(RefitError, match="'scale' of the model has changed"):
+        refit_module_weights(compiled, Constant(3.0))
+
+
+def _registry(function: Callable[..., Any]) -> ConverterRegistry:
+    registry = DYNAMO_CONVERTERS.copy()
+    converter(aten.mul.Tensor, priority=1, fold=False, registry=registry)(function)
+    return registry
+
+
+def _scaled(ctx: Any, value: Any, factor: torch.Tensor) -> Any:
+    from trt_converters.layers import binary
+
+    return binary(ctx, "PROD", value, factor)
+
+
+def reads_numbers(ctx: Any, self: Any, other: Any) -> Any:
+    """Looks at a weight's numbers, and bakes one in."""
+    return _scaled(ctx, self, torch.full((4,), float(other[0])))
+
+
+def lists_numbers(ctx: Any, self: Any, other: Any) -> Any:
+    """The same, by a way that calls no operator."""
+    return _scaled(ctx, self, torch.tensor(other.tolist()))
+
+
+def writes_in_place(ctx: Any, self: Any, other: Any) -> Any:
+    """Changes a copy of a weight in place, where a view of it shows."""
+    doubled = other.clone()
+    view = doubled.view(4)
+    doubled.mul_(2)
+    return _scaled(ctx, self, view)
+
+
+@pytest.mark.parametrize("function", [reads_numbers, lists_numbers, writes_in_place])
+def test_a_weight_that_cannot_be_followed_is_named_when_it_changes(function: Callable[..., Any]) -> None:
+    model = Net(lambda n, x: n.linear(x) * n.w, linear=nn.Linear(4, 4), w=torch.full((4,), 3.0))
+    compiled = _compile(model, X, registry=_registry(function), pass_through_build_failures=True)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    state["linear.bias"] += 1  # another weight may change
+    refitted = refit_module_weights(compiled, state)
+    torch.testing.assert_close(
+        refitted(X) - compiled(X), compiled(X) * 0 + (6.0 if function is writes_in_place else 3.0)
+    )
+    state["w"][0] = 5.0
+    with pytest.raises(RefitError, match="'w'"):
+        refit_module_weights(compiled, state)
+
+
+# the cache, and modules that change
+
+
+def test_a_cached_engine_is_refitted_for_other_weights(
+    mlp: nn.Module, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _compile(mlp, X, engine_cache_dir=tmp_path / "engines")
+
+    def build_block(*_: Any) -> None:
+        raise AssertionError("built although it is cached")
+
+    monkeypatch.setattr("trt_frontends.engine_source.build_block", build_block)
+    for model in (mlp, _other(mlp)):
+        _assert_same(_compile(model, X, engine_cache_dir=tmp_path / "engines"), model, X)
+
+
+def test_a_mutable_module_follows_its_weights(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trt_frontends import mutable_module
+
+    compiled: list[Any] = []
+    original = mutable_module.compile
+    monkeypatch.setattr(
+        mutable_module, "compile", lambda *args, **kwargs: compiled.append(args) or original(*args, **kwargs)
+    )
+    mutable = MutableModule(mlp, min_block_size=1)
+    assert not compiled
+    _assert_same(mutable, mlp, X)
+    mutable.load_state_dict(_other(mlp).state_dict())
+    _assert_same(mutable, _other(mlp), X)
+    with torch.no_grad():
+        mlp[0].bias.add_(3)
+    _assert_same(mutable, mlp, X)
+    mlp[2].weight.data.mul_(2)
+    mutable.refit()
+    _assert_same(mutable, mlp, X)
+    assert len(compiled) == 1
+    _assert_same(mutable, mlp, torch.ones(2, 4))
+    assert len(compiled) == 2
+    mlp[2] = nn.Linear(8, 5)
+    _assert_same(mutable, mlp, X)
+    assert len(compiled) == 3
+    mutable.recompile()
+    _assert_same(mutable, mlp, X)
+    assert len(compiled) == 4
+    mutable.note = 1
+    assert mlp.note == 1 and "MutableModule(Sequential(" in repr(mutable)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["linear", "images", "attention", "weight norm"])
+def test_on_a_gpu(name: str, tmp_path: Any) -> None:
+    make, x = CASES[name]
+    model, x = make().eval().cuda(), x.cuda()
+    settings = {"disable_tf32": True, "engine_cache_dir": tmp_path / "engines"}
+    compiled = _compile(model, x, **settings)
+    engines = [module for module in compiled.modules() if isinstance(module, TRTModule)]
+    assert not any(engine.header.refit.fixed for engine in engines if engine.header.refit is not None)
+    other = _other(model)
+    on_cpu = {key: value.cpu() for key, value in other.state_dict().items()}
+    for refitted in (refit_module_weights(compiled, on_cpu), refit_module_weights(compiled, other)):
+        _assert_same(refitted, other, x, rtol=1e-3, atol=1e-3)
+    _assert_same(_compile(other, x, **settings), other, x, rtol=1e-3, atol=1e-3)
+    _assert_same(compiled, model, x, rtol=1e-3, atol=1e-3)
+
+
+def test_parts_whose_weights_are_unknown_are_not_left_behind(mlp: nn.Module) -> None:
+    mixed = nn.Sequential(_compile(mlp, X), nn.Linear(2, 2))
+    with pytest.raises(RefitError, match=r"cannot be replaced\n  where: 1\.weight, 1\.bias"):
+        refit_module_weights(mixed, mlp.state_dict())

@@ -1,0 +1,251 @@
+"""Gives compiled models other weights, without converting or building anything."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import fx, nn
+
+from trt_core import to_trt, trt
+from trt_core.errors import RefitError
+from trt_core.provider import device_scope, provider_module
+from trt_core.provider_log import forget_errors, provider_logger, take_errors
+from trt_core.refit_table import RefitTable
+from trt_core.replay import check_weight, content_digest, replay
+from trt_core.state import is_state
+from trt_core.weight_recipes import RECIPE, Recipe, constants_of, sources_of
+from trt_runtime.compatibility import check_compatible
+from trt_runtime.digest import plan_bytes, plan_digest
+from trt_runtime.engine import new_runtime
+from trt_runtime.header import PlanHeader
+from trt_runtime.module import TRTModule
+
+Weights = Mapping[str, torch.Tensor]
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def refit_engine(
+    header: PlanHeader, plan: torch.Tensor, weights: Weights, *, content: str = ""
+) -> tuple[PlanHeader, torch.Tensor]:
+    """Returns an engine with other weights; the given one stays as it is.
+
+    Args:
+        header: Header of an engine that was built with `refit=True`.
+        plan: (bytes,), uint8: the serialized engine.
+        weights: Weights of the model by name, on any device. Those that the engine does not depend on are ignored.
+        content: Digest of these weights, for caches.
+
+    Returns:
+        The header and the plan of the new engine.
+
+    Raises:
+        RefitError: The engine was not built for it, a weight is missing or does not fit, or one changed that cannot be
+            replaced; the message names it.
+        PlanError: The engine cannot be loaded in this process.
+    """
+    table = _table_of(header)
+    check_replaceable(table, weights, header.title)
+    device = torch.device(header.device)
+    check_compatible(header)
+    with device_scope(_with_index(device)):
+        runtime = new_runtime(provider_module(), header.version_compatible)
+        forget_errors()
+        engine = runtime.deserialize_cuda_engine(plan_bytes(plan))
+        if engine is None:
+            raise RefitError(f"{header.title} cannot be loaded to refit it", why=take_errors())
+        refitter = trt.Refitter(engine, provider_logger())
+        held = _supply(refitter, table, weights, header.title)
+        if not refitter.refit_cuda_engine():
+            raise RefitError(f"{header.title} cannot be refitted", why=take_errors())
+        del held
+        serialized = engine.serialize()
+    refitted = torch.frombuffer(memoryview(serialized), dtype=torch.uint8)
+    changed = dataclasses.replace(
+        header,
+        payload_sha256=plan_digest(refitted),
+        payload_bytes=refitted.numel(),
+        refit=dataclasses.replace(table, content=content),
+    )
+    return changed, refitted
+
+
+def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False) -> _Module:
+    """Gives a compiled module other weights: its engines, and what runs in PyTorch between them.
+
+    Plans are replaced and never written to, so modules that share them are not affected, and calls that have begun end
+    with the weights that they began with. Either all of it changes or nothing.
+
+    Args:
+        compiled: A module with engines, as compiling or loading returns it.
+        weights: Weights of the model by name, as its state dict holds them.
+        in_place: Change the given module in place of a copy.
+
+    Returns:
+        The module with the new weights.
+
+    Raises:
+        RefitError: See `refit_engine`; or the module has no engines.
+    """
+    engines = [module for module in compiled.modules() if isinstance(module, TRTModule)]
+    if not engines:
+        raise RefitError("the module has no engines to refit", hint="give a module that compile or load returned")
+    for engine in engines:
+        check_replaceable(_table_of(engine.header), weights, engine.header.title)
+    attributes = list(_attributes(compiled))
+    _refuse_unknown(compiled, attributes)
+    for item in attributes:
+        check_constants({one.name: content_digest(one.value) for one in constants_of(item.recipe)}, weights)
+    attributes = [item for item in attributes if sources_of(item.recipe)]
+    made = [item.make(weights) for item in attributes]
+    refitted = [refit_engine(engine.header, engine.plan, weights) for engine in engines]
+    target = compiled
+    if not in_place:
+        # plans are shared by copies of modules, and tensors that are replaced need no copy
+        target = copy.deepcopy(compiled, {id(value): value for value in (item.read() for item in attributes)})
+        engines = [module for module in target.modules() if isinstance(module, TRTModule)]
+        attributes = [item for item in _attributes(target) if sources_of(item.recipe)]
+    for engine, (header, plan) in zip(engines, refitted, strict=True):
+        engine.adopt(header, plan)
+    for item, value in zip(attributes, made, strict=True):
+        item.write(value)
+    return target
+
+
+def _table_of(header: PlanHeader) -> RefitTable:
+    if header.refit is None:
+        raise RefitError(f"{header.title} cannot be refitted", why="it was built without refit=True")
+    return header.refit
+
+
+def check_replaceable(table: RefitTable, weights: Weights, title: str) -> None:
+    """Checks that an engine is right for other weights once they are in it.
+
+    Raises:
+        RefitError: A weight is missing or does not fit, or one changed that cannot be replaced.
+    """
+    for source in table.sources:
+        check_weight(source, weights)
+    check_constants(table.constants, weights)
+    for name, (_, why, digest) in table.fixed.items():
+        if content_digest(weights[name]) != digest:
+            raise RefitError(
+                f"the weight {name!r} of {title} cannot be replaced", why=why, hint="compile the model again"
+            )
+    for recipe, digest in table.reads:
+        if content_digest(replay(recipe, weights)) != digest:
+            names = ", ".join(repr(source.name) for source in RefitTable(reads=((recipe, digest),)).sources)
+            raise RefitError(
+                f"the weight {names} of {title} cannot be replaced by other numbers",
+                why="its numbers were looked at while the engine was built, which is right for those only",
+                hint="compile the model again",
+            )
+
+
+def check_constants(digests: Mapping[str, str], weights: Weights) -> None:
+    """Checks that the constants of a model are those that an engine was built with, as far as they are given.
+
+    Raises:
+        RefitError: One has other numbers.
+    """
+    for name, digest in digests.items():
+        if name in weights and content_digest(weights[name]) != digest:
+            raise RefitError(
+                f"the constant {name!r} of the model has changed",
+                why="it is no weight: state dicts do not hold it, and engines have it built in",
+                hint="compile the model again",
+            )
+
+
+def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str) -> list[torch.Tensor]:
+    """Hands over the new weights, and returns their memory, which is read when the engine is refitted."""
+    held = []
+    for weight in table.weights:
+        value = replay(weight.recipe, weights).detach().cpu().contiguous()
+        if value.dtype != weight.dtype or value.numel() != weight.count:
+            raise RefitError(
+                f"the weight {weight.name!r} of {title} was not made as its engine needs it",
+                why=f"it has {value.numel()} elements of {value.dtype}, not {weight.count} of {weight.dtype}",
+            )
+        held.append(value)
+        native = trt.Weights(to_trt(value.dtype), value.data_ptr(), value.numel())
+        if not refitter.set_named_weights(weight.name, native):
+            raise RefitError(f"the weight {weight.name!r} of {title} cannot be replaced", why=take_errors())
+    missing = refitter.get_missing_weights()
+    if missing:
+        raise RefitError(f"{title} needs weights that have no name in the model", where=", ".join(missing[:3]))
+    return held
+
+
+@dataclasses.dataclass(frozen=True)
+class _Attribute:
+    """What a part of a module that runs in PyTorch reads.
+
+    Attributes:
+        module: The part.
+        path: Dotted path of the attribute.
+        recipe: How it follows from weights of the model.
+        is_state: Whether the part also writes to it.
+    """
+
+    module: fx.GraphModule
+    path: str
+    recipe: Recipe
+    is_state: bool
+
+    def make(self, weights: Weights) -> torch.Tensor:
+        """Returns the attribute's new value: shared with the given weights where it is one of them and only read."""
+        value = replay(self.recipe, weights)
+        return value.clone() if self.is_state else value
+
+    def read(self) -> torch.Tensor:
+        """Returns the present value."""
+        owner, _, name = self.path.rpartition(".")
+        value: torch.Tensor = getattr(self.module.get_submodule(owner), name)
+        return value
+
+    def write(self, value: torch.Tensor) -> None:
+        """Puts another tensor in the attribute's place."""
+        owner, _, name = self.path.rpartition(".")
+        present = self.read()
+        value = value.to(present.device)
+        if isinstance(present, nn.Parameter):
+            value = nn.Parameter(value, requires_grad=present.requires_grad)
+        setattr(self.module.get_submodule(owner), name, value)
+
+
+def _attributes(compiled: nn.Module) -> Iterator[_Attribute]:
+    """Yields what PyTorch parts of a module read and the weights of the model decide."""
+    for module in compiled.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        nodes = [node for node in module.graph.find_nodes(op="get_attr") if RECIPE in node.meta]
+        written = {str(node.target) for node in nodes if is_state(node)}
+        recipes = {str(node.target): node.meta[RECIPE] for node in nodes}
+        yield from (_Attribute(module, path, recipe, path in written) for path, recipe in recipes.items())
+
+
+def _refuse_unknown(compiled: nn.Module, attributes: Sequence[_Attribute]) -> None:
+    """Refuses a module with tensors that might be weights of the model, and of which nothing else is known.
+
+    Raises:
+        RefitError: It has such tensors.
+    """
+    known = {id(item.read()) for item in attributes}
+    known.update(id(module.plan) for module in compiled.modules() if isinstance(module, TRTModule))
+    tensors = (*compiled.named_parameters(), *compiled.named_buffers())
+    unknown = [name for name, value in tensors if id(value) not in known]
+    if unknown:
+        raise RefitError(
+            "the module runs parts in PyTorch whose weights cannot be replaced",
+            where=", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""),
+            why="it was not compiled in this process, and nothing says how these tensors follow from the model's",
+            hint="refit the compiled model and save it again, or compile so that engines run all of it",
+        )
+
+
+def _with_index(device: torch.device) -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
