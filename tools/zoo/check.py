@@ -17,7 +17,7 @@ from tools.zoo.entry import Case, Entry, Route, Shapes
 from tools.zoo.inputs import fixed
 from tools.zoo.record import Outcome, Record
 from tools.zoo.settle import settle
-from trt_core import ExportError, Input
+from trt_core import ExportError, Input, InputError
 from trt_core.errors import TrtError
 
 Values = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
@@ -48,7 +48,7 @@ def check(entry: Entry, case: Case) -> Record:
             seconds = time.perf_counter() - start
             found = [_call(compiled, values) for values in samples]
             reports = reports_of()
-        except ExportError as failure:
+        except (ExportError, InputError) as failure:
             return Record.of(case, Outcome.NOT_CAPTURED, why=_short(failure), seconds=time.perf_counter() - start)
         except Exception as failure:  # whatever it is, it is what became of the case
             return Record.of(case, Outcome.FAILED, why=_short(failure), seconds=time.perf_counter() - start)
@@ -122,9 +122,26 @@ def _compile(
     if case.route is Route.COMPILE:
         compiled = trt_frontends.compile(model, arg_inputs=specs[0], kwarg_inputs=specs[1])
         return compiled, lambda: [compiled.meta["partition_report"]]
+    graphs = _recorded_graphs()
     optimized = torch.compile(model, backend="torch_tensorrt", dynamic=case.shapes is Shapes.DYNAMIC)
     _call(optimized, values)
-    return optimized, list
+    builds = (graph.builds[-1] for graph in graphs if graph.builds)
+    return optimized, lambda: [build.report for build in builds if build.report is not None]
+
+
+def _recorded_graphs() -> list[Any]:
+    """Returns a list that receives every graph that the backend compiles in this process from now on."""
+    from trt_frontends import backend
+
+    found: list[Any] = []
+
+    class Recorded(backend.CompiledGraph):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            found.append(self)
+
+    backend.CompiledGraph = Recorded  # type: ignore[misc]
+    return found
 
 
 def _facts(reports: Reports) -> dict[str, Any]:
