@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -132,15 +133,16 @@ def _compile(
 def _recorded_graphs() -> list[Any]:
     """Returns a list that receives every graph that the backend compiles in this process from now on."""
     from trt_frontends import backend
+    from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 
     found: list[Any] = []
 
-    class Recorded(backend.CompiledGraph):
+    class Recorded(CompiledGraph):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             found.append(self)
 
-    backend.CompiledGraph = Recorded  # type: ignore[misc]
+    mock.patch.object(backend, "CompiledGraph", Recorded).start()
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_lowering.encoder_layer import transformer_encoder_layer
 from trt_lowering.operator_traits import (
     is_data_dependent,
     is_kept_in_torch,
@@ -26,6 +27,9 @@ _UNFAITHFUL: Final = frozenset(
 )
 """Operators whose decomposition differs from them: integer results are truncated from other intermediate values."""
 
+_OWN: Final[dict[str, Callable[..., Any]]] = {"aten::_transformer_encoder_layer_fwd": transformer_encoder_layer}
+"""Decompositions by operator."""
+
 Preserve = Callable[[OpOverload], bool]
 """Says whether an operator has a converter, and therefore stays whole."""
 
@@ -33,6 +37,7 @@ Preserve = Callable[[OpOverload], bool]
 class Source(enum.Enum):
     """Where a decomposition comes from, which decides how far it is trusted."""
 
+    OWN = "a table of ours, for fused operators that PyTorch does not decompose"
     COMPOSITE = "the operator's own composite kernel"
     CORE = "the core ATen table"
     REFERENCE = "PyTorch's wider table"
@@ -104,6 +109,9 @@ class DecompositionRules:
 @functools.cache
 def find_decomposition(target: OpOverload) -> Decomposition | None:
     """Returns the decomposition of an operator, None when PyTorch has none."""
+    own = _OWN.get(target.name())
+    if own is not None:
+        return Decomposition(own, Source.OWN)
     if is_composite(target):
         return Decomposition(functools.partial(_run_composite, target), Source.COMPOSITE)
     core = _core_table().get(target)
