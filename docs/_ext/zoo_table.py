@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -91,6 +90,5 @@ def _why(record: Record, escape: Escape, limit: int = 160) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """A message without places on the machine that wrote it, no longer than a cell can bear."""
-    plain = re.sub(r"/\S*/(?=[^/\s]+)", "", text)
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+    """A message no longer than a cell can bear."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

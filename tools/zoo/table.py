@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from tools.zoo.entry import Route, Shapes
 from tools.zoo.record import Outcome, Record
+
+_PATH: Final = re.compile(r"/\S*/(?=\S)")
+"""Folders of the machine that wrote a message."""
 
 
 def write_data(path: Path, records: Sequence[Record]) -> None:
@@ -35,6 +40,7 @@ def summary(records: Sequence[Record]) -> str:
 
 def _line(record: Record) -> str:
     data = dataclasses.asdict(record) | {"outcome": record.outcome.value, "seconds": round(record.seconds, 1)}
+    data["why"] = _PATH.sub("", record.why)
     for name in ("error", "own_error"):
         if data[name] is not None:
             data[name] = float(f"{data[name]:.2g}") if abs(data[name]) != float("inf") else None
