@@ -38,8 +38,14 @@ class Range:
 
     @staticmethod
     def from_json(lists: Sequence[Sequence[int]]) -> Range:
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`.
+
+        Raises:
+            TypeError, ValueError: They are not three lists of integers of one length.
+        """
         low, opt, high = (tuple(int(value) for value in values) for values in lists)
+        if not len(low) == len(opt) == len(high):
+            raise ValueError(f"min, opt and max of a profile differ in length: {lists}")
         return Range(low, opt, high)
 
 

@@ -26,6 +26,7 @@ from trt_portable.errors import Refusal
 from trt_portable.network.layer import LAYER_CLASSES, ILayer
 from trt_portable.network.regions import schedule
 from trt_portable.network.tensor import ITensor
+from trt_portable.plan import typed
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
@@ -164,8 +165,9 @@ def layers_from_json(structure: Mapping[str, Any]) -> NetworkImage:
     """
     tensors: dict[int, ITensor] = {}
     for entry in structure["tensors"]:
-        tensor = ITensor(None, None, 0, entry["name"], DataType[entry["dtype"]])
-        tensor._extents = tuple(entry["shape"])
+        name = typed.text(entry["name"], "the name of a tensor")
+        tensor = ITensor(None, None, 0, name, DataType[entry["dtype"]])
+        tensor._extents = typed.extents(entry["shape"], f"the shape of {name!r}")
         tensor._formats = entry.get("formats", tensor._formats)
         tensor._dimension_names = {int(axis): name for axis, name in entry.get("dimension_names", {}).items()}
         tensors[entry["id"]] = tensor

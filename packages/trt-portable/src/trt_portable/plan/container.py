@@ -224,11 +224,14 @@ def _check_header(view: memoryview) -> _Bounds:
 def _parse_structure(text: bytes) -> dict[str, Any]:
     try:
         structure = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"the structure is not JSON: {error}") from error
     if not isinstance(structure, dict) or structure.get("provider") != "trt_portable":
         raise PlanError("the structure does not describe a trt-portable engine")
-    unknown = sorted(set(structure.get("features", ())) - KNOWN_FEATURES)
+    features = structure.get("features")
+    if not isinstance(features, list) or not all(isinstance(feature, str) for feature in features):
+        raise PlanError("the structure does not say which features it uses")
+    unknown = sorted(set(features) - KNOWN_FEATURES)
     if unknown:
         raise PlanError(
             f"the plan (written by trt-portable {structure.get('provider_version')}) uses features that "
@@ -282,7 +285,7 @@ def _open_weights(view: memoryview, bounds: slice) -> tuple[torch.Tensor, dict[s
             offsets[name] = begin
     except PlanError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, struct.error) as error:
         raise PlanError(f"corrupted table of weights: {error!r}") from error
     return data, weights, offsets
 

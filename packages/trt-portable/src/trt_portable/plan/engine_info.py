@@ -18,6 +18,7 @@ from trt_portable.enums import (
     TensorFormat,
 )
 from trt_portable.optimization_profile import Profile, Range
+from trt_portable.plan import typed
 
 Shape = tuple[int, ...]
 
@@ -83,16 +84,24 @@ class IOTensor:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> IOTensor:
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing or makes no sense.
+        """
+        name = typed.text(data["name"], "the name of a binding")
         return IOTensor(
-            name=data["name"],
-            id=data["id"],
+            name=name,
+            id=typed.integer(data["id"], f"the tensor of {name!r}"),
             dtype=DataType[data["dtype"]],
-            shape=tuple(data["shape"]),
-            is_input=data["input"],
-            is_host=data["host"],
-            dimension_names=tuple(data["dimension_names"]),
-            aliased_input=data["aliased_input"],
+            shape=typed.extents(data["shape"], f"the shape of {name!r}"),
+            is_input=typed.flag(data["input"], f"whether {name!r} is an input"),
+            is_host=typed.flag(data["host"], f"whether {name!r} is on the host"),
+            dimension_names=tuple(
+                typed.text(item, f"a dimension of {name!r}")
+                for item in typed.items(data["dimension_names"], f"the dimensions of {name!r}")
+            ),
+            aliased_input=typed.optional_text(data["aliased_input"], f"the alias of {name!r}"),
             format=TensorFormat[data["format"]],
         )
 
@@ -127,8 +136,19 @@ class WeightSlot:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> WeightSlot:
-        """Inverse of `to_json`."""
-        return WeightSlot(**{**data, "dtype": DataType[data["dtype"]]})
+        """Inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing, unknown, or makes no sense.
+        """
+        slot = WeightSlot(**{**data, "dtype": DataType[data["dtype"]]})
+        typed.integer(slot.layer, "the layer of weights")
+        typed.integer(slot.count, "the number of weights")
+        for value in (slot.layer_name, slot.role, slot.weights):
+            typed.text(value, "a name of weights")
+        typed.optional_text(slot.name, "a name of weights")
+        typed.flag(slot.refittable, "whether weights are refittable")
+        return slot
 
 
 @dataclass(frozen=True)
@@ -191,9 +211,9 @@ class EngineInfo:
         """Inverse of `to_json`.
 
         Raises:
-            KeyError: A field is missing or an enum member unknown.
+            KeyError, TypeError, ValueError: A field is missing, unknown, or makes no sense.
         """
-        return EngineInfo(
+        info = EngineInfo(
             name=data["name"],
             io=tuple(IOTensor.from_json(tensor) for tensor in data["io"]),
             profiles=tuple(Profile.from_json(profile) for profile in data["profiles"]),
@@ -210,3 +230,33 @@ class EngineInfo:
             weight_streaming=data["weight_streaming"],
             settings=data["settings"],
         )
+        info._check()
+        return info
+
+    def _check(self) -> None:
+        """Names, numbers and the ranks of profiles make sense together."""
+        inputs = {tensor.name: tensor for tensor in self.io if tensor.is_input}
+        if len({tensor.name for tensor in self.io}) != len(self.io):
+            raise ValueError("two bindings have one name")
+        for tensor in self.io:
+            if tensor.aliased_input is not None and (tensor.is_input or tensor.aliased_input not in inputs):
+                raise ValueError(f"{tensor.name!r} is the alias of {tensor.aliased_input!r}, which is no input")
+        if not self.profiles:
+            raise ValueError("there is no profile")
+        for profile in self.profiles:
+            for name, shapes in profile.shapes.items():
+                if name not in inputs or len(shapes.min) != len(inputs[name].shape):
+                    raise ValueError(f"a profile has the shape {shapes.min} for {name!r}")
+            for name in profile.values:
+                if name not in inputs:
+                    raise ValueError(f"a profile has values for {name!r}, which is no input")
+        typed.text(self.name, "the name of the network")
+        typed.text(self.tactic, "the name of a tactic")
+        typed.integer(self.optimization_level, "the optimization level")
+        typed.integer(self.tactic_sources, "the sources of tactics")
+        typed.flag(self.weight_streaming, "whether weights are streamed")
+        for number, name in self.debug_tensors.items():
+            typed.integer(number, "a debug tensor")
+            typed.text(name, "the name of a debug tensor")
+        if not isinstance(self.settings, Mapping) or not all(isinstance(name, str) for name in self.stripped):
+            raise TypeError("settings and stripped weights are named")

@@ -10,6 +10,7 @@ import torch
 
 from trt_portable.dtypes import storage_bytes, storage_dtype
 from trt_portable.enums import LayerType
+from trt_portable.errors import PortableError
 from trt_portable.plan.engine_info import WeightSlot
 
 _TENSOR_CORE_TYPES: Final = (torch.float16, torch.bfloat16)
@@ -45,6 +46,7 @@ class WeightStore:
             self.by_role.setdefault((slot.layer_name, slot.role), []).append(index)
             if slot.name is not None:
                 self.by_name.setdefault(slot.name, []).append(index)
+        _check_uses(self.slots, layers, self._tensors)
         self.missing = {index for index, tensor in enumerate(self._tensors) if tensor is None}
         for index in range(len(self.slots)):
             self._bind(index)
@@ -114,6 +116,23 @@ def _laid_out(layer: ILayer, slot: WeightSlot, tensor: torch.Tensor) -> torch.Te
         return tensor
     kernel = tensor.reshape(layer.num_output_maps, -1, *extents)  # type: ignore[attr-defined]
     return kernel.contiguous(memory_format=torch.channels_last)
+
+
+def _check_uses(slots: Sequence[WeightSlot], layers: Sequence[ILayer], tensors: Sequence[torch.Tensor | None]) -> None:
+    """Every role of every layer is one use of weights, of the type and size that the slot says.
+
+    Raises:
+        PortableError: The plan says otherwise, and a layer would compute with weights that nobody gave it.
+    """
+    roles = [(index, role) for index, layer in enumerate(layers) for role in layer._weight_keys]
+    if sorted((slot.layer, slot.role) for slot in slots) != sorted(roles):
+        raise PortableError("the table of weights does not name every use of weights, and nothing else")
+    for slot, tensor in zip(slots, tensors, strict=True):
+        if tensor is not None and not accepts(slot, tensor.reshape(-1)):
+            raise PortableError(
+                f"weights {slot.weights!r} of layer {slot.layer_name!r} have {tensor.numel()} elements of "
+                f"{tensor.dtype}, not {slot.count} of {slot.dtype.name}"
+            )
 
 
 def accepts(slot: WeightSlot, tensor: torch.Tensor) -> bool:

@@ -18,7 +18,7 @@ from trt_portable.runtime.image import load_image, shape_only_inputs
 from trt_portable.runtime.interpret import interpreted_program
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
-from trt_portable.runtime.program import Program
+from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.shape_report import ShapeReport, report_shapes
 from trt_portable.runtime.specialized import SpecializedProgram
 from trt_portable.values import HostValues, Value
@@ -108,7 +108,10 @@ class EngineState:
         report = self._shape_reports.get(key)
         if report is None:
             if self._shape_program is None:
-                self._shape_program = self._load_shape_program()
+                try:
+                    self._shape_program = self._load_shape_program()
+                except Exception as error:  # constants that cannot be, in a plan that makes no sense
+                    raise LayerFailure("the constants of shapes", error) from error
             values: list[Value] = [
                 HostValues.of(numbers[at], shape, tensor.torch_dtype, _META)
                 if at in numbers

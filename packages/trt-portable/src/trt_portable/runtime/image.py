@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trt_portable.enums import LayerType
+from trt_portable.errors import PortableError
 from trt_portable.network.serialization import layers_from_json, leaf_layers
 from trt_portable.plan.engine_info import EngineInfo, IOTensor
 from trt_portable.runtime.frozen import freeze
@@ -67,6 +68,7 @@ def load_image(
                 name=layer.name,
             )
         )
+    _check_order(calls, info)
     image = ProgramImage(
         calls=tuple(calls),
         inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
@@ -74,6 +76,24 @@ def load_image(
         visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
     )
     return image, everything
+
+
+def _check_order(calls: Sequence[LayerCall], info: EngineInfo) -> None:
+    """Every tensor is made once, before it is read, and every output is made.
+
+    Raises:
+        PortableError: The plan says otherwise.
+    """
+    made = {tensor.id for tensor in info.io if tensor.is_input}
+    for call in calls:
+        unmade = {tensor for tensor in call.inputs if tensor is not None} - made
+        again = made.intersection(call.outputs)
+        if unmade or again or len(set(call.outputs)) != len(call.outputs):
+            raise PortableError(f"layer {call.name!r} reads tensors before they are made, or makes some twice")
+        made.update(call.outputs)
+    missing = [tensor.name for tensor in info.io if tensor.id not in made]
+    if missing:
+        raise PortableError(f"no layer makes {', '.join(map(repr, missing))}")
 
 
 def shape_only_inputs(image: ProgramImage, inputs: Sequence[IOTensor]) -> frozenset[str]:
