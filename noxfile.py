@@ -145,6 +145,15 @@ def zoo(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def fuzz(session: nox.Session) -> None:
+    """Read 20,000 mutated programs and plans; `nox -s fuzz -- SEED` begins with other mutations."""
+    require_workspace(session)
+    seed = session.posargs[0] if session.posargs else "1000000"
+    environment = {**TEST_ENVIRONMENT, "TRT_FUZZ_MUTATIONS": "20000", "TRT_FUZZ_SEED": seed}
+    session.run(sys.executable, "-m", "pytest", "-q", "tests/test_fuzz.py", env=environment)
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Run the benchmarks of `tools/bench`; arguments after `--` choose which."""
     require_workspace(session)

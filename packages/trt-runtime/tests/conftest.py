@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import io
-import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +15,6 @@ from trt_core.extents import Extent
 from trt_core.provider_log import provider_logger
 from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule
 from trt_runtime.header import Range
-from trt_runtime.program.layout import SectionKind, read_sections, write_sections
 
 Define = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Adds layers to a network: (network, input tensors) -> output tensors."""
@@ -172,60 +167,3 @@ def _describe(plan: torch.Tensor) -> PlanHeader:
         layer_count=7,
         build_seconds=1.5,
     )
-
-
-@dataclasses.dataclass
-class ProgramFile:
-    """A saved program taken apart, to be put together again with right checksums, as somebody hostile would.
-
-    Attributes:
-        graph: The graph section, parsed.
-        weights: The section of weights; empty where there is none.
-        plans: The sections of plans.
-        others: Further sections.
-    """
-
-    graph: dict[str, Any]
-    weights: bytes
-    plans: list[bytes]
-    others: list[tuple[SectionKind, bytes]]
-
-    @classmethod
-    def read(cls, content: bytes) -> ProgramFile:
-        """Takes a file apart."""
-        data = memoryview(content)
-        found: dict[SectionKind, list[bytes]] = {kind: [] for kind in SectionKind}
-        for section in read_sections(data):
-            found[section.kind].append(bytes(data[section.offset : section.offset + section.size]))
-        (graph,) = found[SectionKind.GRAPH]
-        return cls(json.loads(graph), b"".join(found[SectionKind.WEIGHTS]), found[SectionKind.PLAN], [])
-
-    def copy(self) -> ProgramFile:
-        """The same parts, to be changed by themselves."""
-        return copy.deepcopy(self)
-
-    def to_bytes(self) -> bytes:
-        """Puts the file together."""
-        return self.with_graph(json.dumps(self.graph).encode())
-
-    def with_graph(self, graph: bytes) -> bytes:
-        """Puts the file together with another graph section."""
-        sections: list[tuple[SectionKind, list[bytes]]] = [(SectionKind.GRAPH, [graph])]
-        if self.weights:
-            sections.append((SectionKind.WEIGHTS, [self.weights]))
-        sections += [(SectionKind.PLAN, [plan]) for plan in self.plans]
-        sections += [(kind, [content]) for kind, content in self.others]
-        file = io.BytesIO()
-        write_sections(file, sections)
-        return file.getvalue()
-
-    def write(self, path: Path) -> Path:
-        """Writes the file."""
-        path.write_bytes(self.to_bytes())
-        return path
-
-
-@pytest.fixture
-def take_apart() -> Callable[[bytes], ProgramFile]:
-    """Takes the content of a saved program apart."""
-    return ProgramFile.read

@@ -22,6 +22,7 @@ from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, p
 from trt_runtime.program.layout import ALIGNMENT, SectionKind
 from trt_runtime.program.operators import find_operator
 from trt_runtime.strict_json import MAX_DEPTH, BadJson, parse_json
+from trt_runtime.testing import ProgramFile
 
 
 def relu(network: Any, tensors: Sequence[Any]) -> list[Any]:
@@ -54,7 +55,7 @@ _RIGHT: list[bytes] = []  # exporting takes a second, and the file is the same f
 
 
 @pytest.fixture
-def parts(dynamic_engine: TRTModule, tmp_path: Path, take_apart: Any) -> Any:
+def parts(dynamic_engine: TRTModule, tmp_path: Path) -> ProgramFile:
     if not _RIGHT:
         program = torch.export.export(
             Mixed(dynamic_engine).eval(),
@@ -63,7 +64,7 @@ def parts(dynamic_engine: TRTModule, tmp_path: Path, take_apart: Any) -> Any:
         )
         save(program, tmp_path / "right.trtp")
         _RIGHT.append((tmp_path / "right.trtp").read_bytes())
-    return take_apart(_RIGHT[0])
+    return ProgramFile.read(_RIGHT[0])
 
 
 @pytest.fixture
@@ -71,14 +72,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "hostile.trtp"
 
 
-def test_the_parts_make_the_file_again(parts: Any, path: Path) -> None:
+def test_the_parts_make_the_file_again(parts: ProgramFile, path: Path) -> None:
     assert len(load(parts.write(path))(torch.ones(2, 3))[0]) == 6
 
 
 # Files -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_truncation_is_found(parts: Any, path: Path) -> None:
+def test_every_truncation_is_found(parts: ProgramFile, path: Path) -> None:
     content = parts.to_bytes()
     for size in [*range(200), *range(200, len(content), 97), len(content) - 1]:
         path.write_bytes(content[:size])
@@ -88,7 +89,7 @@ def test_every_truncation_is_found(parts: Any, path: Path) -> None:
         assert caught.value.hint
 
 
-def test_every_byte_is_covered(parts: Any, path: Path) -> None:
+def test_every_byte_is_covered(parts: ProgramFile, path: Path) -> None:
     content = bytearray(parts.to_bytes())
     for at in [*range(200), *range(200, len(content), 61)]:
         content[at] ^= 0x40
@@ -98,7 +99,7 @@ def test_every_byte_is_covered(parts: Any, path: Path) -> None:
         content[at] ^= 0x40
 
 
-def test_foreign_bytes_after_the_file(parts: Any, path: Path) -> None:
+def test_foreign_bytes_after_the_file(parts: ProgramFile, path: Path) -> None:
     path.write_bytes(parts.to_bytes() + b"\0")
     with pytest.raises(PlanError, match="truncated or corrupt"):
         load(path)
@@ -139,7 +140,7 @@ def test_archives_of_any_kind_are_left_alone(path: Path) -> None:
         load(path)
 
 
-def test_host_code_needs_the_callers_word(parts: Any, path: Path) -> None:
+def test_host_code_needs_the_callers_word(parts: ProgramFile, path: Path) -> None:
     parts.others.append((SectionKind.HOST_CODE, b"\x7fELF"))
     parts.write(path)
     with pytest.raises(PlanError, match="carries compiled code for this host"):
@@ -150,13 +151,13 @@ def test_host_code_needs_the_callers_word(parts: Any, path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "second"), [(SectionKind.GRAPH, b"{}"), (SectionKind.WEIGHTS, b"more"), (SectionKind.PLAN, b"more")]
 )
-def test_sections_that_are_one_too_many(parts: Any, path: Path, first: SectionKind, second: bytes) -> None:
+def test_sections_that_are_one_too_many(parts: ProgramFile, path: Path, first: SectionKind, second: bytes) -> None:
     parts.others.append((first, second))
     with pytest.raises(PlanError):
         load(parts.write(path))
 
 
-def test_sections_begin_where_they_must(parts: Any) -> None:
+def test_sections_begin_where_they_must(parts: ProgramFile) -> None:
     assert all(section % ALIGNMENT == 0 for section in (ALIGNMENT, 2 * ALIGNMENT))
     assert parts.to_bytes().find(parts.weights) % ALIGNMENT == 0
 
@@ -181,7 +182,7 @@ def test_sections_begin_where_they_must(parts: Any) -> None:
     ],
     ids=lambda graph: graph[:12].decode("latin-1"),
 )
-def test_what_is_no_graph(parts: Any, path: Path, graph: bytes) -> None:
+def test_what_is_no_graph(parts: ProgramFile, path: Path, graph: bytes) -> None:
     path.write_bytes(parts.with_graph(graph or b" "))
     with pytest.raises(PlanError, match="the graph of the saved program is malformed"):
         load(path)
@@ -326,7 +327,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_graphs_that_are_not_right_are_refused_when_loaded(
-    parts: Any, path: Path, change: Callable[[dict[str, Any]], Any]
+    parts: ProgramFile, path: Path, change: Callable[[dict[str, Any]], Any]
 ) -> None:
     change(parts.graph)
     with pytest.raises(PlanError) as caught:
@@ -344,14 +345,14 @@ def test_graphs_that_are_not_right_are_refused_when_loaded(
     ],
 )
 def test_results_that_are_not_as_declared_are_not_used(
-    parts: Any, path: Path, change: Callable[[dict[str, Any]], Any]
+    parts: ProgramFile, path: Path, change: Callable[[dict[str, Any]], Any]
 ) -> None:
     change(parts.graph)
     with pytest.raises((PlanError, ExecutionError)):
         load(parts.write(path))(torch.ones(2, 3, dtype=_input_type(parts)))
 
 
-def _input_type(parts: Any) -> torch.dtype:
+def _input_type(parts: ProgramFile) -> torch.dtype:
     return torch.int64 if parts.graph["signature"]["leaves"][0]["tensor"] == "int64" else torch.float32
 
 
@@ -459,14 +460,12 @@ def test_a_header_whose_input_is_smaller_than_the_plans_is_refused(make_engine: 
         TRTModule(header, engine.plan)(torch.ones(4))
 
 
-def test_a_hostile_plan_takes_nobodys_place(
-    static_engine: TRTModule, make_engine: Any, take_apart: Any, tmp_path: Path
-) -> None:
+def test_a_hostile_plan_takes_nobodys_place(static_engine: TRTModule, make_engine: Any, tmp_path: Path) -> None:
     """A program may name the digest of another plan, and is still run by its own plan alone."""
     other = make_engine(double, static_engine.header.inputs, static_engine.header.outputs)
     save(static_engine, tmp_path / "honest.trtp")
     save(other, tmp_path / "other.trtp")
-    parts = take_apart((tmp_path / "other.trtp").read_bytes())
+    parts = ProgramFile.read((tmp_path / "other.trtp").read_bytes())
     parts.graph["engines"][0]["header"] = static_engine.header.to_json()
     parts.graph["engines"][0]["header"]["payload_bytes"] = other.header.payload_bytes
     hostile = load(parts.write(tmp_path / "hostile.trtp"))

@@ -240,6 +240,14 @@ def test_one_engine_tells_wrong_calls_in_the_same_words(static_engine: TRTModule
             loaded(*wrong)
 
 
+def test_inputs_that_require_gradients_are_refused(loaded: LoadedProgram) -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(InputError, match="input 'x' requires gradients"):
+        loaded(x, bias=torch.ones(3))
+    with torch.no_grad():
+        assert not loaded(x, bias=torch.ones(3))["result"].requires_grad
+
+
 def test_modes_and_moves_that_change_nothing(loaded: LoadedProgram) -> None:
     x, bias = torch.randn(2, 3), torch.randn(3)
     expected = loaded(x, bias=bias)["result"]

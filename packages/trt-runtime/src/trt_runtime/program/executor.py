@@ -208,7 +208,9 @@ def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], Non
             if fixed is not None:
                 fits = shape == fixed
             else:
-                fits = len(shape) == rank and all(shape[axis] == _evaluate(extent, symbols) for axis, extent in extents)
+                fits = len(shape) == rank and all(
+                    _may_equal(shape[axis], _evaluate(extent, symbols)) for axis, extent in extents
+                )
             if not fits:
                 raise wrong(f"a tensor of shape {tuple(shape)}", f"the shape {kind.shape}")
 
@@ -237,6 +239,11 @@ def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], Non
             raise wrong(f"a {type(result).__name__}", "nothing")
 
     return check_nothing
+
+
+def _may_equal(found: int | torch.SymInt, declared: int | torch.SymInt) -> bool:
+    """Whether two sizes are equal, or one is a symbol of whoever traces the program."""
+    return not (isinstance(found, int) and isinstance(declared, int)) or found == declared
 
 
 def _evaluate(extent: Extent, symbols: Symbols) -> int | torch.SymInt:

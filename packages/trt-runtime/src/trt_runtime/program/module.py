@@ -112,6 +112,8 @@ class LoadedProgram(nn.Module):
                     self.__reader.read(args, kwargs)  # says the same in terms of the program's own inputs
                     raise
         flat = self.__reader.read(args, kwargs)
+        if self.__engines and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.__reader.refuse_gradients(flat)
         symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
         return self.__executor.run(flat, [home.tensor() for home in self.__held], symbols)
 

@@ -59,6 +59,19 @@ class InputReader:
             self._accepted.add(key)
         return flat
 
+    def refuse_gradients(self, flat: Sequence[Any]) -> None:
+        """Refuses inputs that require gradients: a result without any would be silently wrong.
+
+        Raises:
+            InputError: One of them does.
+        """
+        for place, value in zip(self._places, flat, strict=True):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                raise InputError(
+                    f"input {place} requires gradients, and a saved program computes none",
+                    hint="call it under torch.no_grad() or torch.inference_mode(), or detach the input",
+                )
+
     def symbols(self, flat: Sequence[Any]) -> dict[str, int]:
         """Values of the symbols in a call with these inputs."""
         return {
@@ -226,7 +239,7 @@ def _check_relations(place: str, value: torch.Tensor, leaf: TensorInput, symbols
             wanted = evaluate_extent(dimension.extent, symbols)
         except (ValueError, ArithmeticError) as error:
             raise InputError(f"dimension {axis} of input {place} cannot be checked", why=str(error)) from error
-        if wanted != extent:
+        if isinstance(extent, int) and isinstance(wanted, int) and wanted != extent:
             known = ", ".join(f"{name} = {number}" for name, number in symbols.items())
             raise InputError(
                 f"dimension {axis} of input {place} is {extent}, and must be {wanted}",

@@ -1,0 +1,34 @@
+"""Mutated programs and plans, with right checksums: each ends in an error of ours or in a sane result."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COUNT = int(os.environ.get("TRT_FUZZ_MUTATIONS", "2000")) // 2
+SEED = int(os.environ.get("TRT_FUZZ_SEED", "0"))
+SCRIPT = Path(__file__).parent / "support" / "fuzzing.py"
+
+MOST_MEMORY = 200 << 20
+"""Bytes that any number of mutations may add: caches of allocators and of kernels, nothing that a file asks for."""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="alarms and memory are told by POSIX")
+@pytest.mark.parametrize("kind", ["programs", "plans"])
+@pytest.mark.timeout(0)
+def test_mutations_end_well(kind: str) -> None:
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT), kind, str(SEED), str(COUNT)], capture_output=True, text=True, check=False
+    )
+    last = result.stderr.splitlines()[-3:]
+    assert result.returncode == 0, f"mutation {last} ended the process with {result.returncode}"
+    found = json.loads(result.stdout)
+    assert not found["wrong"], found
+    assert found["refused"] > COUNT // 4
+    assert found["ran"] > COUNT // 50
+    assert found["grown"] < MOST_MEMORY, found["grown"]
