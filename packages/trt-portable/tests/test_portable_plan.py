@@ -166,3 +166,49 @@ def test_a_runtime_survives_what_passes_the_checksum(data: st.DataObject) -> Non
     )
     parts = data.draw(st.fixed_dictionaries({"network": value, "engine": value}))
     assert trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(write_plan(parts, {})) is None
+
+
+def _built() -> trt.IHostMemory:
+    """y = relu(x * c), c a constant of 4 elements."""
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (4,))
+    constant = network.add_constant((4,), trt.Weights(torch.ones(4).numpy())).get_output(0)
+    product = network.add_elementwise(x, constant, trt.ElementWiseOperation.PROD).get_output(0)
+    result = network.add_activation(product, trt.ActivationType.RELU).get_output(0)
+    result.name = "y"
+    network.mark_output(result)
+    built = builder.build_serialized_network(network, builder.create_builder_config())
+    assert built is not None
+    return built
+
+
+CHANGES: dict[str, Any] = {
+    "a use of weights is gone": lambda plan: plan["engine"]["weight_slots"].pop(),
+    "a use of weights is there twice": lambda plan: plan["engine"]["weight_slots"].append(
+        plan["engine"]["weight_slots"][0]
+    ),
+    "weights of another size": lambda plan: plan["engine"]["weight_slots"][0].update(count=5),
+    "weights of another type": lambda plan: plan["engine"]["weight_slots"][0].update(dtype="INT32"),
+    "a count that is text": lambda plan: plan["engine"]["weight_slots"][0].update(count="4"),
+    "extents that are lists": lambda plan: plan["engine"]["io"][0].update(shape=[[4]]),
+    "nine extents": lambda plan: plan["engine"]["io"][0].update(shape=[1] * 9),
+    "an extent of -2": lambda plan: plan["engine"]["io"][0].update(shape=[-2]),
+    "two bindings of one name": lambda plan: plan["engine"]["io"][0].update(name="y"),
+    "an alias of nothing": lambda plan: plan["engine"]["io"][1].update(aliased_input="z"),
+    "no profile": lambda plan: plan["engine"].update(profiles=[]),
+    "a profile of another rank": lambda plan: plan["engine"]["profiles"][0]["shapes"].update(x=[[1, 1]] * 3),
+    "layers out of order": lambda plan: plan["network"]["layers"].reverse(),
+    "a layer is gone": lambda plan: plan["network"]["layers"].pop(),
+    "features that are no names": lambda plan: plan.update(features=[[]]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_plans_that_contradict_themselves_are_refused_when_loaded(change: Any) -> None:
+    built = read_plan(_built())
+    structure = json.loads(json.dumps(built.structure))
+    runtime = trt.Runtime(trt.Logger())
+    assert runtime.deserialize_cuda_engine(write_plan(structure, built.weights)) is not None
+    change(structure)
+    assert runtime.deserialize_cuda_engine(write_plan(structure, built.weights)) is None

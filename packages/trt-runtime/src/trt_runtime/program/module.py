@@ -91,7 +91,8 @@ class LoadedProgram(nn.Module):
         """Runs the program.
 
         Args:
-            *args, **kwargs: What the model took.
+            args: What the model took by position.
+            kwargs: What it took by name.
 
         Returns:
             What the model returned; results of classes of the model's library are dicts.
