@@ -2,13 +2,16 @@
 
 Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `document` with `fields` and
 `literals` (its JSON), `operators` and `numbers` (what it may call), `agreement` (whether its parts agree), `weights`,
-`capture` and `saving`, `signature` and `executor`, `module` and `loading`.
+`capture` and `saving`, `signature` and `executor`, `module`, `loading` and `pickling`.
 """
 
 from __future__ import annotations
 
 from trt_runtime.program.loading import load
 from trt_runtime.program.module import LoadedProgram
+from trt_runtime.program.pickling import register
 from trt_runtime.program.saving import save
 
 __all__ = ["LoadedProgram", "load", "save"]
+
+register()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -191,13 +190,6 @@ class LoadedProgram(nn.Module):
         memo[id(self)] = twin
         return twin
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        from trt_runtime.program.saving import write_program
-
-        file = io.BytesIO()
-        write_program(file, captured_from(self))
-        return _from_pickle, (file.getvalue(), self.__program.libraries)
-
 
 def _refuse_taken(owner: nn.Module, name: str) -> None:
     """A name of the model must not hide anything that a module is made of."""
@@ -208,12 +200,6 @@ def _refuse_taken(owner: nn.Module, name: str) -> None:
 def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     """A loaded program with its present tensors and plans, as it is saved."""
     return loaded._captured_program()
-
-
-def _from_pickle(data: bytes, libraries: tuple[str, ...]) -> LoadedProgram:
-    from trt_runtime.program.loading import program_from_memory
-
-    return program_from_memory(bytearray(data), operators=libraries)
 
 
 def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[..., Any] | None:
