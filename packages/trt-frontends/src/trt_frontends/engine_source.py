@@ -37,6 +37,7 @@ from trt_runtime import TRTModule
 from trt_runtime.container import CONTAINER_VERSION
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
 from trt_runtime.header import FORMAT_VERSION
+from trt_runtime.host_code import allow_host_code
 from trt_runtime.refit import refit_engine
 
 _TIMING_CACHE: Final = "timing.cache"
@@ -142,6 +143,7 @@ class EngineSource:
                 except RefitError as error:
                     logger.info("%s is built although it is cached with other weights: %s", name, error)
                     return None
+        allow_host_code(plan)  # the cache is private to the user, whose processes wrote it
         return TRTModule(header, plan)
 
     def _content(self, table: RefitTable) -> str:

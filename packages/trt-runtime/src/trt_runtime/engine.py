@@ -23,6 +23,7 @@ from trt_runtime.context import EngineContext
 from trt_runtime.context_pool import ContextPool
 from trt_runtime.digest import content_version, is_vouched, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
+from trt_runtime.host_code import is_host_code_allowed
 from trt_runtime.input_check import device_of
 
 
@@ -33,6 +34,7 @@ class LoadedEngine:
         header: Header of the engine.
         plan: (bytes,), uint8, on the CPU; used in place.
         device: The device to run on.
+        host_code_allowed: Whether compiled code in the plan may run, wherever the plan comes from.
 
     Attributes:
         header, device: As given.
@@ -49,7 +51,9 @@ class LoadedEngine:
         PlanError: The plan is not the one of the header, or the provider cannot load it.
     """
 
-    def __init__(self, header: PlanHeader, plan: torch.Tensor, device: torch.device) -> None:
+    def __init__(
+        self, header: PlanHeader, plan: torch.Tensor, device: torch.device, *, host_code_allowed: bool = False
+    ) -> None:
         check_payload(header, plan)
         check_compatible(header, device=device)
         self.header = header
@@ -58,7 +62,9 @@ class LoadedEngine:
         self.plan = plan.detach()  # the memory of the plan, without keeping alive the tensor that is watched
         self.is_tensorrt = current_provider() is Provider.TENSORRT
         with device_scope(device):
-            self._runtime = new_runtime(provider_module(), header.version_compatible)
+            # version-compatible plans of TensorRT carry their own lean runtime
+            allowed = host_code_allowed or (self.is_tensorrt and header.version_compatible)
+            self._runtime = new_runtime(provider_module(), allowed)
             forget_errors()
             self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
         if self.native is None:
@@ -200,7 +206,7 @@ class EngineStore:
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
-        self._live: weakref.WeakValueDictionary[tuple[str, torch.device, int], LoadedEngine]
+        self._live: weakref.WeakValueDictionary[tuple[str, torch.device, int, bool], LoadedEngine]
         self._live = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
 
@@ -285,10 +291,11 @@ class EngineStore:
         check_payload(described, on_host)
         # a plan that was vouched for is shared with nothing: that it has the digest of its header was not verified
         memory = on_host.data_ptr() if is_vouched(on_host) else 0
-        key = (described.identity, device, memory)
+        allowed = is_host_code_allowed(plan)
+        key = (described.identity, device, memory, allowed)
         engine = self._live.get(key)
         if engine is None:
-            self._live[key] = engine = LoadedEngine(described, on_host, device)
+            self._live[key] = engine = LoadedEngine(described, on_host, device, host_code_allowed=allowed)
         return engine
 
     def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
@@ -316,6 +323,6 @@ def new_runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
             why=take_errors() or str(error),
             hint="check that this TensorRT release supports the GPU and its driver",
         ) from error
-    if host_code_allowed:  # version-compatible plans carry their own lean runtime
+    if host_code_allowed:
         runtime.engine_host_code_allowed = True
     return runtime

@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from trt_core import to_trt, trt
 from trt_core.errors import RefitError
-from trt_core.provider import device_scope, provider_module
+from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.refit_table import RefitTable
 from trt_core.replay import check_weight, content_digest, replay
@@ -52,7 +52,9 @@ def refit_engine(
     device = torch.device(header.device)
     check_compatible(header)
     with device_scope(_with_index(device)):
-        runtime = new_runtime(provider_module(), header.version_compatible)
+        # nothing runs here, but version-compatible plans of TensorRT carry their own lean runtime
+        is_tensorrt = current_provider() is Provider.TENSORRT
+        runtime = new_runtime(provider_module(), is_tensorrt and header.version_compatible)
         forget_errors()
         engine = runtime.deserialize_cuda_engine(plan_bytes(plan))
         if engine is None:

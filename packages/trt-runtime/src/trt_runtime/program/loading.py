@@ -14,6 +14,7 @@ from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import MAGIC as PLAN_MAGIC
 from trt_runtime.digest import vouch
 from trt_runtime.engine import ENGINES
+from trt_runtime.host_code import allow_host_code as permit
 from trt_runtime.module import TRTModule
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.document import program_from_bytes
@@ -48,7 +49,8 @@ def load(
         trust: Also read programs in PyTorch's own format (`save(..., format="exported_program")`, or
             `torch.export.save`). PyTorch evaluates and unpickles what is in them: whoever wrote the file can run any
             code here.
-        allow_host_code: Also read programs that carry compiled code for this host; like `trust`, for such code.
+        allow_host_code: Also read programs that carry compiled code for this host, and let engines run kernels that
+            were compiled elsewhere; like `trust`, for such code.
 
     Returns:
         A module that is called like the model that was compiled.
@@ -107,6 +109,8 @@ def program_from_memory(
         check_compatible(engine.header)
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
     for module in engines:
+        if allow_host_code:
+            permit(module.plan)
         ENGINES.engine_for(module.plan, module.header.text, device)
     return LoadedProgram(program, unpack(program.tensors, storages, device), engines, targets, device)
 
