@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from latency_table import LATENCY, latency
 from sphinx.application import Sphinx
 from zoo_table import ZOO, zoo, zoo_totals
 
@@ -117,6 +118,7 @@ def _default(item: dataclasses.Field[Any]) -> str:
 
 
 _TEXTS: Final[dict[str, Callable[[], str]]] = {
+    "latency": latency,
     "operators": operators,
     "reasons": reasons,
     "retired_settings": retired_settings,
@@ -125,7 +127,7 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "zoo_totals": zoo_totals,
 }
 
-_DATA: Final = {"operators": _CONFORMANCE, "zoo": ZOO, "zoo_totals": ZOO}
+_DATA: Final = {"latency": LATENCY, "operators": _CONFORMANCE, "zoo": ZOO, "zoo_totals": ZOO}
 """Files that texts are made from: a page is read again when its file changed."""
 
 
