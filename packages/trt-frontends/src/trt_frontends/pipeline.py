@@ -15,6 +15,7 @@ from trt_core import BuildError, CompilationSettings, ConversionError, Partition
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_frontends.engine_source import EngineSource
+from trt_lowering import tracing_lock
 from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
 
 Progress = Callable[[str, int, int], None]
@@ -104,7 +105,8 @@ class Compilation:
             engine = self._engines.get(block.nodes)
             if engine is None:
                 try:
-                    engine = source.engine(child, self.ranges, block.name)
+                    with tracing_lock():  # trt-portable traces what it builds
+                        engine = source.engine(child, self.ranges, block.name)
                 except ConversionError as error:
                     return self._exclude_node(error, child)
                 except BuildError as error:

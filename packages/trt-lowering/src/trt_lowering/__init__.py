@@ -10,6 +10,7 @@ from trt_lowering.export import export_module
 from trt_lowering.functional_graph import lower_graph
 from trt_lowering.graph_form import check_graph_form
 from trt_lowering.lower import decompose_program, lower
+from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_whole
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "lower",
     "lower_graph",
     "run_passes",
+    "tracing_lock",
 ]

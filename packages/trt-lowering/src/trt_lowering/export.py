@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import ExportError
-from trt_lowering.tracing import TRACING
+from trt_lowering.tracing import tracing_lock
 
 
 def export_module(
@@ -33,7 +33,7 @@ def export_module(
         ExportError: The model could not be captured; the message says why, and what to change.
     """
     try:
-        with TRACING:
+        with tracing_lock():
             return torch.export.export(
                 module, *distinct_tensors(tuple(args), dict(kwargs or {})), dynamic_shapes=dynamic_shapes, strict=strict
             )

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import threading
 from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from trt_core import LoweringError, TrtError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TRACING: Final = threading.RLock()
-"""Held while PyTorch captures or traces: `torch.export` and `make_fx` keep what they do in module globals."""
+
+def tracing_lock() -> contextlib.AbstractContextManager[object]:
+    """Returns the lock that is held while PyTorch captures or traces; a thread may take it again.
+
+    `torch.export` and `make_fx` keep what they do in globals, and patch the call of every module. Dynamo holds this
+    lock while it compiles, so that taking it covers `torch.compile` as well.
+    """
+    from torch._dynamo.convert_frame import compile_lock  # costly to import
+
+    return compile_lock
 
 
 def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a function hold `TRACING`, and turns what it does not expect into a `LoweringError`.
+    """Makes a function hold the `tracing_lock`, and turns what it does not expect into a `LoweringError`.
 
     Args:
         what: What fails when it fails, as a sentence.
@@ -26,7 +34,7 @@ def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with TRACING:
+            with tracing_lock():
                 try:
                     return function(*args, **kwargs)
                 except (TrtError, Warning):
