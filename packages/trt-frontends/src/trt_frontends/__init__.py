@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trt_frontends.compiler import compile, explain
     from trt_frontends.mutable_module import MutableModule
     from trt_frontends.refit import refit_module_weights
+    from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_partition import PartitionReport
     from trt_runtime import load, save
 
@@ -31,6 +32,7 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
 _LAZY = {
     "AccuracyReport": "trt_frontends.accuracy",
     "BisectReport": "trt_frontends.accuracy",
+    "ModelReport": "trt_frontends.torch_compile.model_report",
     "MutableModule": "trt_frontends.mutable_module",
     "PartitionReport": "trt_partition",
     "bisect": "trt_frontends.accuracy",
@@ -39,6 +41,7 @@ _LAZY = {
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.alias",
     "load": "trt_runtime",
+    "model_report": "trt_frontends.torch_compile.model_report",
     "refit_module_weights": "trt_frontends.refit",
     "save": "trt_runtime",
     "trace": "trt_frontends.capture",
@@ -51,6 +54,7 @@ __all__ = [
     "CompilationSettings",
     "Device",
     "Input",
+    "ModelReport",
     "MutableModule",
     "PartitionReport",
     "bisect",
@@ -59,6 +63,7 @@ __all__ = [
     "explain",
     "install_alias",
     "load",
+    "model_report",
     "refit_module_weights",
     "save",
     "set_provider",
@@ -72,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if target is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(target)
-    value = module if target.rpartition(".")[2] == name else getattr(module, name)
+    value = module if target == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -16,6 +16,7 @@ from trt_core import CompilationSettings, Device, SettingsError, logger, read_se
 from trt_frontends.capture import with_device
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.gradients import gradients_needed_at, refuse_gradients
+from trt_frontends.torch_compile.model_report import CapturedGraph, remember_graph
 from trt_lowering import keep_whole
 
 Runner = Callable[..., Any]
@@ -55,19 +56,24 @@ def torch_tensorrt_backend(
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
+    graph = remember_graph(gm)
     needed_at = gradients_needed_at(gm) if torch.is_grad_enabled() else ()
     if needed_at and settings.gradients == "pytorch":
-        return _run_in_pytorch(gm, sample_inputs)
-    compiled = _compile(gm, sample_inputs, settings)
+        graph.in_pytorch = "gradients are recorded"
+        return _run_in_pytorch(gm, sample_inputs, settings)
+    compiled = _compile(gm, sample_inputs, settings, graph)
     return refuse_gradients(compiled, needed_at) if needed_at else compiled
 
 
-def _compile(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
+def _compile(
+    gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings, graph: CapturedGraph
+) -> Runner:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
 
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
-        return CompiledGraph(functional, _static_inputs(), settings)
+        graph.compiled = CompiledGraph(functional, _static_inputs(), settings)
+        return graph.compiled
 
     preserve = preserve_predicate(settings)
     whole = [operator for operator in DYNAMO_CONVERTERS if preserve(operator)]
@@ -76,17 +82,22 @@ def _compile(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: Compila
         # without gradients AOTAutograd hands over one graph, without a backward pass
         with torch.no_grad(), keep_whole(whole):
             return backend(gm, sample_inputs)
-    except TorchDynamoException:
-        raise  # Dynamo asks to start again, or to break the graph
+    except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph
+        graph.is_dropped = True
+        raise
     except Exception as error:
-        logger.warning("a graph of %d nodes runs in PyTorch: %s: %s", len(gm.graph.nodes), type(error).__name__, error)
-        return _run_in_pytorch(gm, sample_inputs)
+        graph.in_pytorch = f"{type(error).__name__}: {error}"
+        logger.warning("a graph of %d nodes runs in PyTorch: %s", len(gm.graph.nodes), graph.in_pytorch)
+        return _run_in_pytorch(gm, sample_inputs, settings)
 
 
-def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any]) -> Runner:
-    from torch._dynamo.backends.debugging import aot_eager
+def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
+    """Hands the graph to a backend of PyTorch's own, which knows gradients."""
+    from torch._dynamo.backends.registry import lookup_backend
 
-    return aot_eager(gm, list(sample_inputs))
+    backend = lookup_backend("inductor" if settings.torch_fallback == "inductor" else "aot_eager")
+    runner: Runner = backend(gm, list(sample_inputs))
+    return runner
 
 
 def _nothing(gm: fx.GraphModule, _: Sequence[Any]) -> Runner:

@@ -84,5 +84,6 @@ def _register(gm: fx.GraphModule, tensor: torch.Tensor) -> str:
     name = add_constant(gm, tensor)
     if isinstance(tensor, torch.nn.Parameter):
         delattr(gm, name)
-        gm.register_parameter(name, tensor)
+        # the memory is shared, the object is not: whoever replaces the parameter must see it die
+        gm.register_parameter(name, torch.nn.Parameter(tensor.detach(), requires_grad=False))
     return name

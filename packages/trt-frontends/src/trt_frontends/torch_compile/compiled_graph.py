@@ -8,7 +8,6 @@ results share.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -26,18 +25,38 @@ from trt_frontends.compiler import visible_log
 from trt_frontends.pipeline import Compilation, announce
 from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
 from trt_frontends.torch_compile.output_views import borrowed_results, cut_output_views
+from trt_frontends.torch_compile.pytorch_blocks import compile_pytorch_blocks, with_inductor
 from trt_frontends.torch_compile.size_ranges import GraphSizes, outside
-from trt_lowering import lower_graph
+from trt_lowering import lower_graph, tracing_lock
 from trt_partition import PartitionReport
 
-MOST_CHANGES: Final = 4
-"""How often engines are built again because weights changed, before no weight is part of an engine any more."""
+WORTHWHILE: Final = 16
+"""A build that served fewer calls than that before weights changed was not worth its time."""
+
+MOST_SHORT_BUILDS: Final = 4
+"""How many such builds a graph makes before no weight is part of an engine any more."""
+
+MOST_INSTANCES: Final = 64
+"""How many modules that share a graph keep engines at a time."""
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the inputs of a graph and returns its results."""
 
 
 @dataclass(frozen=True)
+class BuildReport:
+    """One build of a graph's engines.
+
+    Attributes:
+        reason: Why it was built: the first call, sizes beyond the range of the build before, changed weights.
+        partition: What runs where; None where the graph could not be lowered, and runs in PyTorch.
+    """
+
+    reason: str
+    partition: PartitionReport | None
+
+
+@dataclass
 class Build:
     """The engines of a graph, for certain values of its frozen tensors and certain sizes.
 
@@ -45,21 +64,26 @@ class Build:
         run: Runs the graph with them.
         frozen_at: Positions of the inputs that are part of the engines.
         frozen: Their values.
+        numbers_at: Positions of numbers that are part of the engines.
+        numbers: Their values.
         ranges: What the sizes may be.
-        reason: Why it was built.
-        report: What runs where; None where the graph could not be lowered, and runs in PyTorch.
+        calls: How many calls it has served.
     """
 
     run: Run
     frozen_at: tuple[int, ...]
     frozen: FrozenTensors
+    numbers_at: tuple[int, ...]
+    numbers: tuple[float, ...]
     ranges: ShapeRanges
-    reason: str
-    report: PartitionReport | None
+    calls: int = 0
 
 
 class CompiledGraph:
     """A graph that AOTAutograd made functional, ready to call. Calls may come from several threads.
+
+    Modules of one class share the graphs that Dynamo captures of their code, such as the layers of a model behind a
+    graph break. Each gets engines of its own.
 
     Args:
         gm: The functional graph of ATen operators.
@@ -68,20 +92,22 @@ class CompiledGraph:
         settings: What to compile with.
 
     Attributes:
-        builds: What was built so far; the last is in use.
+        history: What was built so far, the latest last.
     """
 
     _boxed_call = True  # tells AOTAutograd to give the inputs as one list
 
     def __init__(self, gm: fx.GraphModule, static: Collection[int], settings: CompilationSettings) -> None:
-        self.builds: list[Build] = []
+        self.history: list[BuildReport] = []
         self._gm = gm
         self._static = set(static)
+        self._numbers = _find_numbers(gm) - self._static
         self._settings = settings
         self._sizes = GraphSizes(gm)
-        self._changes: Counter[int] = Counter()
-        self._weight_builds = 0
-        self._lock = threading.RLock()
+        self._instance_at: int | None = None  # position of a parameter, by which modules that share the graph are told
+        self._builds: dict[int, Build] = {}
+        self._short_changes: Counter[int] = Counter()
+        self._short_builds = 0
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -89,15 +115,21 @@ class CompiledGraph:
         Args:
             inputs: What the graph takes: tensors, and numbers for sizes that vary.
         """
-        build = self.builds[-1] if self.builds else None
+        build = self._builds.get(self._instance(inputs))
         if build is None or not self._fits(build, inputs):
             if any(isinstance(value, FakeTensor) for value in inputs):
-                return self._run_in_pytorch(inputs)  # shapes are asked for, not values
+                return self._gm.forward(*inputs)  # type: ignore[no-any-return]  # shapes are asked for, not values
             build = self._find_build(inputs)
+        build.calls += 1
         return build.run(inputs)
+
+    def _instance(self, inputs: Sequence[Any]) -> int:
+        return 0 if self._instance_at is None else id(inputs[self._instance_at])
 
     def _fits(self, build: Build, inputs: Sequence[Any]) -> bool:
         if self._settings.check_weights and not build.frozen.unchanged([inputs[at] for at in build.frozen_at]):
+            return False
+        if build.numbers_at and tuple(inputs[at].item() for at in build.numbers_at) != build.numbers:
             return False
         bounds = build.ranges.symbols
         for reading in self._sizes.readings:
@@ -107,54 +139,98 @@ class CompiledGraph:
         return True
 
     def _find_build(self, inputs: Sequence[Any]) -> Build:
-        with self._lock:
-            former = self.builds[-1] if self.builds else None
-            if former is None:
-                build = self._build(inputs, self._sizes.choose(inputs), "first call")
-            elif self._fits(former, inputs):  # another thread has just built it
-                return former
-            else:
-                build = self._build_again(former, inputs)
-            self.builds.append(build)
+        with tracing_lock():
+            if not self.history:
+                self._instance_at = self._first_parameter(inputs)
+            former = self._builds.get(self._instance(inputs))
+            if former is not None and self._fits(former, inputs):
+                return former  # another thread has just built it
+            reasons = self._forget_dead_instances(former)
+            ranges = None
+            if former is not None:
+                reasons += self._note_change(former, self._changed(former, inputs))
+                ranges = former.ranges
+                reasons += outside(ranges, self._sizes.read(inputs))
+            elif self.history and not reasons:
+                reasons = ["another module of the same class"]
+            if self._instance_at is not None and self._instance_at not in self._static:
+                self._builds.clear()
+                self._instance_at = self._first_parameter(inputs)
+            build = self._build(inputs, self._sizes.choose(inputs, ranges), "; ".join(reasons) or "first call")
+            self._builds[self._instance(inputs)] = build
             return build
 
-    def _build_again(self, former: Build, inputs: Sequence[Any]) -> Build:
-        ranges, reasons = former.ranges, outside(former.ranges, self._sizes.read(inputs))
-        if reasons:
-            ranges = self._sizes.choose(inputs, former.ranges)
+    def _first_parameter(self, inputs: Sequence[Any]) -> int | None:
+        """Returns the position of a frozen parameter, by which modules that share the graph are told."""
+        return next((at for at in sorted(self._static) if isinstance(inputs[at], torch.nn.Parameter)), None)
+
+    def _changed(self, build: Build, inputs: Sequence[Any]) -> list[int]:
+        """Returns the positions of the inputs that are part of engines, and are no longer what they were."""
+        pairs = zip(build.numbers_at, build.numbers, strict=True)
+        found = [at for at, number in pairs if inputs[at].item() != number]
         if self._settings.check_weights:
-            changed = former.frozen.changed([inputs[at] for at in former.frozen_at])
-            if changed:
-                reasons.append(self._thaw([former.frozen_at[index] for index in changed]))
-        return self._build(inputs, ranges, "; ".join(reasons))
+            changed = build.frozen.changed([inputs[at] for at in build.frozen_at])
+            found += [build.frozen_at[index] for index in changed]
+        return found
 
-    def _thaw(self, changed: Sequence[int]) -> str:
-        """Decides which tensors stop being part of engines; returns what to say about it.
+    def _forget_dead_instances(self, former: Build | None) -> list[str]:
+        """Drops engines of modules that no longer exist, or whose parameters were replaced; `former` is looked at."""
+        dead = [key for key, build in self._builds.items() if build is not former and not build.frozen.are_alive]
+        gone = [self._builds.pop(key) for key in dead]
+        reasons = ["parameters were replaced, or their module is gone"] if gone else []
+        for build in gone:
+            if build.calls < WORTHWHILE:
+                reasons += self._note_short_build()
+        if former is None and len(self._builds) >= MOST_INSTANCES:
+            reasons += self._thaw_all(f"more than {MOST_INSTANCES} modules share a graph")
+        return reasons
 
-        What changes once (a checkpoint is loaded) is frozen anew. What changes again is state, or is being trained.
+    def _note_change(self, build: Build, changed: Collection[int]) -> list[str]:
+        """Decides which tensors stop being part of engines, and says what changed.
+
+        What changes now and then (a checkpoint is loaded, an epoch was trained) is frozen anew. What changes from call
+        to call is state, or is being trained.
         """
-        self._changes.update(changed)
-        self._weight_builds += 1
-        reason = f"{len(changed)} frozen tensors changed"
-        thawed = {at for at in changed if self._changes[at] > 1}
-        if self._weight_builds >= MOST_CHANGES:
-            thawed = set(self._static)
-            warnings.warn(
-                f"the weights of a graph changed {self._weight_builds} times: from now on none of them is part of an "
-                "engine. That is always right, and slower. Compile the model once its weights stay as they are",
-                stacklevel=2,
-            )
-        self._static -= thawed
-        return f"{reason}, {len(thawed)} of them became inputs" if thawed else reason
+        if not changed:
+            return []
+        reasons = [f"{len(changed)} frozen tensors changed"]
+        if build.calls >= WORTHWHILE:
+            return reasons
+        self._short_changes.update(changed)
+        thawed = {at for at in changed if self._short_changes[at] > 1}
+        if thawed:
+            self._static -= thawed
+            self._numbers -= thawed
+            reasons.append(f"{len(thawed)} of them became inputs")
+        return reasons + self._note_short_build()
+
+    def _note_short_build(self) -> list[str]:
+        self._short_builds += 1
+        if self._short_builds != MOST_SHORT_BUILDS or not self._static:
+            return []
+        return self._thaw_all(f"the weights of a graph changed {MOST_SHORT_BUILDS} times within a few calls")
+
+    def _thaw_all(self, why: str) -> list[str]:
+        warnings.warn(
+            f"{why}: from now on none of its weights is part of an engine. Results are right, and come slower. Compile "
+            "a model once its weights stay as they are",
+            stacklevel=2,
+        )
+        self._static.clear()
+        return ["no weight is part of an engine any more"]
 
     def _build(self, inputs: Sequence[Any], ranges: ShapeRanges, reason: str) -> Build:
         is_frozen = [at in self._static and isinstance(value, torch.Tensor) for at, value in enumerate(inputs)]
         frozen_at = tuple(at for at, yes in enumerate(is_frozen) if yes)
         frozen = FrozenTensors([inputs[at] for at in frozen_at])  # first: what changes from now on is seen
+        numbers_at = tuple(sorted(self._numbers))
+        numbers = tuple(inputs[at].item() for at in numbers_at)
         logger.debug("building a graph of %d nodes: %s", len(self._gm.graph.nodes), reason)
         with visible_log(self._settings), torch.no_grad():
-            run, report = self._compile({at: inputs[at] for at in frozen_at}, len(inputs), ranges)
-        return Build(run, frozen_at, frozen, ranges, reason, report)
+            constants = {at: inputs[at] for at in (*frozen_at, *numbers_at)}
+            run, report = self._compile(constants, len(inputs), ranges)
+        self.history.append(BuildReport(reason, report))
+        return Build(run, frozen_at, frozen, numbers_at, numbers, ranges)
 
     def _compile(
         self, constants: dict[int, torch.Tensor], count: int, ranges: ShapeRanges
@@ -171,19 +247,39 @@ class CompiledGraph:
             )
         except LoweringError as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(self._gm.graph.nodes), error)
-            return self._run_in_pytorch, None
+            return self._in_pytorch(), None
         compilation = Compilation(lowered, settings, ranges)
         if settings.dryrun:
             report = compilation.report()
             announce(report, settings)
-            return self._run_in_pytorch, report
+            return self._in_pytorch(), report
         compiled = compilation.run()
+        if settings.torch_fallback == "inductor":
+            compile_pytorch_blocks(compiled)
         kept = [at for at in range(count) if at not in constants]
         run = _runner(compiled, kept, borrowed_results(lowered), cut.tail, cut.inputs)
         return run, compiled.meta["partition_report"]
 
-    def _run_in_pytorch(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        return self._gm.forward(*inputs)  # type: ignore[no-any-return]
+    def _in_pytorch(self) -> Run:
+        run = with_inductor(self._gm) if self._settings.torch_fallback == "inductor" else self._gm.forward
+        return lambda inputs: run(*inputs)
+
+
+def _find_numbers(gm: fx.GraphModule) -> set[int]:
+    """Returns the positions of inputs that hold one float64 on the CPU.
+
+    With sizes that vary, Dynamo takes the floats of a model (the epsilon of a norm) for inputs, too, and gives them as
+    such tensors. Most never change.
+    """
+    values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    return {
+        at
+        for at, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+        and value.dim() == 0
+        and value.dtype is torch.float64
+        and value.device.type == "cpu"
+    }
 
 
 def _runner(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import is_
 from typing import Any, Final
 
 import torch
@@ -28,19 +27,26 @@ class FrozenTensors:
     the CPU one element is compared as well, which finds what changes a tensor as a whole, such as a step of an
     optimizer. On a GPU looking at an element would wait for the device, so such a write is not seen there.
 
+    The tensors are not kept alive.
+
     Args:
-        tensors: The tensors, in any order that `unchanged` is asked in.
+        tensors: The tensors.
+
+    Attributes:
+        are_alive: Whether all of them still exist.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._records = [_Record.of(tensor) for tensor in tensors]
-        # the same by column: one comparison of lists for all tensors is what makes the check cheap
-        self._tensors = [record.tensor for record in self._records]
-        self._tracked = [record.tensor for record in self._records if record.version is not None]
-        self._versions = [record.version for record in self._records if record.version is not None]
-        self._addresses = [record.address for record in self._records]
-        self._elements = [record.element for record in self._records if record.element is not None]
-        self._words = [record.word for record in self._records if record.element is not None]
+        self.are_alive = True
+        self._references = [weakref.ref(tensor, self._note_death) for tensor in tensors]
+        self._ids = list(map(id, tensors))
+        self._tracked_at = [at for at, tensor in enumerate(tensors) if not tensor.is_inference()]
+        self._versions = [tensors[at]._version for at in self._tracked_at]
+        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
+        elements = list(map(_telling_element, tensors))
+        self._sampled_at = [at for at, element in enumerate(elements) if element is not None]
+        self._elements = [elements[at] for at in self._sampled_at]
+        self._words = [element.value for element in self._elements]
 
     def unchanged(self, current: Sequence[Any]) -> bool:
         """Whether what is given now is what was frozen, with the values that it had.
@@ -49,9 +55,10 @@ class FrozenTensors:
             current: What stands in the place of each tensor now.
         """
         return (
-            all(map(is_, current, self._tensors))
-            and [tensor._version for tensor in self._tracked] == self._versions
-            and list(map(torch.Tensor.data_ptr, self._tensors)) == self._addresses
+            self.are_alive
+            and list(map(id, current)) == self._ids
+            and [current[at]._version for at in self._tracked_at] == self._versions
+            and list(map(torch.Tensor.data_ptr, current)) == self._addresses
             # only now: an element may be read only where its tensor has not moved
             and [element.value for element in self._elements] == self._words
         )
@@ -62,32 +69,18 @@ class FrozenTensors:
         Args:
             current: What stands in the place of each tensor now.
         """
-        pairs = zip(current, self._records, strict=True)
-        return tuple(position for position, (now, record) in enumerate(pairs) if record.differs(now))
+        found = {at for at, now in enumerate(current) if self._references[at]() is not now}
+        pairs = zip(self._tracked_at, self._versions, strict=True)
+        found.update(at for at, version in pairs if at not in found and current[at]._version != version)
+        found.update(
+            at for at, address in enumerate(self._addresses) if at not in found and current[at].data_ptr() != address
+        )
+        sampled = zip(self._sampled_at, self._elements, self._words, strict=True)
+        found.update(at for at, element, word in sampled if at not in found and element.value != word)
+        return tuple(sorted(found))
 
-
-@dataclass(frozen=True)
-class _Record:
-    """What is remembered of one tensor: `version` is None where none is kept, `element` where none can be read."""
-
-    tensor: torch.Tensor
-    version: int | None
-    address: int
-    element: Any
-    word: int
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Record:
-        version = None if tensor.is_inference() else tensor._version
-        element = _telling_element(tensor)
-        return cls(tensor, version, tensor.data_ptr(), element, 0 if element is None else element.value)
-
-    def differs(self, now: Any) -> bool:
-        if now is not self.tensor or (self.version is not None and self.tensor._version != self.version):
-            return True
-        if self.tensor.data_ptr() != self.address:
-            return True
-        return self.element is not None and self.element.value != self.word
+    def _note_death(self, _: weakref.ref[torch.Tensor]) -> None:
+        self.are_alive = False
 
 
 def _telling_element(tensor: torch.Tensor) -> Any:

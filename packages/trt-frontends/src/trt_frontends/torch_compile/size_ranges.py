@@ -15,7 +15,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.ranges import UNBOUNDED, Bounds, ShapeRanges
+from trt_core.extents import Extent, evaluate_extent, extent_of, symbols_in
+from trt_core.ranges import UNBOUNDED, ShapeRanges
 
 GENEROUS: Final = 4096
 """The end of a range that nothing bounds."""
@@ -70,19 +71,21 @@ class GraphSizes:
             former: Ranges that turned out too narrow; the new ones contain them.
         """
         sizes = self.read(inputs)
-        chosen: dict[Any, Bounds] = {}
+        low: dict[Any, int] = {}
+        high: dict[Any, int] = {}
         open_ends = set()
         for symbol, size in sizes.items():
-            low, high = self._known(symbol)
-            if high >= UNBOUNDED:
+            least, most = self._known(symbol)
+            if most >= UNBOUNDED:
                 open_ends.add(symbol)
-                high = max(GENEROUS, _next_power_of_two(4 * size))
+                most = max(GENEROUS, _next_power_of_two(4 * size))
             if former is not None:
                 before = former.symbols[str(symbol)]
-                low, high = min(low, before[0]), max(high, before[2])
-            chosen[symbol] = min(low, size), size, max(high, size)
-        self._limit_volumes(chosen, open_ends)
-        return ShapeRanges({str(symbol): self._fitting(symbol, chosen) for symbol in chosen})
+                least, most = min(least, before[0]), max(most, before[2])
+            low[symbol], high[symbol] = min(least, size), max(most, size)
+        self._limit_volumes(high, sizes, open_ends)
+        low, high = self._agreeing(low, sizes, step=1), self._agreeing(high, sizes, step=-1)
+        return ShapeRanges({str(symbol): (low[symbol], sizes[symbol], high[symbol]) for symbol in sizes})
 
     def _known(self, symbol: Any) -> tuple[int, int]:
         known = self._shape_env.var_to_range.get(symbol) if self._shape_env is not None else None
@@ -92,42 +95,46 @@ class GraphSizes:
         high = int(known.upper) if known.upper.is_Integer else UNBOUNDED
         return max(low, 0), min(high, UNBOUNDED)
 
-    def _limit_volumes(self, chosen: dict[Any, Bounds], open_ends: set[Any]) -> None:
-        for volume in self._volumes:
-            while _at_most(volume, chosen) > MOST_ELEMENTS:
+    def _limit_volumes(self, high: dict[Any, int], sizes: Mapping[Any, int], open_ends: set[Any]) -> None:
+        """Halves the widest ranges until no tensor is larger than TensorRT can count."""
+        names = {str(symbol): symbol for symbol in high}
+        for extents in self._volumes:
+            mine = [names[name] for name in sorted(set().union(*map(symbols_in, extents))) if name in names]
+            while _volume(extents, high) > MOST_ELEMENTS:
                 shrinkable = [
-                    symbol
-                    for symbol in volume.free_symbols & open_ends
-                    if symbol in chosen and chosen[symbol][2] >= 2 * max(chosen[symbol][1], 1)
+                    symbol for symbol in mine if symbol in open_ends and high[symbol] >= 2 * max(sizes[symbol], 1)
                 ]
                 if not shrinkable:
                     break
-                widest = max(
-                    shrinkable, key=lambda symbol: (chosen[symbol][2] / max(chosen[symbol][1], 1), str(symbol))
-                )
-                low, best, high = chosen[widest]
-                chosen[widest] = low, best, high // 2
+                widest = max(shrinkable, key=lambda symbol: (high[symbol] / max(sizes[symbol], 1), str(symbol)))
+                high[widest] //= 2
 
-    def _fitting(self, symbol: Any, chosen: Mapping[Any, Bounds]) -> Bounds:
-        """Moves the ends of a range to sizes that the guards of the graph allow, such as multiples of 8."""
-        low, best, high = chosen[symbol]
-        others = {other: bounds[1] for other, bounds in chosen.items() if other != symbol}
-        guards = [guard for guard in self._guards() if symbol in guard.free_symbols]
-        if not guards:
-            return low, best, high
+    def _agreeing(self, ends: Mapping[Any, int], sizes: Mapping[Any, int], step: int) -> dict[Any, int]:
+        """Moves one end of each range to where the guards of the graph hold, such as a multiple of 8, or `s1 + 1`.
 
-        def allowed(size: int) -> bool:
-            known = {**others, symbol: size}
-            return not any(guard.xreplace(known) == False for guard in guards)  # noqa: E712 - sympy's false
+        An engine is checked at the ends of all ranges at a time, so ends are chosen one after the other, each to agree
+        with those before. An end that finds no agreement stays: guards are more than an engine needs.
 
-        for candidate in range(low, min(best, low + _TRIES)):
-            if allowed(candidate):
-                low = candidate
-                break
-        else:
-            low = best
-        high = next((size for size in range(high, max(best, high - _TRIES), -1) if allowed(size)), best)
-        return low, best, high
+        Args:
+            ends: The end of each range.
+            sizes: Sizes at which all guards hold.
+            step: 1 to look upwards first, for the lower ends; -1 to look downwards first.
+        """
+        guards = self._guards()
+        found: dict[Any, int] = {}
+        for symbol, end in ends.items():
+            known = {*found, symbol}
+            mine = [guard for guard in guards if symbol in guard.free_symbols and guard.free_symbols <= known]
+            inwards = range(end, sizes[symbol] + step, step)[:_TRIES]
+            outwards = range(end, max(end - step * _TRIES, 0), -step) if mine else ()
+            for candidate in (*inwards, *outwards):
+                values = {**found, symbol: candidate}
+                if all(guard.subs(values) != False for guard in mine):  # noqa: E712 - sympy's false
+                    found[symbol] = candidate
+                    break
+            else:
+                found[symbol] = end
+        return found
 
     def _guards(self) -> list[Any]:
         """Guards other than that two sizes differ: Dynamo asks that of sizes that differed at the first call."""
@@ -160,16 +167,13 @@ def _find_readings(gm: fx.GraphModule) -> tuple[SizeReading, ...]:
     return tuple(found.values())
 
 
-def _find_volumes(gm: fx.GraphModule) -> list[Any]:
-    """The numbers of elements of the graph's tensors, each expression once."""
-    found = {}
+def _find_volumes(gm: fx.GraphModule) -> list[tuple[Extent, ...]]:
+    """The shapes of the graph's tensors that vary, each once."""
+    found: dict[str, tuple[Extent, ...]] = {}
     for value in _values(gm):
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            extents = [extent.node.expr if isinstance(extent, torch.SymInt) else extent for extent in value.shape]
-            if not all(isinstance(extent, int) for extent in extents):
-                volume = math.prod(extents)
-                found[str(volume)] = volume
-    return list(found.values())
+        if isinstance(value, torch.Tensor) and any(isinstance(extent, torch.SymInt) for extent in value.shape):
+            found.setdefault(str(tuple(value.shape)), tuple(map(extent_of, value.shape)))
+    return [extents for extents in found.values() if None not in extents]
 
 
 def _values(gm: fx.GraphModule) -> Iterator[Any]:
@@ -189,9 +193,12 @@ def _shape_env(gm: fx.GraphModule) -> Any:
     return None
 
 
-def _at_most(volume: Any, chosen: Mapping[Any, Bounds]) -> int:
-    value = volume.xreplace({symbol: bounds[2] for symbol, bounds in chosen.items()})
-    return int(value) if value.is_Integer else 0
+def _volume(extents: Sequence[Extent], sizes: Mapping[Any, int]) -> int:
+    named = {str(symbol): size for symbol, size in sizes.items()}
+    try:
+        return math.prod(int(evaluate_extent(extent, named)) for extent in extents)
+    except KeyError:  # a symbol that no input tells
+        return 0
 
 
 def _next_power_of_two(value: int) -> int:

@@ -1,0 +1,213 @@
+"""The report of a whole model under `torch.compile`: its graphs, what ended each, what was built and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from torch import fx
+
+from trt_core import InputError
+from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
+from trt_partition import PartitionReport
+
+_GRAPHS: Final = "_trt_captured_graphs"
+_MOST_FRAMES: Final = 32
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One graph that Dynamo captured.
+
+    Attributes:
+        builds: What was built for it, in order; the last is in use. Empty before the first call.
+        ended_by: Why Dynamo ended the graph where it does; empty at the end of the model's code.
+        where: `file:line` of the code that ended it.
+        in_pytorch: Why the graph as a whole runs in PyTorch; empty where engines run it.
+    """
+
+    builds: tuple[BuildReport, ...]
+    ended_by: str
+    where: str
+    in_pytorch: str
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """All graphs of a model, in the order in which they were captured.
+
+    Attributes:
+        graphs: The graphs. Code that was captured again, for other types or sizes, is there again.
+    """
+
+    graphs: tuple[GraphReport, ...]
+
+    @property
+    def graph_breaks(self) -> tuple[GraphReport, ...]:
+        """The graphs that ended before the model's code did."""
+        return tuple(graph for graph in self.graphs if graph.ended_by)
+
+    @property
+    def engines(self) -> int:
+        """Number of engines that are in use."""
+        return sum(len(report.engines) for report in self._in_use())
+
+    @property
+    def coverage(self) -> float:
+        """Share of the operators of all graphs that can run in engines; 1.0 where there are none."""
+        total = sum(report.total_operators for report in self._in_use())
+        supported = sum(round(report.coverage * report.total_operators) for report in self._in_use())
+        return supported / total if total else 1.0
+
+    def to_text(self) -> str:
+        """Returns the report as text: a line for each graph, then the partition report of each."""
+        lines = [f"{len(self.graphs)} graphs, {self.engines} engines, {self.coverage:.2%} coverage"]
+        for number, graph in enumerate(self.graphs, start=1):
+            lines.append(f"Graph {number}: {_summary(graph)}")
+            if graph.ended_by:
+                lines.append(f"  ended by a graph break at {graph.where}: {graph.ended_by}")
+        for number, graph in enumerate(self.graphs, start=1):
+            if graph.builds and graph.builds[-1].partition is not None:
+                lines += ["", f"Graph {number}", graph.builds[-1].partition.to_text()]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Returns the report as JSON; partition reports as `PartitionReport.to_json` writes them."""
+        graphs = [
+            {
+                "ended_by": graph.ended_by,
+                "where": graph.where,
+                "in_pytorch": graph.in_pytorch,
+                "builds": [
+                    {"reason": build.reason, "partition": build.partition and json.loads(build.partition.to_json())}
+                    for build in graph.builds
+                ],
+            }
+            for graph in self.graphs
+        ]
+        return json.dumps({"graphs": graphs}, indent=2)
+
+    def _in_use(self) -> list[PartitionReport]:
+        latest = [graph.builds[-1].partition for graph in self.graphs if graph.builds]
+        return [report for report in latest if report is not None]
+
+
+@dataclass
+class CapturedGraph:
+    """What the backend remembers of a graph.
+
+    Attributes:
+        ended_by, where, in_pytorch: As in `GraphReport`.
+        compiled: What runs it; None where PyTorch does.
+        is_dropped: Whether Dynamo captures the code again instead of using the graph.
+    """
+
+    ended_by: str
+    where: str
+    in_pytorch: str = ""
+    compiled: CompiledGraph | None = field(default=None, repr=False)
+    is_dropped: bool = False
+
+    def report(self) -> GraphReport:
+        """Returns what is known by now."""
+        builds = tuple(self.compiled.history) if self.compiled is not None else ()
+        return GraphReport(builds, self.ended_by, self.where, self.in_pytorch)
+
+
+def model_report(optimized: Any) -> ModelReport:
+    """Returns the report of what `torch.compile` returned, or of a module that was compiled in place.
+
+    Args:
+        optimized: What `torch.compile(..., backend="torch_tensorrt")` returned, or a module whose `compile` method was
+            called with that backend.
+
+    Raises:
+        InputError: It was not compiled, or by another backend.
+
+    Example:
+        >>> import torch
+        >>> optimized = torch.compile(torch.nn.Linear(4, 4).eval(), backend="torch_tensorrt")
+        >>> with torch.no_grad():
+        ...     _ = optimized(torch.ones(2, 4))
+        >>> len(model_report(optimized).graphs)
+        1
+    """
+    wrapper = _backend_of(optimized)
+    if wrapper is None:
+        raise InputError(
+            f"there is no report of a {type(optimized).__name__} that torch.compile did not return",
+            hint='give what torch.compile(..., backend="torch_tensorrt") returned',
+        )
+    graphs: Sequence[CapturedGraph] = getattr(wrapper, _GRAPHS, ())
+    return ModelReport(tuple(graph.report() for graph in graphs if not graph.is_dropped))
+
+
+def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
+    """Notes a graph that Dynamo hands to the backend with the `torch.compile` that it belongs to.
+
+    Args:
+        gm: The graph as the backend got it; called by the backend, since PyTorch says only on the stack who asks.
+    """
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    is_break = bool(getattr(reason, "graph_break", False))
+    stack = list(getattr(reason, "user_stack", ()) or ())
+    where = f"{stack[-1].filename}:{stack[-1].lineno}" if is_break and stack else ""
+    text = str(getattr(reason, "reason", "")).strip() if is_break else ""
+    graph = CapturedGraph(text, where)
+    wrapper = _calling_wrapper()
+    if wrapper is not None:
+        wrapper.__dict__.setdefault(_GRAPHS, []).append(graph)
+    return graph
+
+
+def _calling_wrapper() -> Any:
+    frame: Any = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return None
+        owner = frame.f_locals.get("self")
+        if _is_wrapper(owner):
+            return owner
+        frame = frame.f_back
+    return None
+
+
+def _backend_of(optimized: Any) -> Any:
+    """Returns PyTorch's wrapper of the backend behind a compiled callable, None when there is none."""
+    context = getattr(optimized, "dynamo_ctx", None)
+    if context is not None:
+        return _unwrap(context.callback)
+    call = getattr(optimized, "_compiled_call_impl", None) or optimized
+    for cell in getattr(call, "__closure__", None) or ():
+        found = _unwrap(getattr(cell.cell_contents, "callback", None))
+        if found is not None:
+            return found
+    return None
+
+
+def _unwrap(callback: Any) -> Any:
+    while callback is not None and not _is_wrapper(callback):
+        callback = getattr(callback, "_torchdynamo_orig_backend", None)
+    return callback
+
+
+def _is_wrapper(owner: Any) -> bool:
+    return type(owner).__name__ == "_TorchCompileWrapper"
+
+
+def _summary(graph: GraphReport) -> str:
+    if graph.in_pytorch:
+        return f"runs in PyTorch: {graph.in_pytorch}"
+    if not graph.builds:
+        return "not called yet"
+    report = graph.builds[-1].partition
+    reasons = "; ".join(build.reason for build in graph.builds)
+    built = f"built {len(graph.builds)} times ({reasons})" if len(graph.builds) > 1 else "built once"
+    if report is None:
+        return f"runs in PyTorch, {built}"
+    return (
+        f"{len(report.engines)} engines, {report.coverage:.2%} coverage of {report.total_operators} operators, {built}"
+    )
