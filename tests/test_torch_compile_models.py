@@ -1,0 +1,114 @@
+"""Models that torch.compile breaks into graphs, grows caches in, or calls with many sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from trt_frontends import model_report
+from trt_frontends.backend import torch_tensorrt_backend
+
+VOCABULARY = 64
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch._dynamo.reset()
+
+
+def _llama() -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        eos_token_id=None,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_builds_at_most_three_times(cache: str) -> None:
+    model, prompt = _llama(), torch.randint(1, VOCABULARY, (2, 7))
+    wanted = model.generate(prompt, max_new_tokens=12, do_sample=False)
+    forward = model.forward = torch.compile(model.forward, backend=torch_tensorrt_backend)
+    how = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
+    found = model.generate(prompt, max_new_tokens=12, do_sample=False, **how)
+    assert torch.equal(found, wanted)
+    report = model_report(forward)
+    assert sum(len(graph.builds) for graph in report.graphs) <= 3
+    assert report.engines
+
+
+def test_a_decoder_runs_in_engines_with_sizes_that_vary() -> None:
+    model = _llama()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, dynamic=True)
+    with torch.no_grad():
+        for batch, length in ((2, 8), (3, 16), (5, 31)):
+            tokens = torch.randint(0, VOCABULARY, (batch, length))
+            wanted = model(tokens, use_cache=False).logits
+            torch.testing.assert_close(optimized(tokens, use_cache=False).logits, wanted, rtol=1e-4, atol=1e-4)
+    report = model_report(optimized)
+    assert (len(report.graphs), report.engines, report.coverage) == (1, 1, 1.0)
+    assert len(report.graphs[0].builds) == 1
+
+
+@pytest.mark.slow
+def test_an_encoder_with_adapters_by_language() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.XmodConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        vocab_size=VOCABULARY,
+        languages=("en_XX", "de_DE"),
+        default_language="en_XX",
+        max_position_embeddings=64,
+    )
+    model = transformers.XmodModel(config).eval()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend)
+    with torch.no_grad():
+        for length in (6, 6, 7):
+            tokens = torch.randint(2, VOCABULARY, (2, length))
+            wanted = model(tokens).last_hidden_state
+            torch.testing.assert_close(optimized(tokens).last_hidden_state, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_detection_model() -> None:
+    detection = pytest.importorskip("torchvision.models.detection")
+    torch.manual_seed(0)
+    model = detection.maskrcnn_resnet50_fpn(
+        weights=None,
+        weights_backbone=None,
+        num_classes=3,
+        min_size=64,
+        max_size=96,
+        rpn_pre_nms_top_n_test=20,
+        rpn_post_nms_top_n_test=10,
+        box_score_thresh=0.0,
+        box_detections_per_img=5,
+    ).eval()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend)
+    images = [torch.rand(3, 60, 80)]
+    with torch.no_grad():
+        (wanted,) = model(images)
+        for _ in range(2):
+            (found,) = optimized(images)
+            for name, value in wanted.items():
+                torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-2)  # boxes are pixels

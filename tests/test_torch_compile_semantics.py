@@ -1,0 +1,322 @@
+"""`torch.compile` with our backend behaves as `backend="aot_eager"` does, in all that surrounds a call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch_compile_reference import agree
+
+Program = Callable[..., Any]
+
+
+class Model(nn.Module):
+    """Runs a function `(model, *inputs)` with layers, buffers and plain tensors to use."""
+
+    def __init__(self, function: Program) -> None:
+        super().__init__()
+        self.function = function
+        self.linear, self.conv, self.norm = nn.Linear(4, 4), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(3)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("cache", torch.zeros(3, 4))
+        self.plain = torch.ones(4)
+        self.hidden = torch.zeros(4)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch._dynamo.reset()
+
+
+def matrix(_: int) -> Sequence[Any]:
+    return (torch.randn(3, 4),)
+
+
+def growing_matrix(call: int) -> Sequence[Any]:
+    return (torch.randn(3 + call, 4 + call),)
+
+
+def growing_rows(call: int) -> Sequence[Any]:
+    return (torch.randn(3 + call, 4),)
+
+
+def images(_: int) -> Sequence[Any]:
+    return (torch.randn(2, 3, 5, 5),)
+
+
+def growing_images(call: int) -> Sequence[Any]:
+    return (torch.randn(2 + call, 3, 5 + call, 5).to(memory_format=torch.channels_last),)
+
+
+def channels_last_images(_: int) -> Sequence[Any]:
+    return (torch.randn(1, 3, 5, 5).to(memory_format=torch.channels_last),)
+
+
+def overlapping(_: int) -> Sequence[Any]:
+    base = torch.randn(4, 4)
+    return base, base[1:]
+
+
+def twice(_: int) -> Sequence[Any]:
+    x = torch.randn(4, 4)
+    return x, x
+
+
+def two(_: int) -> Sequence[Any]:
+    return torch.randn(3, 4), torch.randn(3, 4)
+
+
+def _write_to_view_after_a_break(model: Model, x: torch.Tensor) -> Any:
+    h = torch.relu(x)
+    view = h[:, :2]
+    torch._dynamo.graph_break()
+    view.zero_()
+    return h * 2
+
+
+def _reassign_state(model: Model, x: torch.Tensor) -> Any:
+    model.count = model.count + 1
+    model.hidden = 0.9 * model.hidden + 0.1 * x.mean(0)
+    return model.linear(x) + model.count + model.hidden
+
+
+def _write_to_buffers(model: Model, x: torch.Tensor) -> Any:
+    model.count += 1
+    model.cache.index_copy_(0, torch.tensor([1]), x[:1])
+    return model.linear(x) * model.count + model.cache
+
+
+def _views_of_a_result(_: Model, x: torch.Tensor) -> Any:
+    h = torch.relu(x)
+    return h, h[1:], h.t(), h.reshape(-1), h.unsqueeze(0).expand(2, *h.shape)
+
+
+def _half_without_gradients(model: Model, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = model.linear(x)
+    return y, model.linear(y)
+
+
+def _autocast(model: Model, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model.linear(x)
+    return y, y.float()
+
+
+def _write_to_overlapping(_: Model, x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.add_(1)
+    return y * 2
+
+
+def _branch_on_a_value(_: Model, x: torch.Tensor) -> Any:
+    return torch.relu(x) * 2 if x.sum() > 0 else torch.relu(x) - 1
+
+
+def _generator(_: Model, x: torch.Tensor) -> Any:
+    return x + torch.rand(4), functional.dropout(torch.relu(x), 0.5, training=True), torch.randn_like(x)
+
+
+CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]] = {
+    "a write to a view after a graph break": (_write_to_view_after_a_break, matrix, {}),
+    "a view of an input": (lambda m, x: (x[:, 1:], torch.relu(x)), matrix, {}),
+    "a view of an input with sizes that vary": (
+        lambda m, x: (x[1:], x.t(), torch.relu(x)),
+        growing_matrix,
+        {"dynamic": True},
+    ),
+    "an input": (lambda m, x: (x, torch.relu(x)), matrix, {}),
+    "a copy of an input": (lambda m, x: (x.clone(), torch.relu(x)), matrix, {}),
+    "results that share memory": (_views_of_a_result, matrix, {}),
+    "results that share memory, with sizes that vary": (_views_of_a_result, growing_matrix, {"dynamic": True}),
+    "one result twice": (lambda m, x: (lambda h: (h, h))(torch.relu(x)), matrix, {}),
+    "equal results that share nothing": (lambda m, x: (torch.relu(x), torch.relu(x)), matrix, {}),
+    "a view with an offset": (lambda m, x: torch.relu(x)[1:], matrix, {}),
+    "pieces": (lambda m, x: (torch.relu(x).split(2, 1), torch.tanh(x).unbind(0)), matrix, {}),
+    "an expanded result": (lambda m, x: torch.relu(x[:, :1]).expand(3, 4), matrix, {}),
+    "a constant": (lambda m, x: (torch.zeros(3), torch.ones(2) * 3, torch.relu(x)), matrix, {}),
+    "a parameter and a view of it": (lambda m, x: (m.linear.weight, m.linear.weight.t(), m.linear(x)), matrix, {}),
+    "a parameter where gradients are recorded": (lambda m, x: (m.linear.weight, m.linear(x)), matrix, {"grad": True}),
+    "gradients": (lambda m, x: (m.linear(x), x.argmax(1), x * 2), matrix, {"grad": True}),
+    "gradients switched off inside": (_half_without_gradients, matrix, {"grad": True}),
+    "detached results": (lambda m, x: (x.detach(), m.linear(x).detach()), matrix, {"grad": True}),
+    "a transposed input": (lambda m, x: torch.relu(x.t()), matrix, {}),
+    "channels last": (lambda m, x: torch.relu(m.conv(x)), channels_last_images, {}),
+    "channels last with sizes that vary": (lambda m, x: torch.relu(m.conv(x)), growing_images, {"dynamic": True}),
+    "extents of one": (lambda m, x: torch.relu(x)[:, None], matrix, {}),
+    "a write to an input": (lambda m, x: torch.relu(x.add_(1)), matrix, {}),
+    "a write to a view of an input": (lambda m, x: (x[0].add_(1), torch.relu(x))[1], matrix, {}),
+    "a write to an input that overlaps another": (_write_to_overlapping, overlapping, {}),
+    "one tensor given twice": (lambda m, x, y: (x + y, x), twice, {}),
+    "one tensor given twice, and written to": (lambda m, x, y: x.mul_(2) + y, twice, {}),
+    "an input transposed in place": (lambda m, x: (x.t_(), torch.relu(x))[1], matrix, {}),
+    "an input copied to another": (lambda m, x, y: (x.copy_(y), y * 2), two, {}),
+    "state that is assigned": (_reassign_state, matrix, {}),
+    "buffers that are written to": (_write_to_buffers, matrix, {}),
+    "statistics in training": (lambda m, x: torch.relu(m.train().norm(x)), images, {}),
+    "statistics in evaluation": (lambda m, x: torch.relu(m.eval().norm(x)), images, {}),
+    "batch norm with sizes that vary": (lambda m, x: torch.relu(m.eval().norm(x)), growing_images, {"dynamic": True}),
+    "random numbers": (_generator, matrix, {}),
+    "vmap": (lambda m, x: torch.vmap(lambda row: torch.relu(row) * row.sum())(x), matrix, {}),
+    "the value of a tensor": (lambda m, x: torch.relu(x) * x.sum().item(), matrix, {}),
+    "a branch on a value": (_branch_on_a_value, matrix, {}),
+    "a shape that depends on values": (lambda m, x: (torch.relu(x).nonzero(), torch.relu(x)[x > 0]), matrix, {}),
+    "sizes among the results": (
+        lambda m, x: (x.shape[0], torch.relu(x), x.shape[0] * 2),
+        growing_rows,
+        {"dynamic": True},
+    ),
+    "sizes that change": (lambda m, x: m.linear(x).reshape(-1), growing_rows, {}),
+    "complex numbers": (lambda m, x: (torch.fft.fft(torch.relu(x)), torch.complex(x, x).conj()), matrix, {}),
+    "64 bits": (lambda m, x: (x.double() * 2, (x > 0).to(torch.int64).sum(1)), matrix, {}),
+    "structures": (lambda m, x: {"a": [torch.relu(x), (x.sum(), 3)], "n": None, "s": "text"}, matrix, {}),
+    "nothing": (lambda m, x: None, matrix, {}),
+    "nothing to compute": (lambda m, x: (x[0], x.t()), matrix, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_behaves_as_with_aot_eager(name: str) -> None:
+    function, inputs, how = CASES[name]
+    agree(lambda: Model(function), inputs, **how)
+
+
+def test_autocast_behaves_as_with_aot_eager() -> None:
+    agree(lambda: Model(_autocast), matrix)
+
+
+@pytest.mark.parametrize("options", [{"precision": torch.float16}, {"enable_autocast": True}])
+@pytest.mark.parametrize("function", [_write_to_buffers, lambda m, x: m.linear(x.add_(1))])
+def test_half_precision_writes_back(options: dict[str, Any], function: Program) -> None:
+    torch.manual_seed(0)
+    model, twin = Model(function), Model(function)
+    twin.load_state_dict(model.state_dict())
+    optimized = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1, **options})
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            y = x.clone()
+            torch.testing.assert_close(optimized(x), twin(y), rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(x, y, rtol=1e-2, atol=1e-2)  # half has 11 bits
+            torch.testing.assert_close(model.cache, twin.cache, rtol=1e-2, atol=1e-2)
+
+
+def test_captured_scalars() -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        agree(lambda: Model(lambda m, x: torch.relu(x) * x.sum().item() + x.argmax().item()), matrix)
+
+
+def _replace_parameter(model: Model, _: int) -> None:
+    model.linear.weight = nn.Parameter(torch.full((4, 4), 0.5))
+
+
+def _replace_data(model: Model, call: int) -> None:
+    model.linear.weight.data = torch.full((4, 4), float(call))
+
+
+def _write(model: Model, _: int) -> None:
+    with torch.no_grad():
+        model.linear.weight.mul_(2)
+
+
+def _write_through_data(model: Model, _: int) -> None:
+    model.linear.weight.data.mul_(2)
+
+
+def _load(model: Model, call: int) -> None:
+    model.load_state_dict({name: torch.full_like(value, call + 1) for name, value in model.state_dict().items()})
+
+
+def _step(model: Model, _: int) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def _write_to_a_buffer(model: Model, call: int) -> None:
+    model.cache.fill_(call)
+
+
+def _write_to_a_plain_tensor(model: Model, _: int) -> None:
+    model.plain.add_(1)
+
+
+def _replace_a_plain_tensor(model: Model, call: int) -> None:
+    model.plain = torch.full((4,), float(call))
+
+
+def _use_all(model: Model, x: torch.Tensor) -> Any:
+    return torch.relu(model.linear(x)) * model.plain + model.cache, model.conv(torch.ones(1, 3, 5, 5))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        _replace_parameter,
+        _replace_data,
+        _write,
+        _write_through_data,
+        _load,
+        _step,
+        _write_to_a_buffer,
+        _write_to_a_plain_tensor,
+        _replace_a_plain_tensor,
+    ],
+)
+def test_what_changes_between_calls_is_seen(change: Callable[[Model, int], None], dynamic: bool) -> None:
+    agree(lambda: Model(_use_all), matrix, between=change, dynamic=dynamic)
+
+
+_STEPS: dict[str, Callable[[Model, list[torch.Tensor], int], None]] = {
+    "add": lambda m, v, i: v.append(v[i] + 1),
+    "relu": lambda m, v, i: v.append(torch.relu(v[i])),
+    "product": lambda m, v, i: v.append(v[i] * v[0].sum()),
+    "transpose": lambda m, v, i: v.append(v[i].transpose(0, -1)),
+    "slice": lambda m, v, i: v.append(v[i][..., 1:] if v[i].shape[-1] > 2 else v[i][..., :1]),
+    "select": lambda m, v, i: v.append(v[i][:1]),
+    "flatten": lambda m, v, i: v.append(v[i].reshape(-1, 1)),
+    "write": lambda m, v, i: v.append(v[i].mul_(0.5)),
+    "write a part": lambda m, v, i: v[i][:1].add_(1),
+    "clone": lambda m, v, i: v.append(v[i].clone()),
+    "break": lambda m, v, i: torch._dynamo.graph_break(),
+    "count": lambda m, v, i: m.count.add_(1),
+    "assign": lambda m, v, i: setattr(m, "hidden", m.hidden + v[i].mean()),
+    "state": lambda m, v, i: v.append(m.hidden * m.count + v[i].sum()),
+    "constant": lambda m, v, i: v.append(torch.full((2, 2), 3.0)),
+    "linear": lambda m, v, i: v.append(m.linear(v[0])),
+}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Steps, each on one of the values that there are by then."""
+    count = draw(st.integers(1, 7))
+    return [(draw(st.sampled_from(sorted(_STEPS))), draw(st.integers(0, 7))) for _ in range(count)]
+
+
+@settings(max_examples=10)
+@given(steps=programs(), results=st.lists(st.integers(0, 9), min_size=1, max_size=4), dynamic=st.booleans())
+def test_generated_programs_behave_as_with_aot_eager(
+    steps: list[tuple[str, int]], results: list[int], dynamic: bool
+) -> None:
+    def function(model: Model, x: torch.Tensor) -> Any:
+        values = [x]
+        for name, at in steps:
+            _STEPS[name](model, values, at % len(values))
+        return [values[at % len(values)] for at in results]
+
+    inputs = growing_rows if dynamic else matrix
+    agree(lambda: Model(function), inputs, dynamic=True if dynamic else None)
