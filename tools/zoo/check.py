@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
@@ -123,27 +122,11 @@ def _compile(
     if case.route is Route.COMPILE:
         compiled = trt_frontends.compile(model, arg_inputs=specs[0], kwarg_inputs=specs[1])
         return compiled, lambda: [compiled.meta["partition_report"]]
-    graphs = _recorded_graphs()
     optimized = torch.compile(model, backend="torch_tensorrt", dynamic=case.shapes is Shapes.DYNAMIC)
     _call(optimized, values)
-    builds = (graph.builds[-1] for graph in graphs if graph.builds)
-    return optimized, lambda: [build.report for build in builds if build.report is not None]
-
-
-def _recorded_graphs() -> list[Any]:
-    """Returns a list that receives every graph that the backend compiles in this process from now on."""
-    from trt_frontends import backend
-    from trt_frontends.torch_compile.compiled_graph import CompiledGraph
-
-    found: list[Any] = []
-
-    class Recorded(CompiledGraph):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            found.append(self)
-
-    mock.patch.object(backend, "CompiledGraph", Recorded).start()
-    return found
+    graphs = trt_frontends.model_report(optimized).graphs
+    latest = [graph.builds[-1].partition for graph in graphs if graph.builds]
+    return optimized, lambda: [report for report in latest if report is not None]
 
 
 def _facts(reports: Reports) -> dict[str, Any]:

@@ -268,4 +268,4 @@ def test_graphs_that_cannot_be_lowered_run_in_pytorch(
 def test_weights_are_not_inputs_of_engines(mlp: nn.Module, reports: list[Any]) -> None:
     _same(torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=False), mlp, torch.randn(2, 4))
     ((engine,),) = [report.engines for report in reports]
-    assert len(engine.inputs.items) == 1
+    assert len(engine.inputs) == 1
