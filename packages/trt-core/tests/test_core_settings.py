@@ -57,6 +57,8 @@ CHANGES: dict[str, object] = {
     "check_weights": False,
     "gradients": "pytorch",
     "torch_fallback": "inductor",
+    "use_cuda_graphs": True,
+    "offload_module_to_cpu": True,
 }
 """A value other than the default for every field."""
 

@@ -54,6 +54,26 @@ def test_output_may_overwrite_input(builder: Any, load: Load) -> None:
     assert x.tolist() == [0.0, 0.0, 5.0]
 
 
+def test_outputs_may_move_onto_an_input_and_away(builder: Any, load: Load) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (2,))
+    doubled = network.add_elementwise(x, x, trt.ElementWiseOperation.SUM).get_output(0)
+    for name, value in (("d", doubled), ("y", network.add_identity(x).get_output(0))):
+        value.name = name
+        network.mark_output(value)
+    context = load(network).create_execution_context()
+    values, memory = torch.tensor([1.0, 2.0]), torch.empty(2)
+    y = torch.empty(2)
+    assert context.set_tensor_address("y", y.data_ptr())
+    for place in (torch.empty(2), memory, torch.empty(2), memory):
+        memory.copy_(values)
+        assert context.set_tensor_address("x", memory.data_ptr())
+        assert context.set_tensor_address("d", place.data_ptr())
+        assert context.execute_async_v3(0)
+        assert torch.equal(y, values)
+        assert torch.equal(place, values + values)
+
+
 def test_outputs_that_are_views_of_an_overwritten_input_keep_its_old_values(builder: Any, load: Load) -> None:
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (2,))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_runtime.context_pool import MOST_IDLE, ContextPool
+from trt_runtime.context_pool import MOST_IDLE, ContextPool, captured_contexts, give_back_captured
 
 
 class _Context:
@@ -63,8 +63,21 @@ def test_contexts_beyond_the_bound_are_waited_for_and_given_up(pool: Any) -> Non
 
 def test_captured_contexts_are_never_lent_again(pool: Any) -> None:
     context = _use(pool, 1)
-    pool.retire(context)
+    pool.keep_for_graph(context)
     assert pool.take(1) is None
+
+
+def test_calls_of_one_graph_share_a_context_until_the_graph_ends(pool: Any) -> None:
+    context = _use(pool, 1)
+    pool.give_back(context)
+    with captured_contexts() as held:
+        for _ in range(2):
+            assert pool.take_for_capture(1) is context
+            pool.keep_for_graph(context)
+        assert pool.take(1) is None
+    assert len(held) == 1
+    give_back_captured(held)
+    assert pool.take(1) is context
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60))

@@ -143,7 +143,6 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "refit_identical_engine_weights": NoEffect("every weight of an engine is refitted by its own name", _OFF),
     "strip_engine_weights": Refused("an engine holds its weights", "set refit=True to replace them later", _OFF),
     "enable_weight_streaming": Refused("weights stay on the device", "compile the model in parts", _OFF),
-    "offload_module_to_cpu": NoEffect("the model stays where it is; move it before compiling to save memory", _OFF),
     "cpu_memory_budget": NoEffect("compiling shares the weights with the model in place of copying them", (None,)),
     "enable_resource_partitioning": NoEffect("the graph is partitioned by operators, not by memory", _OFF),
     "dynamically_allocate_resources": NoEffect("memory of an engine is allocated by PyTorch, which reuses it", _OFF),

@@ -105,6 +105,14 @@ class CompilationSettings:
         use_python_runtime: Kept for reading: engines always run through one registered operator.
         pass_through_build_failures: Raise when an engine cannot be built, instead of running its block in PyTorch.
 
+    Running what `compile` returns:
+
+    Attributes:
+        use_cuda_graphs: Record calls of the whole module as CUDA graphs, one for each combination of input shapes;
+            see `trt_runtime.cuda_graphs`.
+        offload_module_to_cpu: Move the weights of the model to the CPU once it is compiled; the compiled model keeps
+            those that its PyTorch blocks need.
+
     Caching:
 
     Attributes:
@@ -161,6 +169,9 @@ class CompilationSettings:
     dla_global_dram_size: Annotated[int, _DLA_BYTES] = field(default=512 * MiB, metadata=_BUILDING)
     use_python_runtime: bool | None = False
     pass_through_build_failures: bool = False
+
+    use_cuda_graphs: bool = False
+    offload_module_to_cpu: bool = False
 
     cache_built_engines: bool | None = None
     reuse_cached_engines: bool | None = None

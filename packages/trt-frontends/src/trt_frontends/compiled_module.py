@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -20,6 +21,10 @@ from torch.utils import _pytree as pytree
 from trt_core import ExportError, InputError
 from trt_frontends.input_guard import InputGuard
 from trt_runtime import TRTModule
+from trt_runtime.capturable import require_capturable
+from trt_runtime.cuda_graphs import GraphedCalls
+from trt_runtime.direct_call import goes_direct
+from trt_runtime.graph_cache import tensors_in
 
 
 class CompiledModule(fx.GraphModule):
@@ -29,12 +34,18 @@ class CompiledModule(fx.GraphModule):
         root: Holds what the graph refers to.
         graph: Calls engines and PyTorch blocks; it is called like the model.
         guard: Checks what the module is called with.
+        graphs_on: Run calls as CUDA graphs on this device; None for not at all.
+
+    Raises:
+        ExecutionError: Calls cannot be recorded as CUDA graphs.
     """
 
-    def __init__(self, root: nn.Module, graph: fx.Graph, guard: InputGuard) -> None:
+    def __init__(
+        self, root: nn.Module, graph: fx.Graph, guard: InputGuard, graphs_on: torch.device | None = None
+    ) -> None:
         super().__init__(root, graph, "CompiledModule")
         self.meta = dict(getattr(root, "meta", {}))
-        self._prepare(guard)
+        self._prepare(guard, graphs_on)
 
     def recompile(self) -> Any:
         """Generates the code of the graph anew, after the graph was changed."""
@@ -43,12 +54,17 @@ class CompiledModule(fx.GraphModule):
         kind.forward = _eager_or_captured(kind.forward)
         kind.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # our errors need no note on generated code
         if "_guard" in self.__dict__:
-            self._prepare(self._guard)
+            self._prepare(self._guard, self._graphs_on)
         return code
 
-    def _prepare(self, guard: InputGuard) -> None:
+    def _prepare(self, guard: InputGuard, graphs_on: torch.device | None) -> None:
         """Derives from the graph how eager calls run."""
         self._guard = guard
+        self._graphs_on = graphs_on
+        self._graphed: GraphedCalls | None = None
+        if graphs_on is not None:
+            require_capturable(self)
+            self._graphed = GraphedCalls(functools.partial(_run_flat, weakref.ref(self)), graphs_on)
         self._flat = _flat_function(self.graph)
         structure: Any = self._out_spec
         self._build_result = _result_builder(structure)
@@ -63,7 +79,12 @@ class CompiledModule(fx.GraphModule):
             InputError: An input does not fit, or requires gradients.
             ExecutionError: An engine failed.
         """
-        if self._only_engine is not None and not kwargs:
+        if self._graphed is not None:
+            leaves = self._read(args, kwargs)
+            if goes_direct(tensors_in(leaves)):
+                with torch.no_grad():
+                    return self._build_result(self._graphed(leaves))
+        elif self._only_engine is not None and not kwargs:
             engine = self._modules[self._only_engine]
             if type(engine) is TRTModule and not _is_watched(engine):
                 return self._run_engine(engine, args)
@@ -108,12 +129,12 @@ class CompiledModule(fx.GraphModule):
         return name if returned == calls else None
 
     def __copy__(self) -> CompiledModule:
-        return CompiledModule(self, self.graph, self._guard)
+        return CompiledModule(self, self.graph, self._guard, self._graphs_on)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
         twin = super().__deepcopy__(memo)
         assert isinstance(twin, CompiledModule)
-        twin._prepare(self._guard)
+        twin._prepare(self._guard, self._graphs_on)
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -159,6 +180,13 @@ def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:
             names = tuple(spec.context)
             return lambda outputs: dict(zip(names, outputs, strict=True))
     return lambda outputs: pytree.tree_unflatten(outputs, spec)
+
+
+def _run_flat(module: weakref.ref[CompiledModule], leaves: Sequence[Any]) -> Sequence[Any]:
+    """Runs a module on flat inputs; whoever holds this does not hold the module."""
+    found = module()
+    assert found is not None  # it is called by the module
+    return found._flat(found, *leaves)
 
 
 def _is_watched(module: nn.Module) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
-from trt_core import CompilationSettings, logger, read_settings
+from trt_core import CompilationSettings, SettingsError, logger, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
 from trt_frontends.compiled_module import CompiledModule
@@ -19,6 +19,7 @@ from trt_frontends.device_check import require_device
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_guard import InputGuard
+from trt_frontends.offload import offload
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_frontends.weightless import require_weights
 from trt_lowering import lower
@@ -58,6 +59,7 @@ def compile(
         SettingsError: A setting cannot be read.
         IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
         BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
+        ExecutionError: `use_cuda_graphs` is set, and calls of the compiled model cannot be recorded.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval()
@@ -68,6 +70,7 @@ def compile(
     compilation, graph = prepare(
         module, inputs, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True
     )
+    _require_graphs(compilation.settings)
     with visible_log(compilation.settings):
         if compilation.settings.dryrun:
             report = compilation.report()
@@ -77,7 +80,10 @@ def compile(
         else:
             compiled = compilation.run()
     guard = InputGuard.of(graph.graph, compilation.ranges, parameter_names(module))
-    return CompiledModule(compiled, compiled.graph, guard)
+    result = CompiledModule(compiled, compiled.graph, guard, _graphs_on(compilation.settings))
+    if compilation.settings.offload_module_to_cpu and not compilation.settings.dryrun:
+        offload(module, result)
+    return result
 
 
 @entry_point
@@ -150,6 +156,21 @@ def prepare(
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(graph, flat, program.range_constraints)
     return Compilation(graph, settings, ranges, registry, progress), graph
+
+
+def _require_graphs(settings: CompilationSettings) -> None:
+    """Finds at the door that CUDA graphs are asked for where there can be none."""
+    device = settings.device.torch_device
+    if settings.use_cuda_graphs and device.type != "cuda":
+        raise SettingsError(
+            "use_cuda_graphs needs a CUDA device",
+            why=f"the model is compiled for {device}",
+            hint="move the model and its inputs to the GPU, or leave the setting out",
+        )
+
+
+def _graphs_on(settings: CompilationSettings) -> torch.device | None:
+    return settings.device.torch_device if settings.use_cuda_graphs and not settings.dryrun else None
 
 
 @contextlib.contextmanager

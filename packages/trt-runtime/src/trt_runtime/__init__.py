@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
+from trt_runtime.cuda_graphs import cuda_graphs
 from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
@@ -32,6 +33,7 @@ __all__ = [
     "PlanHeader",
     "TRTModule",
     "check_compatible",
+    "cuda_graphs",
     "execute_engine",
     "load",
     "plan_from_bytes",

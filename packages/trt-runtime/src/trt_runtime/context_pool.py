@@ -6,12 +6,21 @@ stream, and wait for it when they go to another one (see `trt_runtime.context`).
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Final
 
 from trt_runtime.context import EngineContext
 
 MOST_IDLE: Final = 8
 """Contexts that an engine keeps while nobody uses them."""
+
+
+Captured = list[tuple["ContextPool", EngineContext]]
+"""Contexts that one CUDA graph holds, with the pools that they came from."""
+
+_captured: contextvars.ContextVar[Captured | None] = contextvars.ContextVar("captured", default=None)
 
 
 class ContextPool:
@@ -25,7 +34,7 @@ class ContextPool:
 
     def __init__(self) -> None:
         self._idle: list[EngineContext] = []
-        self._captured: list[EngineContext] = []
+        self._kept_for_graphs: list[EngineContext] = []
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -49,9 +58,20 @@ class ContextPool:
         else:
             context.wait()  # or its memory would be freed under work that still runs
 
-    def retire(self, context: EngineContext) -> None:
+    def take_for_capture(self, stream: int) -> EngineContext | None:
+        """Lends a context for a call that is being captured; calls of one graph share theirs."""
+        for pool, context in _captured.get() or ():
+            if pool is self:
+                return context
+        return self.take(stream)
+
+    def keep_for_graph(self, context: EngineContext) -> None:
         """Takes back a context that a CUDA graph has captured: its memory belongs to the graph from now on."""
-        self._captured.append(context)
+        held = _captured.get()
+        if held is None:
+            self._kept_for_graphs.append(context)  # nobody says when that graph ends
+        elif all(context is not other for _, other in held):
+            held.append((self, context))
 
     def _take_elsewhere(self, last: EngineContext, stream: int) -> EngineContext | None:
         """Looks further down; the last one ran on another stream."""
@@ -66,3 +86,21 @@ class ContextPool:
                 found = others.pop()
         self._idle.extend(reversed(others))
         return found
+
+
+@contextlib.contextmanager
+def captured_contexts() -> Iterator[Captured]:
+    """Collects the contexts that are captured inside the block; `give_back_captured` ends their service."""
+    held: Captured = []
+    token = _captured.set(held)
+    try:
+        yield held
+    finally:
+        _captured.reset(token)
+
+
+def give_back_captured(held: Captured) -> None:
+    """Returns the contexts of a graph that will not run again, and is done, to their pools."""
+    while held:
+        pool, context = held.pop()
+        pool.give_back(context)

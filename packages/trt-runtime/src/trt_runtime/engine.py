@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -115,16 +116,16 @@ class LoadedEngine:
             with torch.cuda.device(index):
                 return self._run_on_cuda(inputs, outputs, index)
         stream = torch._C._cuda_getCurrentRawStream(index)
-        context = self.contexts.take(stream) or self._new_context()
-        # nothing can be captured on the default stream
-        is_captured = stream != 0 and torch.cuda.is_current_stream_capturing()
+        if stream and torch.cuda.is_current_stream_capturing():  # never on the default stream
+            context = self.contexts.take_for_capture(stream) or self._new_context()
+            give_back = self.contexts.keep_for_graph
+        else:
+            context = self.contexts.take(stream) or self._new_context()
+            give_back = self.contexts.give_back
         try:
             return context.run(inputs, stream, outputs)
         finally:
-            if is_captured:
-                self.contexts.retire(context)
-            else:
-                self.contexts.give_back(context)
+            give_back(context)
 
     def _new_context(self) -> EngineContext:
         with device_scope(self.device):
@@ -208,6 +209,10 @@ class EngineStore:
         self._entries: dict[int, _Entry] = {}
         self._live: weakref.WeakValueDictionary[tuple[str, torch.device, int, bool], LoadedEngine]
         self._live = weakref.WeakValueDictionary()
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Makes the lock; also after a fork, when a thread that is not in the child may have held it."""
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -306,6 +311,9 @@ class EngineStore:
 
 ENGINES = EngineStore()
 """The engines of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ENGINES.renew_lock)
 
 
 @functools.lru_cache(maxsize=4)

@@ -15,6 +15,7 @@ from trt_portable.plan.engine_info import IOTensor, Shape
 from trt_portable.values import HostValues, Value, as_tensor
 
 _CPU: Final = torch.device("cpu")
+_MOST_ALLOWED: Final = 256  # extents that a binding remembers
 _MOVED_BYTES: Final = 64 << 10  # above this, PyTorch's copies on several threads win
 
 
@@ -30,6 +31,7 @@ class Binding:
         room: Bytes at the address of an output whose extents depend on data; None where nothing bounds them.
         is_packed: Whether the memory is laid out otherwise than LINEAR, so that layers work on a copy.
         address: Bound memory, 0 when there is none.
+        allowed: Extents that passed the checks of a profile, with the profile's index.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class Binding:
         "_value_shape",
         "_window",
         "address",
+        "allowed",
         "device",
         "is_cuda",
         "is_packed",
@@ -57,6 +60,7 @@ class Binding:
         self.shape: Shape | None = None
         self.room: int | None = None
         self.address = 0
+        self.allowed: set[tuple[int, Shape]] = set()
         self._layout = LAYOUTS.get(tensor.format)
         self.is_packed = self._layout is not None
         self._linear: torch.Tensor | None = None
@@ -66,6 +70,12 @@ class Binding:
         self._value: torch.Tensor | None = None
         self._value_address = 0
         self._value_shape: Shape | None = None
+
+    def allow(self, profile: int, extents: Shape) -> None:
+        """Remembers that extents fit a profile."""
+        if len(self.allowed) >= _MOST_ALLOWED:
+            self.allowed.clear()
+        self.allowed.add((profile, extents))
 
     def input_value(self) -> Value:
         """The bound memory of an input in its present shape; its extents alone when nothing is bound."""

@@ -44,6 +44,7 @@ class ContextShapes(ContextSettings):
         self._by_name = {binding.tensor.name: binding for binding in self._bindings}
         self._inputs = [binding for binding in self._bindings if binding.tensor.is_input]
         self._outputs = [binding for binding in self._bindings if not binding.tensor.is_input]
+        self._has_named_dimensions = any(any(binding.tensor.dimension_names) for binding in self._inputs)
         self._profile = 0
         self._values: list[Value] | None = None
         self._is_checked = False
@@ -101,12 +102,16 @@ class ContextShapes(ContextSettings):
         if len(extents) > MAX_RANK:
             raise RuntimeError(f"{name}: a shape has at most {MAX_RANK} extents, not {len(extents)}")
         extents = tuple(int(extent) for extent in extents)
-        violation = self._shape_violation(binding, extents)
-        if violation is not None or binding is None:
-            self._reporter.error(f"set_input_shape({name!r}, {extents})", violation or "")
-            return False
+        if binding is None or (self._profile, extents) not in binding.allowed:
+            violation = self._shape_violation(binding, extents)
+            if violation is not None or binding is None:
+                self._reporter.error(f"set_input_shape({name!r}, {extents})", violation or "")
+                return False
+            binding.allow(self._profile, extents)
+        if binding.shape is None or self._has_named_dimensions:
+            self._is_checked = False
         binding.shape = extents
-        self._forget()
+        self._values = None
         return True
 
     def _forget(self) -> None:

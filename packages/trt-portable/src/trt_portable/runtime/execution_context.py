@@ -55,6 +55,8 @@ class IExecutionContext(ContextShapes):
         ]
         self._allocators: dict[str, IOutputAllocator] = {}
         self._in_place: list[Binding] = []  # inputs whose memory an output overwrites
+        self._is_tied = bool(self._aliases)  # whether an output shares memory with an input
+        self._read_addresses: frozenset[int] = frozenset()
         self._unpacked = [binding for binding in self._inputs if binding.is_packed]
         self._inference = torch.inference_mode()
 
@@ -87,8 +89,10 @@ class IExecutionContext(ContextShapes):
             return False
         if not (address and binding.address):
             self._is_checked = False
+            self._values = None
+        elif binding.tensor.is_input or self._is_tied or address in self._read_addresses:
+            self._values = None  # else an output moved that no input knows of
         binding.address = address
-        self._values = None
         return True
 
     def get_tensor_address(self, name: str) -> int:
@@ -182,6 +186,8 @@ class IExecutionContext(ContextShapes):
                 )
         written = {binding.address for binding in self._outputs}
         self._in_place = [binding for binding in self._inputs if binding.address in written]
+        self._is_tied = bool(self._aliases or self._in_place)
+        self._read_addresses = frozenset(binding.address for binding in self._inputs)
         if not self._host_inputs:
             self._announce_outputs()
         self._values = [binding.input_value() for binding in self._inputs]

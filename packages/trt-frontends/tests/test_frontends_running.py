@@ -1,0 +1,92 @@
+"""Settings about running what `compile` returns: CUDA graphs, and where the model's weights are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+from trt_core import ExecutionError, Input, SettingsError
+from trt_frontends.offload import offload
+
+FALLBACK: dict[str, Any] = {"min_block_size": 1, "torch_executed_modules": {"0"}}
+
+
+def _model(device: str = "cpu") -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval().to(device)
+
+
+def test_cuda_graphs_need_a_cuda_device() -> None:
+    with pytest.raises(SettingsError, match="use_cuda_graphs needs a CUDA device") as caught:
+        trt_frontends.compile(_model(), arg_inputs=(torch.ones(2, 8),), use_cuda_graphs=True)
+    assert "compiled for cpu" in caught.value.why
+
+
+def test_offloading_on_the_cpu_changes_nothing() -> None:
+    model, x = _model(), torch.randn(2, 8)
+    wanted = model(x)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), offload_module_to_cpu=True, **FALLBACK)
+    torch.testing.assert_close(compiled(x), wanted.detach())
+    torch.testing.assert_close(model(x), wanted)
+
+
+def test_an_offloaded_model_shares_no_parameters_with_what_was_compiled() -> None:
+    model, x = _model(), torch.randn(2, 8)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), **FALLBACK)
+    (shared,) = [value for value in compiled.parameters() if value is model[0].weight]
+    offload(model, compiled)
+    for value in compiled.parameters():
+        assert all(value is not other for other in model.parameters())
+    assert any(value.data_ptr() == shared.data_ptr() for value in compiled.parameters())  # in the same memory
+    torch.testing.assert_close(compiled(x), model(x).detach())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("as_program", [False, True])
+def test_offloading_frees_device_memory(as_program: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU()).eval().cuda(), torch.randn(2, 2048, device="cuda")
+    wanted = model(x).detach()
+    source = torch.export.export(model, (x,)) if as_program else model
+    if as_program:
+        del model
+    compiled = trt_frontends.compile(source, arg_inputs=(x,), min_block_size=1)
+    compiled(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    offload(source, compiled)
+    assert torch.cuda.memory_allocated() <= before - 2048 * 2048 * 4
+    torch.testing.assert_close(compiled(x), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_model_that_is_compiled_with_cuda_graphs() -> None:
+    model = _model("cuda")
+    rows = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+    compiled = trt_frontends.compile(model, arg_inputs=(rows,), use_cuda_graphs=True, **FALLBACK)
+    twin = copy.deepcopy(compiled)
+    for batch in (1, 4, 16, 4):
+        x = torch.randn(batch, 8, device="cuda")
+        for module in (compiled, twin):
+            torch.testing.assert_close(module(x), model(x).detach(), rtol=1e-3, atol=1e-3)
+    program = torch.export.export(compiled, (torch.randn(4, 8, device="cuda"),))
+    assert torch.ops.trt.execute_engine.default in {node.target for node in program.graph.nodes}
+
+
+@pytest.mark.gpu
+def test_a_model_that_writes_to_its_buffers_is_refused() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls.add_(1)
+            return x.relu() + self.calls
+
+    x = torch.ones(8, device="cuda")
+    with pytest.raises(ExecutionError, match="cannot be recorded"):
+        trt_frontends.compile(Counts().cuda(), arg_inputs=(x,), min_block_size=1, use_cuda_graphs=True)

@@ -1,0 +1,220 @@
+"""CUDA graphs over whole modules: engines and PyTorch blocks in one launch, one graph for each combination of shapes.
+
+A graph reads from memory of its own and writes to memory of its own, so inputs are copied in and outputs copied out.
+All graphs of a module share one memory pool: they never run at the same time, and hold no results between calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from trt_core.errors import ExecutionError, TrtError
+from trt_runtime.capturable import require_capturable
+from trt_runtime.context_pool import captured_contexts, give_back_captured
+from trt_runtime.direct_call import goes_direct
+from trt_runtime.graph_cache import GraphCache, tensors_in
+
+MOST_GRAPHS: Final = 16
+"""Combinations of input shapes that a module keeps graphs for, unless told otherwise."""
+
+_WARM_UPS: Final = 3
+"""Runs before recording, as PyTorch's notes on CUDA graphs ask for."""
+
+Flat = Callable[[Sequence[Any]], Sequence[Any]]
+"""Runs a module: flat inputs to flat outputs."""
+
+
+class GraphedCalls:
+    """Runs calls of a function as CUDA graphs. Calls from several threads and streams run one after the other.
+
+    Args:
+        run: Runs one call without a graph, on the current stream.
+        device: A CUDA device.
+        capacity: Most graphs that are kept; the least recently used goes first.
+    """
+
+    def __init__(self, run: Flat, device: torch.device, capacity: int = MOST_GRAPHS) -> None:
+        self._run = run
+        self._device = device
+        self._capacity = capacity
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        self._done: torch.cuda.Event | None = None
+        self._lock = threading.Lock()
+        self._graphs = GraphCache(self._record, capacity)
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def __call__(self, leaves: Sequence[Any]) -> list[Any]:
+        """Runs one call on the current stream.
+
+        Args:
+            leaves: Flat inputs; tensors lie on the device.
+
+        Raises:
+            ExecutionError: The call cannot be recorded.
+        """
+        for value in tensors_in(leaves):
+            if value.device != self._device:
+                raise ExecutionError(
+                    f"a call with a tensor on {value.device} cannot be recorded as a CUDA graph on {self._device}",
+                    hint=f"move it with .to('{self._device}'), or call the module without CUDA graphs",
+                )
+        with self._lock, torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream()
+            if self._done is None:
+                self._done = torch.cuda.Event()
+            else:
+                stream.wait_event(self._done)  # the last call may have been made on another stream
+            try:
+                return self._graphs.run(leaves)
+            finally:
+                self._done.record(stream)
+
+    def release(self) -> None:
+        """Gives back all graphs and their memory, once the last call is done."""
+        with self._lock:
+            if self._done is not None:
+                self._done.synchronize()
+            self._graphs.clear()
+            self._pool = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphedCalls:
+        return GraphedCalls(self._run, self._device, self._capacity)  # recordings are not copied
+
+    def _record(self, leaves: Sequence[Any]) -> _CudaGraph:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        try:
+            return _CudaGraph(self._run, leaves, self._stream, self._pool)
+        except TrtError:
+            raise
+        except RuntimeError as error:  # the driver refuses, or an operator waits for the device
+            raise ExecutionError(
+                "the call cannot be recorded as a CUDA graph",
+                why=str(error).partition("\n")[0],
+                hint="call the module without CUDA graphs (use_cuda_graphs=False)",
+            ) from error
+
+
+class _CudaGraph:
+    """One recorded call.
+
+    Args:
+        run: Runs one call.
+        leaves: Inputs of the first call.
+        stream: Where to record.
+        pool: Memory pool that all graphs of a module share.
+    """
+
+    def __init__(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any) -> None:
+        own = [torch.empty_like(value).copy_(value) if isinstance(value, torch.Tensor) else value for value in leaves]
+        self._inputs = tensors_in(own)
+        self._graph = torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                run(own)
+        with captured_contexts() as self._contexts, torch.cuda.graph(self._graph, pool=pool, stream=stream):
+            self._outputs = list(run(own))
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Runs the graph on the current stream; results have memory of their own."""
+        if self._inputs:
+            torch._foreach_copy_(self._inputs, list(inputs))
+        self._graph.replay()
+        return [value.clone() if isinstance(value, torch.Tensor) else value for value in self._outputs]
+
+    def release(self) -> None:
+        """Gives memory and contexts of the graph back, once it is done."""
+        torch.cuda.current_stream().synchronize()
+        self._outputs.clear()
+        self._graph.reset()
+        give_back_captured(self._contexts)
+
+
+class GraphedModule(nn.Module):
+    """A module whose calls are CUDA graphs; see `cuda_graphs`."""
+
+    def __init__(self, module: nn.Module, capacity: int) -> None:
+        super().__init__()
+        self.module = module
+        self._capacity = capacity
+        self._calls: dict[Any, tuple[GraphedCalls, list[Any]]] | None = {}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module.
+
+        Raises:
+            InputError: An input does not fit.
+            ExecutionError: The call cannot be recorded, or the graphs were given back.
+        """
+        if self._calls is None:
+            raise ExecutionError(
+                "the CUDA graphs of this module were given back",
+                hint="call it inside the block of trt_runtime.cuda_graphs, or call the module itself",
+            )
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        tensors = tensors_in(leaves)
+        if not tensors or not goes_direct(tensors):
+            return self.module(*args, **kwargs)  # something else is being recorded, or there is nothing to copy
+        found = self._calls.get(structure)
+        if found is None:
+            found = self._calls[structure] = self._graphed(structure, tensors[0].device)
+        graphs, result_structure = found
+        with torch.no_grad():
+            outputs = graphs(leaves)
+        return pytree.tree_unflatten(outputs, result_structure[0])
+
+    def _graphed(self, structure: Any, device: torch.device) -> tuple[GraphedCalls, list[Any]]:
+        result_structure: list[Any] = [None]
+
+        def run(leaves: Sequence[Any]) -> Sequence[Any]:
+            args, kwargs = pytree.tree_unflatten(list(leaves), structure)
+            outputs, result_structure[0] = pytree.tree_flatten(self.module(*args, **kwargs))
+            return outputs
+
+        return GraphedCalls(run, device, self._capacity), result_structure
+
+    def release(self) -> None:
+        """Gives back all graphs."""
+        calls, self._calls = self._calls or {}, None
+        for graphs, _ in calls.values():
+            graphs.release()
+
+
+@contextlib.contextmanager
+def cuda_graphs(module: nn.Module, *, capacity: int = MOST_GRAPHS) -> Iterator[GraphedModule]:
+    """Runs calls of a module as CUDA graphs inside a block.
+
+    Args:
+        module: A compiled model or a loaded program on a CUDA device.
+        capacity: Most combinations of input shapes that graphs are kept for.
+
+    Yields:
+        A module that is called like the one given. Its graphs are given back when the block ends.
+
+    Raises:
+        ExecutionError: Calls of the module cannot be recorded; the message says why.
+
+    Example:
+        >>> with cuda_graphs(compiled) as graphed:  # doctest: +SKIP
+        ...     y = graphed(x)
+    """
+    require_capturable(module)
+    graphed = GraphedModule(module, capacity)
+    try:
+        yield graphed
+    finally:
+        graphed.release()

@@ -1,0 +1,228 @@
+"""CUDA graphs over whole modules: what can be recorded, what is kept, and that they compute the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import fx, nn
+
+from trt_core import ExecutionError, InputError, trt
+from trt_runtime import Binding, TRTModule, cuda_graphs
+from trt_runtime.capturable import obstacles
+from trt_runtime.graph_cache import GraphCache, call_key
+
+ATEN = torch.ops.aten
+
+
+class _Recording:
+    """Stands for a CUDA graph, which no CPU has."""
+
+    def __init__(self, log: list[Any], leaves: Sequence[Any]) -> None:
+        self.log = log
+        self.key = call_key(leaves)
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        return [value + 1 for value in inputs]
+
+    def release(self) -> None:
+        self.log.append(self.key)
+
+
+def _cache(capacity: int) -> tuple[GraphCache, list[Any], list[Any]]:
+    recorded: list[Any] = []
+    released: list[Any] = []
+
+    def record(leaves: Sequence[Any]) -> _Recording:
+        recorded.append(call_key(leaves))
+        return _Recording(released, leaves)
+
+    return GraphCache(record, capacity), recorded, released
+
+
+def test_calls_of_one_kind_share_a_recording() -> None:
+    cache, recorded, _ = _cache(4)
+    for value in (1.0, 2.0, 3.0):
+        assert torch.equal(cache.run([torch.full((2,), value)])[0], torch.full((2,), value + 1))
+    assert len(recorded) == len(cache) == 1
+
+
+def test_shapes_types_and_plain_values_tell_calls_apart() -> None:
+    cache, recorded, _ = _cache(10)
+    x = torch.ones(2)
+    for leaves in ([x], [x[:1]], [x.double()], [x, 1], [x, 1.0], [x, True], [x, None], [x, "a"], [x, x]):
+        cache.run(leaves)
+    assert len(recorded) == len(cache) == 9
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 5))
+def test_the_least_recently_used_recordings_go(shapes: list[int], capacity: int) -> None:
+    cache, recorded, released = _cache(capacity)
+    kept: list[int] = []
+    for extent in shapes:
+        cache.run([torch.empty(extent)])
+        kept = [*(other for other in kept if other != extent), extent][-capacity:]
+    assert len(cache) == len(kept) <= capacity
+    assert len(recorded) == len(kept) + len(released)
+    before = len(recorded)
+    for extent in kept:
+        cache.run([torch.empty(extent)])
+    assert len(recorded) == before
+    cache.clear()
+    assert len(released) == before
+
+
+def test_a_call_that_cannot_be_recorded_leaves_no_recording() -> None:
+    def refuse(leaves: Sequence[Any]) -> Any:
+        raise ExecutionError("no")
+
+    cache = GraphCache(refuse, 2)
+    with pytest.raises(ExecutionError):
+        cache.run([torch.ones(1)])
+    assert len(cache) == 0
+
+
+def test_modules_on_the_cpu_are_refused(static_engine: TRTModule) -> None:
+    with pytest.raises(ExecutionError, match="cannot be recorded as CUDA graphs") as caught, cuda_graphs(static_engine):
+        raise AssertionError("never entered")
+    assert "engine 'block' runs on cpu" in caught.value.why
+
+
+def _block(target: Any, *args: Any) -> nn.Module:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(target, (x, *args)))
+    return nn.Sequential(fx.GraphModule(nn.Module(), graph))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (_block(ATEN.nonzero.default), "aten.nonzero.default in 0 has a size or value that the host must wait for"),
+        (_block(ATEN._local_scalar_dense.default), "the host must wait for"),
+        (_block(ATEN.add_.Scalar, 1), "aten.add_.Scalar in 0 writes to a tensor"),
+        (nn.Linear(2, 2), "weights lie on cpu"),
+    ],
+)
+def test_what_stands_against_recording(module: nn.Module, reason: str) -> None:
+    assert any(reason in found for found in obstacles(module))
+
+
+def test_plain_blocks_can_be_recorded() -> None:
+    assert not list(obstacles(_block(ATEN.relu.default)))
+
+
+def test_outputs_whose_size_depends_on_data_stand_against_recording(make_engine: Any) -> None:
+    def nonzero(network: Any, tensors: Sequence[Any]) -> list[Any]:
+        return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
+
+    engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
+    assert "the shape of 'y' of engine 'block' depends on data" in list(obstacles(engine))
+
+
+class Model(nn.Module):
+    """PyTorch, an engine, PyTorch."""
+
+    def __init__(self, engine: TRTModule) -> None:
+        super().__init__()
+        self.linear = nn.Linear(256, 256)
+        self.engine = engine
+
+    def forward(self, x: torch.Tensor, *, bias: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"result": self.engine(self.linear(x)) + bias}
+
+
+def _double(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    return [network.add_elementwise(tensors[0], tensors[0], trt.ElementWiseOperation.SUM).get_output(0)]
+
+
+@pytest.fixture
+def model(make_cuda_engine: Any) -> Model:
+    engine = make_cuda_engine(
+        _double,
+        [Binding("x", torch.float32, ("s0", 256))],
+        [Binding("y", torch.float32, ("s0", 256))],
+        symbols={"s0": (0, 0)},
+        ranges=[[(1, 64, 1024), (256, 256, 256)]],
+    )
+    return Model(engine).cuda().eval().requires_grad_(False)
+
+
+def _inputs(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(rows, 256, device="cuda"), torch.randn(256, device="cuda")
+
+
+@pytest.mark.gpu
+def test_graphs_compute_the_same(model: Model) -> None:
+    with cuda_graphs(model) as graphed:
+        kept = []
+        for rows in (4, 64, 4, 1024, 64):
+            x, bias = _inputs(rows)
+            kept.append((graphed(x, bias=bias)["result"], model(x, bias=bias)["result"]))
+        for found, wanted in kept:  # later calls do not write to earlier results
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.gpu
+def test_graphs_beyond_the_capacity_make_room(model: Model) -> None:
+    with cuda_graphs(model, capacity=2) as graphed:
+        for rows in (1, 2, 3, 1, 2, 3):
+            x, bias = _inputs(rows)
+            torch.testing.assert_close(graphed(x, bias=bias), model(x, bias=bias))
+        (calls,) = [graphs for graphs, _ in (graphed._calls or {}).values()]
+        assert len(calls) == 2
+
+
+@pytest.mark.gpu
+def test_graphs_of_several_threads_and_streams(model: Model) -> None:
+    failures: list[int] = []
+    with cuda_graphs(model) as graphed:
+
+        def work(seed: int) -> None:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for rows in (8, 16) * 20:
+                    x, bias = torch.randn(rows, 256, device="cuda"), torch.randn(256, device="cuda")
+                    wanted = model(x, bias=bias)["result"]
+                    if not torch.allclose(graphed(x, bias=bias)["result"], wanted):
+                        failures.append(seed)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+@pytest.mark.gpu
+def test_graphs_end_with_their_block(model: Model) -> None:
+    x, bias = _inputs(4)
+    with cuda_graphs(model) as graphed:
+        graphed(x, bias=bias)
+    with pytest.raises(ExecutionError, match="were given back"):
+        graphed(x, bias=bias)
+
+
+@pytest.mark.gpu
+def test_graphs_refuse_what_cannot_be_recorded_when_it_happens() -> None:
+    class Waits(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x.sum().item()
+
+    with cuda_graphs(Waits()) as graphed:
+        with pytest.raises(ExecutionError, match="cannot be recorded as a CUDA graph"):
+            graphed(torch.ones(3, device="cuda"))
+        with pytest.raises(ExecutionError, match="tensor on cpu"):
+            graphed(torch.ones(3, device="cuda"), torch.ones(3))
+    assert torch.ones(3, device="cuda").sum().item() == 3  # the device still works
+
+
+@pytest.mark.gpu
+def test_inputs_are_still_checked(model: Model) -> None:
+    with cuda_graphs(model) as graphed, pytest.raises(InputError, match="is 2000"):
+        graphed(torch.ones(2000, 256, device="cuda"), bias=torch.ones(256, device="cuda"))

@@ -1,0 +1,70 @@
+"""Compiling many times leaves nothing behind, and compiled modules stand many callers."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+from trt_core import Input
+from trt_runtime import ENGINES
+
+ROWS = Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(16, 16))
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).eval().requires_grad_(False)
+
+
+def _compile_and_drop(times: int) -> list[weakref.ref[nn.Module]]:
+    watched = []
+    for _ in range(times):
+        compiled = trt_frontends.compile(_model(), arg_inputs=(ROWS,), min_block_size=1)
+        compiled(torch.ones(2, 16))
+        watched.append(weakref.ref(compiled))
+        del compiled
+        gc.collect()
+    return watched
+
+
+def test_compiled_modules_are_freed() -> None:
+    alive = len(ENGINES)
+    assert all(found() is None for found in _compile_and_drop(3))
+    assert len(ENGINES) == alive
+
+
+@pytest.mark.slow
+def test_fifty_compiles_do_not_grow() -> None:
+    _compile_and_drop(10)
+    before = psutil.Process().memory_info().rss
+    watched = _compile_and_drop(50)
+    assert all(found() is None for found in watched)
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_concurrent_callers_and_alternating_shapes(fallback: bool) -> None:
+    model = _model()
+    settings = {"torch_executed_ops": {"aten.relu"}} if fallback else {}
+    compiled = trt_frontends.compile(model, arg_inputs=(ROWS,), min_block_size=1, **settings)
+    barrier = threading.Barrier(8)
+
+    def call(seed: int) -> int:
+        generator = torch.Generator().manual_seed(seed)
+        barrier.wait()
+        right = 0
+        for index in range(50):
+            x = torch.randn(1 + (seed * 7 + index) % 16, 16, generator=generator)
+            right += torch.allclose(compiled(x), model(x), atol=1e-5)
+        return right
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(call, range(8))) == [50] * 8
