@@ -216,3 +216,16 @@ def test_unknown_commands_are_bad_usage() -> None:
     result = run("explian", "cli_models:small")
     assert result.exit_code == 2
     assert "No such command" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "run", "bench"])
+def test_saved_programs_have_the_commands_of_the_runtime(tmp_path: Path, mlp: nn.Module, command: str) -> None:
+    path = tmp_path / "model.trt"
+    x = torch.randn(2, 4)
+    trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(x,)), path, arg_inputs=(x,))
+    result = run(command, str(path))
+    assert result.exit_code == 0, result.output
+    assert {"inspect": "engines:", "run": "float32 (2, ", "bench": "calls/s"}[command] in result.stdout
+    assert f"trtc {command}" in run(command, "--help").stdout
+    refused = run(command, str(tmp_path / "absent.trt"))
+    assert refused.exit_code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import multiprocessing
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,9 @@ import torch
 from torch import fx, nn
 
 import trt_frontends
-from trt_core import ExportError, Input, InputError
+from trt_core import Input, InputError
 from trt_frontends.compiled_module import CompiledModule
-from trt_runtime import TRTModule
+from trt_runtime import LoadedProgram, TRTModule
 
 X = torch.randn(2, 4)
 
@@ -162,11 +163,31 @@ def test_copies_run_and_check_as_well(relu: CompiledModule, duplicate: Any) -> N
         twin(X[0])
 
 
-def test_pickling_is_refused(relu: CompiledModule) -> None:
-    for save in (pickle.dumps, lambda value: torch.save(value, io.BytesIO())):
-        with pytest.raises(ExportError, match="cannot be pickled") as caught:
-            save(relu)
-        assert "trt_frontends.save" in caught.value.hint
+@pytest.mark.parametrize("name", ["relu", "mixed"])
+def test_pickled_modules_come_back_as_programs(name: str, request: pytest.FixtureRequest) -> None:
+    compiled = request.getfixturevalue(name)
+    file = io.BytesIO()
+    torch.save(compiled, file)
+    file.seek(0)
+    with torch.no_grad():
+        for loaded in (pickle.loads(pickle.dumps(compiled)), torch.load(file, weights_only=False)):
+            assert isinstance(loaded, LoadedProgram)
+            torch.testing.assert_close(loaded(X), compiled(X))
+
+
+def _in_worker(module: nn.Module, queue: Any) -> None:
+    with torch.no_grad():
+        queue.put(module(torch.full((2, 4), -1.0)).tolist())
+
+
+def test_spawned_workers_get_compiled_modules(relu: CompiledModule) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    worker = context.Process(target=_in_worker, args=(relu, queue))
+    worker.start()
+    assert queue.get(timeout=240) == [[0.0] * 4] * 2
+    worker.join(60)
+    assert worker.exitcode == 0
 
 
 def test_a_replaced_child_is_called(relu: CompiledModule) -> None:

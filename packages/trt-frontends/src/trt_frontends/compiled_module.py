@@ -11,24 +11,28 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn.modules import module as global_hooks
 from torch.utils import _pytree as pytree
 
-from trt_core import ExportError, InputError
+from trt_core import InputError
 from trt_frontends.input_guard import InputGuard
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.cuda_graphs import GraphedCalls
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.graph_cache import tensors_in
+from trt_runtime.program.saving import reduce_to_program
 
 
 class CompiledModule(fx.GraphModule):
     """A compiled model. It is for inference: it computes no gradients.
+
+    Pickled, saved by `torch.save` or sent to another process it goes through the program format, and comes back as what
+    `trt_runtime.load` returns.
 
     Args:
         root: Holds what the graph refers to.
@@ -137,12 +141,8 @@ class CompiledModule(fx.GraphModule):
         twin._prepare(self._guard, self._graphs_on)
         return twin
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ExportError(
-            "a compiled model cannot be pickled, nor sent to another process",
-            why="engines belong to the process that holds them, and pickled code is not safe to load",
-            hint="save it with trt_frontends.save, and load the file with trt_runtime.load where it is needed",
-        )
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return reduce_to_program(self)
 
 
 def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:

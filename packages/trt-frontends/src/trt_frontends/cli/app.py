@@ -13,6 +13,7 @@ from trt_core import TrtError
 from trt_frontends.cli import accuracy_commands
 from trt_frontends.cli.cache_commands import cache_app
 from trt_frontends.cli.output_file import require_new, write_new
+from trt_frontends.cli.program_commands import add_program_commands
 
 FAILED = 1
 BAD_INPUT = 2
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
 app.command(epilog=_EXIT_CODES)(accuracy_commands.verify)
 app.command(epilog=_EXIT_CODES)(accuracy_commands.bisect)
+add_program_commands(app)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +29,7 @@ from trt_runtime.program.graph import (
     Value,
 )
 from trt_runtime.program.layout import SectionKind, write_sections
-from trt_runtime.program.module import LoadedProgram, captured_from
+from trt_runtime.program.module import LoadedProgram, captured_from, program_from_pickle
 from trt_runtime.program.signature import InputReader
 from trt_runtime.program.weights import pack
 from trt_runtime.replacing import Path, replacing
@@ -91,6 +92,18 @@ def save(
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
     with replacing(path) as file:
         write_program(file, captured)
+
+
+def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
+    """Returns what pickle keeps of a compiled model, its program; what comes back is a `LoadedProgram`.
+
+    Raises:
+        ExportError: The module holds something that has no place in a program.
+    """
+    captured = _capture(compiled, None, None, None)
+    file = io.BytesIO()
+    write_program(file, captured)
+    return program_from_pickle, (file.getvalue(), captured.program.libraries)
 
 
 def write_program(file: BinaryIO, captured: CapturedProgram) -> None:

@@ -1,0 +1,110 @@
+"""Serves one saved program over HTTP, from threads. Needs trt-runtime, starlette, uvicorn and safetensors.
+
+    python serve.py model.trt --threads 4 --port 8000
+
+`POST /predict` takes and returns tensors by name in the safetensors format, which holds nothing but numbers.
+`GET /health` answers once the program is loaded and warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import trt_runtime
+from trt_core import InputError, TrtError
+from trt_runtime.command_line.calls import example_call, named_tensors
+
+LARGEST_REQUEST = 64 << 20
+"""Bytes of a request's body."""
+
+
+class Service:
+    """Answers requests with one program.
+
+    Engines may be called from any number of threads: each call gets an execution context of its own. So a pool of
+    threads serves requests at the same time, and what it cannot take on is refused at once instead of waiting for ever.
+
+    Args:
+        path: The saved program.
+        threads: Calls that run at the same time.
+        waiting: Most requests that wait for a thread.
+        device: Where inputs go.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 2, waiting: int = 32, device: str = "cpu") -> None:
+        self._program = trt_runtime.load(path)
+        self._device = device
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="predict")
+        self._free = threads + waiting
+        args, kwargs = example_call(self._program, None, seed=0)
+        self._program(*args, **kwargs)  # sets up the engines, so that the first request is as quick as the others
+
+    def app(self) -> Starlette:
+        """The application that a server runs."""
+        return Starlette(
+            routes=[Route("/predict", self._predict, methods=["POST"]), Route("/health", self._health)],
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ready"})
+
+    async def _predict(self, request: Request) -> Response:
+        if int(request.headers.get("content-length") or LARGEST_REQUEST + 1) > LARGEST_REQUEST:
+            return _refuse(413, f"a request has at most {LARGEST_REQUEST} bytes, and says how many")
+        if not self._free:
+            return _refuse(503, "too many requests are waiting")
+        self._free -= 1  # the event loop is one thread
+        try:
+            body = await request.body()
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, self._run, body)
+        except (InputError, safetensors.SafetensorError) as error:
+            return _refuse(422, str(error))
+        except TrtError as error:
+            return _refuse(500, error.what)
+        finally:
+            self._free += 1
+        return Response(result, media_type="application/octet-stream")
+
+    def _run(self, body: bytes) -> bytes:
+        """Runs in a thread of the pool."""
+        given: Mapping[str, torch.Tensor] = safetensors.torch.load(body)
+        with torch.inference_mode():
+            inputs = {name: value.to(self._device) for name, value in given.items()}
+            outputs = named_tensors(self._program(**inputs))
+            return safetensors.torch.save({name: value.cpu().contiguous() for name, value in outputs.items()})
+
+
+def _refuse(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status_code=status)
+
+
+def main(arguments: Any = None) -> None:
+    """Runs the service until it is interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path, help="a file that trt_runtime.save wrote")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--threads", type=int, default=2, help="calls that run at the same time")
+    parser.add_argument("--device", default="cpu", help="where the program runs: cpu or cuda")
+    parsed = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # the pool of threads keeps the processors busy
+    service = Service(parsed.program, threads=parsed.threads, device=parsed.device)
+    uvicorn.run(service.app(), host=parsed.host, port=parsed.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

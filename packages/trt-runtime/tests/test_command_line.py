@@ -1,0 +1,205 @@
+"""`python -m trt_runtime`: inspect, run, bench."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from trt_core import InputError
+from trt_runtime import TRTModule, save, write_plan
+from trt_runtime.command_line import main
+from trt_runtime.command_line.latency import measure, percentile
+from trt_runtime.command_line.tensor_files import read_tensors, write_tensors
+
+BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
+
+
+class Model(nn.Module):
+    """PyTorch and an engine, nested inputs and outputs."""
+
+    def __init__(self, engine: TRTModule) -> None:
+        super().__init__()
+        self.engine = engine
+        self.register_buffer("shift", torch.arange(3.0))
+
+    def forward(self, x: torch.Tensor, extra: dict[str, torch.Tensor], *, scale: float = 2.0) -> dict[str, Any]:
+        return {"sum": self.engine(x) + self.shift, "parts": (torch.tanh(extra["a"]) * scale,)}
+
+
+@pytest.fixture
+def model(dynamic_engine: TRTModule) -> Model:
+    return Model(dynamic_engine).eval()
+
+
+@pytest.fixture
+def saved(model: Model, tmp_path: Path) -> Path:
+    path = tmp_path / "model.trt"
+    save(
+        model,
+        path,
+        arg_inputs=(torch.randn(4, 3), {"a": torch.randn(2)}),
+        dynamic_shapes={"x": BATCH, "extra": {"a": None}, "scale": None},
+        kwarg_inputs={"scale": 2.0},
+    )
+    return path
+
+
+def test_inspect_tells_what_is_in_a_program(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(saved)]) == 0
+    text = capsys.readouterr().out
+    for part in ("program, ", "float32[", "block: portable", "takes x: float32[s0, 3]", "aten::tanh", "1, 4, 8"):
+        assert part in text
+    assert main(["inspect", str(saved), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "program"
+    assert [engine["name"] for engine in found["engines"]] == ["block"]
+
+
+def test_inspect_tells_what_is_in_a_plan(
+    static_engine: TRTModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plan(tmp_path / "block.plan", static_engine.header, static_engine.plan)
+    assert main(["inspect", str(tmp_path / "block.plan")]) == 0
+    assert "returns y: float32[2, 3]" in capsys.readouterr().out
+
+
+def test_inspect_runs_nothing(saved: Path) -> None:
+    script = (
+        "import sys\nfrom trt_runtime.command_line import main\n"
+        "code = main(['inspect', sys.argv[1]])\n"
+        "assert 'trt_portable' not in sys.modules and 'tensorrt' not in sys.modules\n"
+        "assert 'torch.export' not in sys.modules and 'sympy' not in sys.modules\n"
+        "sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("ending", [".npz", ".pt"])
+def test_run_with_given_inputs(
+    model: Model, saved: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, a = torch.randn(5, 3), torch.randn(2)
+    inputs, outputs = tmp_path / f"in{ending}", tmp_path / f"out{ending}"
+    write_tensors(inputs, {"x": x, "extra['a']": a})
+    assert main(["run", str(saved), "--inputs", str(inputs), "--outputs", str(outputs)]) == 0
+    assert "output['sum']: float32 (5, 3)" in capsys.readouterr().out
+    found, wanted = read_tensors(outputs), model(x, {"a": a})
+    torch.testing.assert_close(found["output['sum']"], wanted["sum"])
+    torch.testing.assert_close(found["output['parts'][0]"], wanted["parts"][0])
+
+
+def test_run_with_random_inputs(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert main(["run", str(saved), "--seed", seed]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+    assert "float32 (4, 3)" in texts[0]  # the size that the engine was tuned for
+
+
+def test_bench(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(saved), "--calls", "5", "--warm-up", "1", "--threads", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["calls"] == 10
+    assert 0 < found["p50_us"] <= found["p90_us"] <= found["p99_us"] <= found["max_us"]
+    assert main(["bench", str(saved), "--calls", "2", "--warm-up", "1"]) == 0
+    assert "loaded in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "absent"], "absent"),
+        (["inspect", "text"], "neither a saved program nor a plan"),
+        (["run", "text"], ""),
+        (["run", "model.trt", "--inputs", "one.npz"], "missing: extra['a']"),
+        (["run", "model.trt", "--inputs", "text"], "unknown ending"),
+        (["run", "model.trt", "--inputs", "objects.npy"], "cannot be read"),
+        (["run", "model.trt", "--outputs", "one.npz"], "exists already"),
+        (["run", "model.trt", "--outputs", "absent/out.npz"], "there is no folder"),
+        (["run", "model.trt", "--outputs", "out.txt"], "unknown ending"),
+    ],
+)
+def test_bad_input_is_told_in_one_message(
+    saved: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(saved.parent)
+    Path("text").write_text("not a program, and longer than a header would be: " + "." * 100)
+    write_tensors(Path("one.npz"), {"x": torch.ones(2, 3)})
+    np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["bench", "x", "--calls", "0"], ["run"]])
+def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+
+
+def test_the_module_is_a_program(saved: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "trt_runtime", "inspect", str(saved)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "block" in result.stdout
+
+
+def test_failures_of_a_thread_are_raised() -> None:
+    calls = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 3:
+            raise InputError("no")
+        return x
+
+    with pytest.raises(InputError, match="no"):
+        measure(program, (torch.ones(1),), {}, calls=10, warm_up=1, threads=2)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_percentiles(values: list[int], part: float) -> None:
+    times = sorted(map(float, values))
+    found = percentile(times, part)
+    assert sum(time <= found for time in times) >= part * len(times)
+    assert sum(time < found for time in times) < part * len(times)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".pt", ".safetensors"])
+def test_tensors_survive_files(tmp_path: Path, ending: str) -> None:
+    if ending == ".safetensors":
+        pytest.importorskip("safetensors")
+    tensors = {"a": torch.randn(2, 3), "b['c']": torch.arange(4), "d": torch.tensor(True)}
+    path = tmp_path / f"tensors{ending}"
+    write_tensors(path, tensors)
+    found = read_tensors(path)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+
+
+def test_one_tensor_without_a_name(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "x.npy", {"x": torch.ones(3)})
+    assert torch.equal(read_tensors(tmp_path / "x.npy")[""], torch.ones(3))
+    with pytest.raises(InputError, match="holds one tensor"):
+        write_tensors(tmp_path / "y.npy", {"x": torch.ones(3), "y": torch.ones(3)})
+    with pytest.raises(InputError, match="NumPy has no type"):
+        write_tensors(tmp_path / "z.npy", {"x": torch.ones(3, dtype=torch.bfloat16)})

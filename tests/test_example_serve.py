@@ -1,0 +1,100 @@
+"""The example service answers many clients at once, on the loopback address, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+from trt_frontends import Input
+
+pytest.importorskip("starlette")
+uvicorn = pytest.importorskip("uvicorn")
+httpx = pytest.importorskip("httpx")
+tensors = pytest.importorskip("safetensors.torch")
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "serve" / "serve.py"
+REQUESTS, CLIENTS = 200, 8
+
+
+def _example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("serve_example", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def url(model: nn.Module, tmp_path_factory: Any) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("serve") / "model.trt"
+    rows = Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(32, 16))
+    compiled = trt_frontends.compile(model, arg_inputs=(rows,), min_block_size=1)
+    trt_frontends.save(compiled, path, arg_inputs=(rows,))
+    service = _example().Service(path, threads=4, waiting=CLIENTS)
+    config = uvicorn.Config(service.app(), host="127.0.0.1", port=0, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not server.started and time.monotonic() < deadline and thread.is_alive():
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def test_many_clients_at_once(url: str, model: nn.Module) -> None:
+    def client(seed: int) -> int:
+        generator = torch.Generator().manual_seed(seed)
+        with httpx.Client(base_url=url, timeout=60) as session:
+            for _ in range(REQUESTS // CLIENTS):
+                x = torch.randn(int(torch.randint(1, 33, (), generator=generator)), 16, generator=generator)
+                answer = session.post("/predict", content=tensors.save({"input": x}))
+                assert answer.status_code == 200, answer.text
+                torch.testing.assert_close(tensors.load(answer.content)["output"], model(x))
+        return REQUESTS // CLIENTS
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        assert sum(pool.map(client, range(CLIENTS))) == REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (tensors.save({"input": torch.ones(33, 16)}), 422, "is 33"),
+        (tensors.save({"input": torch.ones(2, 16, dtype=torch.int32)}), 422, "int32"),
+        (tensors.save({"other": torch.ones(2, 16)}), 422, "other"),
+        (b"not tensors", 422, ""),
+    ],
+)
+def test_requests_that_do_not_fit(url: str, body: bytes, status: int, message: str) -> None:
+    answer = httpx.post(f"{url}/predict", content=body)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+    assert httpx.get(f"{url}/health").json() == {"status": "ready"}
+
+
+def test_too_large_requests_are_refused_before_they_are_read(url: str) -> None:
+    headers = {"content-length": str(1 << 40)}
+    with httpx.stream("POST", f"{url}/predict", headers=headers, content=iter([b"x"])) as answer:
+        assert answer.status_code == 413
