@@ -118,6 +118,11 @@ class _CudaGraph:
     """
 
     def __init__(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any) -> None:
+        # tensors that are made in inference mode could not be written to outside it
+        with torch.inference_mode(False), torch.no_grad():
+            self._record(run, leaves, stream, pool)
+
+    def _record(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any) -> None:
         own = [torch.empty_like(value).copy_(value) if isinstance(value, torch.Tensor) else value for value in leaves]
         self._inputs = tensors_in(own)
         self._graph = torch.cuda.CUDAGraph()
