@@ -78,7 +78,7 @@ def test_inspect_runs_nothing(saved: Path) -> None:
         "import sys\nfrom trt_runtime.command_line import main\n"
         "code = main(['inspect', sys.argv[1]])\n"
         "assert 'trt_portable' not in sys.modules and 'tensorrt' not in sys.modules\n"
-        "assert 'torch.export' not in sys.modules and 'sympy' not in sys.modules\n"
+        "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules\n"
         "sys.exit(code)"
     )
     result = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True, check=False)

@@ -25,7 +25,7 @@ from trt_runtime.capturable import require_capturable
 from trt_runtime.cuda_graphs import GraphedCalls
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.graph_cache import tensors_in
-from trt_runtime.program.saving import reduce_to_program
+from trt_runtime.program import reduce_to_program
 
 
 class CompiledModule(fx.GraphModule):

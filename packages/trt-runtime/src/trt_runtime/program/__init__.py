@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from trt_runtime.program.loading import load
 from trt_runtime.program.module import LoadedProgram
-from trt_runtime.program.pickling import register
+from trt_runtime.program.pickling import reduce_to_program, register
 from trt_runtime.program.saving import save
 
-__all__ = ["LoadedProgram", "load", "save"]
+__all__ = ["LoadedProgram", "load", "reduce_to_program", "save"]
 
 register()

@@ -1,4 +1,4 @@
-"""Pickles loaded programs as the bytes of their files: for `torch.save`, and for workers that are spawned."""
+"""Pickles compiled models and loaded programs as the bytes of their files: for `torch.save`, and for workers that are spawned."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import copyreg
 import io
 from typing import Any
 
+from torch import nn
+
 from trt_runtime.program.loading import program_from_memory
-from trt_runtime.program.module import LoadedProgram, captured_from
-from trt_runtime.program.saving import write_program
+from trt_runtime.program.module import LoadedProgram
+from trt_runtime.program.saving import program_of, write_program
 
 
-def _reduce(loaded: LoadedProgram) -> tuple[Any, ...]:
-    captured = captured_from(loaded)
+def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
+    """Returns what pickle keeps of a compiled model; what comes back is a `LoadedProgram`.
+
+    Raises:
+        ExportError: The module holds something that has no place in a program.
+    """
+    captured = program_of(compiled)
     file = io.BytesIO()
     write_program(file, captured)
     return _restore, (file.getvalue(), captured.program.libraries)
@@ -24,4 +31,4 @@ def _restore(data: bytes, libraries: tuple[str, ...]) -> LoadedProgram:
 
 def register() -> None:
     """Tells pickle how."""
-    copyreg.pickle(LoadedProgram, _reduce)
+    copyreg.pickle(LoadedProgram, reduce_to_program)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +28,7 @@ from trt_runtime.program.graph import (
     Value,
 )
 from trt_runtime.program.layout import SectionKind, write_sections
-from trt_runtime.program.module import LoadedProgram, captured_from, program_from_pickle
+from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.signature import InputReader
 from trt_runtime.program.weights import pack
 from trt_runtime.replacing import Path, replacing
@@ -94,16 +93,14 @@ def save(
         write_program(file, captured)
 
 
-def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
-    """Returns what pickle keeps of a compiled model, its program; what comes back is a `LoadedProgram`.
+def program_of(compiled: nn.Module | ExportedProgram) -> CapturedProgram:
+    """Returns the program of a module that says of itself what it takes, as it is saved.
 
     Raises:
-        ExportError: The module holds something that has no place in a program.
+        InputError: The module does not.
+        ExportError: It holds something that has no place in a program.
     """
-    captured = _capture(compiled, None, None, None)
-    file = io.BytesIO()
-    write_program(file, captured)
-    return program_from_pickle, (file.getvalue(), captured.program.libraries)
+    return _capture(compiled, None, None, None)
 
 
 def write_program(file: BinaryIO, captured: CapturedProgram) -> None:
