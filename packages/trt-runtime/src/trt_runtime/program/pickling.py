@@ -1,4 +1,4 @@
-"""Pickles compiled models and loaded programs as the bytes of their files: for `torch.save`, and for workers that are spawned."""
+"""Pickles compiled models and loaded programs as the bytes of their files: for `torch.save` and for spawned workers."""
 
 from __future__ import annotations
 
