@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from trt_frontends.accuracy.bisect import bisect
-from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, Stage
+from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Stage, TensorStatistics
 from trt_frontends.accuracy.output_error import OutputError, measure_error
-from trt_frontends.accuracy.report import AccuracyReport, OutputAccuracy
+from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
 from trt_frontends.accuracy.verify import verify
 
 __all__ = [
     "AccuracyReport",
     "BisectReport",
     "Culprit",
+    "DepthError",
+    "EngineError",
     "OutputAccuracy",
     "OutputError",
     "Stage",
+    "TensorStatistics",
     "bisect",
     "measure_error",
     "verify",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
 from trt_frontends.accuracy.output_error import HISTOGRAM_LOW
-from trt_frontends.accuracy.report import AccuracyReport
+
+if TYPE_CHECKING:
+    from trt_frontends.accuracy.report import AccuracyReport
 
 WIDTH: Final = 640
 HEIGHT: Final = 180
