@@ -10,11 +10,13 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, preserve_predicate
 from trt_core import BuildError, CompilationSettings, ConversionError, PartitionError, Reason, Verdict, logger
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_frontends.engine_source import EngineSource
+from trt_frontends.layouts import keep_layouts
+from trt_frontends.result_views import restore_result_views
 from trt_lowering import tracing_lock
 from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
 
@@ -75,7 +77,7 @@ class Compilation:
         source = EngineSource(self.settings, self.registry, self.graph)
         while True:
             plan = self.plan()
-            split = split_into_blocks(self.graph, plan)
+            split = self._split(plan)
             failure = self._build_engines(plan, split, source)
             if failure is None:
                 break
@@ -90,9 +92,17 @@ class Compilation:
     def blocks(self) -> dict[str, fx.GraphModule]:
         """Returns the blocks that would become engines, by name; nothing is built."""
         plan = self.plan()
-        split = split_into_blocks(self.graph, plan)
+        split = self._split(plan)
         children = {block.name: split.get_submodule(block.name) for block in plan.engines}
         return {name: child for name, child in children.items() if isinstance(child, fx.GraphModule)}
+
+    def _split(self, plan: PartitionPlan) -> fx.GraphModule:
+        """Cuts the graph into blocks whose results lie in memory as those of the captured program do."""
+        split = split_into_blocks(self.graph, plan)
+        if preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
+            keep_layouts(split, [block.name for block in plan.engines])
+        restore_result_views(split, self.graph)
+        return split
 
     def _build_engines(
         self, plan: PartitionPlan, split: fx.GraphModule, source: EngineSource

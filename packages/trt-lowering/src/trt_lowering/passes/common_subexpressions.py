@@ -10,6 +10,7 @@ from torch import fx
 from trt_core import CompilationSettings
 from trt_lowering.contract import GraphPass
 from trt_lowering.operator_traits import is_kept_in_torch, is_pure
+from trt_lowering.results import result_bases
 
 
 class MergeCommonSubexpressions(GraphPass):
@@ -34,6 +35,7 @@ class MergeCommonSubexpressions(GraphPass):
         """Merges in one walk; merged operands make later nodes equal too."""
         changes = 0
         seen: dict[Any, fx.Node] = {}
+        bases = result_bases(gm.graph)
         for node in list(gm.graph.nodes):
             if not is_pure(node) or is_kept_in_torch(node.target, self._settings):
                 continue
@@ -43,8 +45,10 @@ class MergeCommonSubexpressions(GraphPass):
             if key is None:
                 continue
             first = seen.setdefault(key, node)
-            if first is not node and not _both_returned(first, node):
+            if first is not node and not _both_returned(first, node) and not {first, node} <= bases:
                 node.replace_all_uses_with(first)
+                if node in bases:
+                    bases.add(first)
                 gm.graph.erase_node(node)
                 changes += 1
         return changes

@@ -19,6 +19,7 @@ from trt_lowering.contract import GraphPass
 from trt_lowering.narrowing import Narrowing, saturate
 from trt_lowering.node_metadata import cast_value, insert_call
 from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, tensor_value
+from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten
 
@@ -76,7 +77,7 @@ class ConvertFloatType(GraphPass):
         if not any(self._has_source(node.meta.get("val")) for node in nodes):
             return 0
         self._rim, self._converted = set(), set()
-        self._kept = {node for node in nodes if self._keeps_type(node)}
+        self._kept = {node for node in nodes if self._keeps_type(node)} | _views_of_inputs(gm.graph)
         result_types = [_dtype(item) for item in nodes[-1].args[0]]
         first_call = next(node for node in nodes if node.op not in ("placeholder", "get_attr"))
         # write backs stay at the end, so what they and the output read is cast before the first of them
@@ -209,6 +210,12 @@ class ConvertFloatType(GraphPass):
         self._rim.add(cast)
         user.replace_input_with(value, cast)
         return 1
+
+
+def _views_of_inputs(graph: fx.Graph) -> set[fx.Node]:
+    """What a model returns of its inputs and parameters as it is: views, which must not become copies."""
+    chains = views_of_results(graph).values()
+    return {view for chain in chains if chain and base_of(chain[0]).op != "call_function" for view in chain}
 
 
 def _dtype(item: Any) -> torch.dtype | None:

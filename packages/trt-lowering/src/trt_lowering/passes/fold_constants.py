@@ -16,8 +16,11 @@ from trt_core import CompilationSettings
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.attributes import add_constant, read_attribute, written_targets
 from trt_lowering.contract import GraphPass
-from trt_lowering.node_metadata import provenance_of
+from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, is_pure, tensor_value
+from trt_lowering.results import base_of, views_of_results
+
+aten = torch.ops.aten
 
 SMALL_BYTES = 1 << 20
 """Results up to this size are always folded; larger ones only when they are no larger than what they come from."""
@@ -26,7 +29,8 @@ SMALL_BYTES = 1 << 20
 class FoldConstants(GraphPass):
     """Replaces nodes that depend on parameters, buffers and numbers alone by a constant buffer with their value.
 
-    Only what the rest of the graph reads becomes a buffer, intermediate results are dropped. State that the graph
+    Only what the rest of the graph reads becomes a buffer, intermediate results are dropped. What the model makes and
+    returns is copied at every call, because callers may write to it. State that the graph
     writes to is not constant. A view of a parameter is folded to a view: no memory is copied. Of fake tensors, and
     those on the `meta` device, the results are such tensors again, so a model without weights lowers as with them.
 
@@ -53,6 +57,8 @@ class FoldConstants(GraphPass):
         remaining = {node: _uses_within(node, foldable) for node in foldable}
         values: dict[fx.Node, Any] = {}
         recipes: dict[fx.Node, Any] = {}
+        views = views_of_results(gm.graph)
+        returned = {gm.graph.output_node()}.union(*views.values())
         changes = 0
         with torch.no_grad():
             for node in list(gm.graph.nodes):
@@ -69,7 +75,7 @@ class FoldConstants(GraphPass):
                 if remaining[node]:
                     values[node] = value
                 if isinstance(value, torch.Tensor) and any(user not in foldable for user in node.users):
-                    constant = _attach(gm, node, value, foldable)
+                    constant = _attach(gm, node, value, foldable, returned)
                     if node in recipes:
                         constant.meta[RECIPE] = recipes[node]
                     changes += 1
@@ -174,16 +180,30 @@ def _recipe(gm: fx.GraphModule, node: fx.Node, value: Any, recipes: Mapping[fx.N
     return value
 
 
-def _attach(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: set[fx.Node]) -> fx.Node:
+def _attach(
+    gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, foldable: set[fx.Node], returned: set[fx.Node]
+) -> fx.Node:
     name = add_constant(gm, value)
     with gm.graph.inserting_before(node):
         constant = gm.graph.get_attr(name)
     constant.meta.update(provenance_of(node))
     constant.meta["val"] = node.meta["val"]
-    for user in list(node.users):
-        if user not in foldable:
-            user.replace_input_with(node, constant)
+    outside = [user for user in node.users if user not in foldable]
+    if not _is_part_of_attribute(gm, node, value) and any(user in returned for user in outside):
+        with gm.graph.inserting_before(node):
+            copied = insert_call(gm.graph, aten.clone.default, (constant,), value=node.meta["val"], origin=node)
+        for user in outside:
+            user.replace_input_with(node, copied if user in returned else constant)
+        return constant
+    for user in outside:
+        user.replace_input_with(node, constant)
     return constant
+
+
+def _is_part_of_attribute(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor) -> bool:
+    base = base_of(node)
+    owner = read_attribute(gm, str(base.target)) if base.op == "get_attr" else None
+    return isinstance(owner, torch.Tensor) and owner.untyped_storage()._cdata == value.untyped_storage()._cdata
 
 
 def _is_static(value: Any) -> bool:

@@ -19,6 +19,7 @@ from trt_lowering.operator_traits import (
     mutated_arguments,
     tensor_value,
 )
+from trt_lowering.results import base_of, result_bases
 
 Test = Callable[[fx.Node, torch.Tensor, torch.Tensor], bool]
 
@@ -50,16 +51,18 @@ class RemoveIdentities(GraphPass):
     def call(self, gm: fx.GraphModule) -> int:
         """Redirects uses of identities to their argument."""
         changes = 0
-        written = _written(gm.graph)
+        written, bases = _written(gm.graph), result_bases(gm.graph)
         for node in list(gm.graph.nodes):
             if not is_identity(node) or is_kept_in_torch(node.target, self._settings):
                 continue
             source = node.args[0]
-            assert isinstance(source, fx.Node)
+            assert isinstance(source, fx.Node) and isinstance(node.target, OpOverload)
             if source in written:
                 continue  # a snapshot of state that the graph overwrites when it ends
-            if source.op != "call_function" and _returns_copy(node):
-                continue  # callers may write to a result, and must not reach inputs or parameters by it
+            if node in bases and not may_alias(node.target) and _is_seen(base_of(source), bases):
+                continue  # callers may write to a result, and must not reach inputs, parameters or another result by it
+            if node in bases:
+                bases.add(base_of(source))
             node.replace_all_uses_with(source)
             gm.graph.erase_node(node)
             changes += 1
@@ -85,9 +88,8 @@ def _written(graph: fx.Graph) -> frozenset[fx.Node]:
     return frozenset(node.args[0] for node in copies if isinstance(node.args[0], fx.Node))
 
 
-def _returns_copy(node: fx.Node) -> bool:
-    assert isinstance(node.target, OpOverload)
-    return not may_alias(node.target) and any(user.op == "output" for user in node.users)
+def _is_seen(base: fx.Node, bases: set[fx.Node]) -> bool:
+    return base.op != "call_function" or base in bases
 
 
 def _always(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -1,0 +1,89 @@
+"""Lets the outputs of engines lie in memory as they do in the captured program.
+
+Engines write dense tensors in the order of their axes. An output that lies otherwise, channels last for instance,
+leaves its engine with the axes in the order of its memory, and the graph around the engine names them back: a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import fx
+
+from trt_lowering.node_metadata import insert_call, same_extent
+
+aten = torch.ops.aten
+
+
+def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
+    """Rewrites engines' blocks, before they are built, and the calls of them.
+
+    An output whose elements do not fill their memory, or overlap in it, such as a part of a larger tensor, stays dense.
+
+    Args:
+        split: A graph that calls blocks.
+        engines: Names of the blocks that engines will run.
+    """
+    for name in engines:
+        block = split.get_submodule(name)
+        assert isinstance(block, fx.GraphModule)
+        calls = [node for node in split.graph.nodes if node.op == "call_module" and node.target == name]
+        output = block.graph.output_node()
+        (result,) = output.args
+        if isinstance(result, fx.Node):
+            _relay(block, output, result, calls)
+            continue
+        assert isinstance(result, (tuple, list))
+        for position, item in enumerate(result):
+            if isinstance(item, fx.Node):
+                users = [user for call in calls for user in call.users if user.args[1:] == (position,)]
+                _relay(block, output, item, users)
+
+
+def memory_order(value: torch.Tensor) -> list[int] | None:
+    """Returns the axes of a tensor from the outermost in memory to the innermost, None when they are in order.
+
+    None as well for a tensor that is not dense.
+    """
+    axes = list(range(value.dim()))
+    if _lies_in(value, axes):
+        return None
+    order = sorted(axes, key=lambda axis: -_size_hint(value.stride(axis)))
+    return order if _lies_in(value, order) else None
+
+
+def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> None:
+    value = node.meta.get("val")
+    order = memory_order(value) if isinstance(value, torch.Tensor) else None
+    if order is None:
+        return
+    inverse = [order.index(axis) for axis in range(len(order))]
+    with torch.no_grad():
+        moved = value.permute(order)
+    with block.graph.inserting_before(output):
+        leaving = insert_call(block.graph, aten.permute.default, (node, order), value=moved, origin=node)
+    output.replace_input_with(node, leaving)
+    block.recompile()
+    for arriving in received:
+        arriving.meta["val"] = moved
+        graph = arriving.graph
+        with graph.inserting_after(arriving):
+            view = insert_call(graph, aten.permute.default, (arriving, inverse), value=value, origin=node)
+        arriving.replace_all_uses_with(view, delete_user_cb=lambda user, view=view: user is not view)
+
+
+def _lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the axes follow each other in memory in that order, without gaps; axes of extent 1 do not count."""
+    step: int | torch.SymInt = 1
+    for axis in reversed(order):
+        if same_extent(value.shape[axis], 1):
+            continue
+        if not same_extent(value.stride(axis), step):
+            return False
+        step = step * value.shape[axis]
+    return True
+
+
+def _size_hint(extent: int | torch.SymInt) -> int:
+    return extent if isinstance(extent, int) else int(extent.node.hint or 0)

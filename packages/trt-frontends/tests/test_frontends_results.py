@@ -1,0 +1,189 @@
+"""What a compiled module returns: fresh tensors or views, as eager does, with eager's strides.
+
+`torch.export` runs the model's own code, so eager is the reference for memory as it is for values.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import trt_frontends
+from trt_core import Input
+
+Compute = Callable[[nn.Module, torch.Tensor], Any]
+
+
+class Model(nn.Module):
+    """Runs a function of itself and one input; it has a layer and a buffer."""
+
+    def __init__(self, compute: Compute) -> None:
+        super().__init__()
+        self.compute = compute
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("table", torch.arange(12.0).reshape(3, 4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """x: (4, 4), float32."""
+        return self.compute(self, x)
+
+
+def _call(model: nn.Module, x: torch.Tensor, table: torch.Tensor) -> tuple[list[Any], set[tuple[int, int]]]:
+    """Returns the tensors among the results, and which of the input, the buffer and the results share memory."""
+    with torch.no_grad():
+        results = [leaf for leaf in pytree.tree_leaves(model(x)) if isinstance(leaf, torch.Tensor)]
+    storages = [tensor.untyped_storage()._cdata for tensor in (x, table, *results)]
+    return results, {(i, j) for i in range(len(storages)) for j in range(i) if storages[i] == storages[j]}
+
+
+def check(compute: Compute, **options: Any) -> nn.Module:
+    """Compares a compiled model with eager: values, strides and shared memory, at the first and the second call."""
+    x = torch.randn(4, 4)
+    eager = Model(compute).eval()
+    model = copy.deepcopy(eager)
+    compiled = trt_frontends.compile(model, arg_inputs=(x.clone(),), **{"min_block_size": 1, **options})
+    for _ in range(2):
+        expected, sharing = _call(eager, x, eager.table)
+        found, shared = _call(compiled, x, model.table)
+        assert shared == sharing
+        for wanted, value in zip(expected, found, strict=True):
+            torch.testing.assert_close(value, wanted, rtol=5e-3, atol=5e-3)
+            assert value.stride() == wanted.stride()
+        passed_on = {x.untyped_storage()._cdata, model.table.untyped_storage()._cdata}
+        for value in found:
+            if value.untyped_storage()._cdata not in passed_on:
+                value.add_(1)  # what callers do with a result of their own must not be seen by the next call
+    return compiled
+
+
+MADE = {
+    "zeros": lambda module, x: (torch.zeros(3), x + 1),
+    "arithmetic of constants": lambda module, x: (module.table * 2, x + 1),
+    "literal": lambda module, x: (torch.tensor([1.0, 2.0]), x + 1),
+    "view of a constant": lambda module, x: (torch.ones(2, 3).view(6), x + 1),
+    "expanded constant": lambda module, x: (torch.zeros(1, 3).expand(2, 3).clone(), x + 1),
+    "clone of a buffer": lambda module, x: (module.table.clone(), x + 1),
+    "view of a clone of the input": lambda module, x: (x.clone().view(-1), x + 1),
+    "clone of a view of the input": lambda module, x: (x.view(-1).clone(), x + 1),
+    "equal computations": lambda module, x: (x * 2, (x * 2).view(-1)),
+    "clone of another result": lambda module, x: [h := x * 2, h.clone()],
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_the_model_makes_is_fresh_at_every_call(name: str) -> None:
+    check(MADE[name])
+
+
+SEEN = {
+    "input": lambda module, x: (x, x + 1),
+    "views of the input": lambda module, x: (x.view(-1), x[:, :1], x.t(), x + 1),
+    "nested views": lambda module, x: (x.view(2, 2, 4)[1].t(), torch.relu(x)),
+    "one part of the input": lambda module, x: (x.split(2)[1], x.unbind(0)[2], x * 2),
+    "buffer": lambda module, x: (module.table, x + 1),
+    "view of the buffer": lambda module, x: (module.table.t(), x + 1),
+    "views of a result": lambda module, x: [h := module.linear(x), h[:2], h.view(-1)],
+    "dropout": lambda module, x: (nn.functional.dropout(x, training=False), x + 1),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_what_the_model_passes_on_is_passed_on(name: str) -> None:
+    check(SEEN[name])
+
+
+@pytest.mark.parametrize("name", ["views of the input", "input"])
+def test_views_of_inputs_are_kept_in_reduced_precision(name: str) -> None:
+    check(SEEN[name], precision=torch.float16)
+
+
+def test_a_view_of_the_input_follows_its_batch() -> None:
+    spec = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))
+    compiled = trt_frontends.compile(
+        Model(lambda module, x: (x.view(-1), x.reshape(x.shape[0] * 2, 2), x + 1)), arg_inputs=[spec], min_block_size=1
+    )
+    for rows in (1, 5):
+        x = torch.randn(rows, 4)
+        flat, halves, _ = compiled(x)
+        assert flat.data_ptr() == halves.data_ptr() == x.data_ptr()
+        assert flat.shape == (rows * 4,) and halves.shape == (rows * 2, 2)
+
+
+LAID_OUT = {
+    "transposed": lambda module, x: torch.relu(x.t()),
+    "permuted": lambda module, x: torch.relu(x.view(2, 2, 4).permute(2, 0, 1)),
+    "two": lambda module, x: (torch.relu(x.t()), torch.sigmoid(x) * 2, x.t() * 3),
+    "between engines": lambda module, x: torch.relu(torch.special.bessel_j0(torch.relu(x.t()))),
+    "transposed product": lambda module, x: (module.linear(x) + 1).t(),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_results_have_the_strides_of_eager(name: str) -> None:
+    check(LAID_OUT[name])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_channels_last_stays_channels_last(dynamic: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).to(memory_format=torch.channels_last).eval()
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    shapes = [(batch, 3, 8, 8) for batch in (1, 2, 4)]
+    ranged = Input(min_shape=shapes[0], opt_shape=shapes[1], max_shape=shapes[2], format="channels_last")
+    compiled = trt_frontends.compile(model, arg_inputs=[ranged if dynamic else x], min_block_size=1)
+    with torch.no_grad():
+        found, expected = compiled(x), model(x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    assert found.permute(0, 2, 3, 1).view(-1, 8).shape == (72, 8)
+
+
+def test_a_saved_model_keeps_memory_as_well(tmp_path: Any) -> None:
+    model = Model(lambda module, x: (torch.relu(x.t()), x.view(-1), torch.zeros(3)))
+    x = torch.randn(4, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.pt2", arg_inputs=(x,))
+    loaded = trt_frontends.load(tmp_path / "model.pt2")
+    for _ in range(2):
+        relu, view, zeros = loaded(x)
+        torch.testing.assert_close(relu, torch.relu(x.t()))
+        assert relu.stride() == (1, 4)
+        assert zeros.tolist() == [0, 0, 0]
+        zeros.add_(1)
+        torch.testing.assert_close(view, x.view(-1))
+
+
+STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "t": lambda value: value.t(),
+    "flip sides": lambda value: value.transpose(0, 1),
+    "rows": lambda value: value[:2].repeat(2, 1),
+    "relu": torch.relu,
+    "double": lambda value: value * 2,
+    "clone": lambda value: value.clone(),
+    "contiguous": lambda value: value.contiguous(),
+    "detach": lambda value: value.detach(),
+    "bessel": torch.special.bessel_j0,
+    "view": lambda value: value.reshape(2, 8).reshape(4, 4),
+}
+
+
+@settings(max_examples=15, deadline=None)
+@given(programs=st.lists(st.lists(st.sampled_from(sorted(STEPS)), max_size=4), min_size=1, max_size=3))
+def test_random_programs_return_what_eager_returns(programs: list[list[str]]) -> None:
+    def compute(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        results = []
+        for program in programs:
+            value = results[-1] if results and len(program) % 2 else x
+            for step in program:
+                value = STEPS[step](value)
+            results.append(value)
+        return results
+
+    check(compute)
