@@ -49,13 +49,16 @@ def memory_order(value: torch.Tensor) -> list[int] | None:
     axes = list(range(value.dim()))
     if _lies_in(value, axes):
         return None
-    order = sorted(axes, key=lambda axis: -_size_hint(value.stride(axis)))
+    strides: Sequence[int | torch.SymInt] = value.stride()
+    order = sorted(axes, key=lambda axis: -_size_hint(strides[axis]))
     return order if _lies_in(value, order) else None
 
 
 def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> None:
     value = node.meta.get("val")
-    order = memory_order(value) if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return
+    order = memory_order(value)
     if order is None:
         return
     inverse = [order.index(axis) for axis in range(len(order))]
@@ -70,7 +73,9 @@ def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequ
         graph = arriving.graph
         with graph.inserting_after(arriving):
             view = insert_call(graph, aten.permute.default, (arriving, inverse), value=value, origin=node)
-        arriving.replace_all_uses_with(view, delete_user_cb=lambda user, view=view: user is not view)
+        for user in list(arriving.users):
+            if user is not view:
+                user.replace_input_with(arriving, view)
 
 
 def _lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
