@@ -13,7 +13,7 @@ from torch import fx, nn
 import trt_frontends
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine, Converter, build_block
 from trt_core import BuildError, ConversionError, IncompleteCompilationError, PartitionError
-from trt_frontends import pipeline
+from trt_frontends import engine_source, pipeline
 from trt_partition import make_plan
 
 RELU = torch.ops.aten.relu.default
@@ -53,13 +53,13 @@ def failing_build(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A provider that refuses every block with a relu in it. Returns the names of the blocks that were tried."""
     tried: list[str] = []
 
-    def build(block: fx.GraphModule, settings: Any, ranges: Any, name: str, registry: Any) -> BuiltEngine:
+    def build(block: fx.GraphModule, settings: Any, ranges: Any, name: str, *rest: Any) -> BuiltEngine:
         tried.append(name)
         if any(node.target is RELU for node in block.graph.nodes):
             raise BuildError(f"the engine {name} could not be built", why="refused on purpose")
-        return build_block(block, settings, ranges, name, registry)
+        return build_block(block, settings, ranges, name, *rest)
 
-    monkeypatch.setattr(pipeline, "build_block", build)
+    monkeypatch.setattr(engine_source, "build_block", build)
     return tried
 
 
@@ -108,7 +108,7 @@ def test_engines_that_were_built_are_used_again(monkeypatch: pytest.MonkeyPatch,
         built.append(names)
         return build_block(block, *rest)
 
-    monkeypatch.setattr(pipeline, "build_block", build)
+    monkeypatch.setattr(engine_source, "build_block", build)
     compiled = compare(Twice(), torch.randn(2, 4))
     assert built == [("linear", "tanh"), ("linear_1",)]  # the first engine only once
     assert len(compiled.meta["partition_report"].engines) == 2
@@ -153,7 +153,7 @@ def test_failures_that_belong_to_no_node_of_the_graph_exclude_the_block(
     def build(*_: Any) -> BuiltEngine:
         raise ConversionError("cannot convert an input", why="of its type", node_name="x")
 
-    monkeypatch.setattr(pipeline, "build_block", build)
+    monkeypatch.setattr(engine_source, "build_block", build)
     report = compare(chain, torch.randn(2, 4)).meta["partition_report"]
     assert {node.verdict.code for node in report.torch_nodes} == {"TRT-F042"}
 

@@ -15,6 +15,7 @@ from torch import nn
 from trt_core import InputError
 from trt_core.suggest import did_you_mean
 from trt_runtime.exchange import engines_in
+from trt_runtime.program.layout import MAGIC
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 
@@ -47,6 +48,9 @@ def load_model(source: str) -> Model:
 def _load_program(path: Path) -> torch.export.ExportedProgram:
     if not path.is_file():
         raise InputError(f"there is no file {path}", hint="give the path of a .pt2 file, or module:callable")
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            raise _already_compiled(path)
     try:
         program = torch.export.load(path)
     except Exception as error:
@@ -56,11 +60,15 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
             hint="save one with torch.export.save(program, path)",
         ) from error
     if engines_in(program):
-        raise InputError(
-            f"{path} is a compiled model, whose operators are in engines already",
-            hint="explain the model that it was compiled from",
-        )
+        raise _already_compiled(path)
     return program
+
+
+def _already_compiled(path: Path) -> InputError:
+    return InputError(
+        f"{path} is a compiled model, whose operators are in engines already",
+        hint="give the model that it was compiled from; trtc inspect looks into compiled ones",
+    )
 
 
 def _import(name: str) -> Any:
