@@ -187,3 +187,20 @@ def test_random_programs_return_what_eager_returns(programs: list[list[str]]) ->
         return results
 
     check(compute)
+
+
+def test_indices_out_of_range_are_refused_where_they_are_checked() -> None:
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(4, 3)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.table(ids)) + 1
+
+    model, ids = Looks().eval(), torch.tensor([1, 2])
+    compiled = trt_frontends.compile(model, arg_inputs=(ids,), min_block_size=1, check_indices=True)
+    torch.testing.assert_close(compiled(ids), model(ids))
+    assert compiled.meta["partition_report"].engines
+    with pytest.raises((IndexError, RuntimeError), match="out of range"):
+        compiled(torch.tensor([1, 4]))

@@ -73,6 +73,8 @@ class CompilationSettings:
             constant beyond float32's range is an error, inputs beyond it become infinite. Engines take int64 as it is.
         torch_executed_ops: Operators that run in PyTorch whatever the converters can do.
         torch_executed_modules: Modules (dotted paths or class names) whose nodes run in PyTorch.
+        check_indices: Keep operators that look up computed indices (`embedding`, `gather`, `index`, ...) in PyTorch,
+            which raises where one is out of range; an engine returns zeros, or whatever lies there. Default False.
         enable_experimental_decompositions: Decompose everything that PyTorch's core ATen decompositions cover, not
             only what has no converter.
 
@@ -143,6 +145,7 @@ class CompilationSettings:
     truncate_long_and_double: bool = False
     torch_executed_ops: Annotated[frozenset[str], ReadBy(_operator_names)] = frozenset()
     torch_executed_modules: Annotated[frozenset[str], ReadBy(_module_names)] = frozenset()
+    check_indices: bool = False
     enable_experimental_decompositions: bool = False
 
     min_block_size: Annotated[int | float, Range(1, whole=True)] = 5

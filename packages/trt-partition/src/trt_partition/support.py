@@ -14,6 +14,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, operator_name, total_verdict
 from trt_core.operators import packet_name
+from trt_partition.checked_indices import CheckedIndices
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
 from trt_partition.module_names import matching_module
 from trt_partition.sizes import is_number
@@ -80,6 +81,8 @@ def compose_support(support: OperatorSupport, settings: CompilationSettings) -> 
     the check itself.
     """
     composed: OperatorSupport = EngineFit(support)
+    if settings.check_indices:
+        composed = CheckedIndices(composed)
     if settings.torch_executed_modules:
         composed = ForcedModules(composed, settings.torch_executed_modules)
     if settings.torch_executed_ops:
