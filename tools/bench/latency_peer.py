@@ -77,7 +77,7 @@ def _portable(level: int | None) -> Callable[[nn.Module, Tensors], Call]:
     def build(model: nn.Module, tensors: Tensors) -> Call:
         import trt_frontends
 
-        return trt_frontends.compile(model, arg_inputs=tensors, optimization_level=level)  # type: ignore[no-any-return]
+        return trt_frontends.compile(model, arg_inputs=tensors, optimization_level=level)
 
     return build
 
