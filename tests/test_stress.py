@@ -36,9 +36,10 @@ def _compile_and_drop(times: int) -> list[weakref.ref[nn.Module]]:
 
 
 def test_compiled_modules_are_freed() -> None:
+    gc.collect()  # what earlier tests left behind
     alive = len(ENGINES)
     assert all(found() is None for found in _compile_and_drop(3))
-    assert len(ENGINES) == alive
+    assert len(ENGINES) <= alive
 
 
 @pytest.mark.slow

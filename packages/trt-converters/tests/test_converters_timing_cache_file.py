@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import trt_portable
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import provider_module, trt
 from trt_core.provider_log import provider_logger
@@ -88,7 +89,8 @@ def test_timings_of_another_environment_are_left_out(tmp_path: Path, monkeypatch
     timing = __import__(type(_config().create_timing_cache(b"")).__module__, fromlist=["environment"])
     monkeypatch.setattr(timing, "environment", lambda: {"torch": "0", "device": "other"})
     config = _config()
-    file.attach(config)
+    with trt_portable.strict(False):
+        file.attach(config)
     assert config.get_timing_cache().queryKeys() == []
 
 

@@ -20,7 +20,7 @@ def offload(module: nn.Module | torch.export.ExportedProgram, compiled: nn.Modul
     for tensors in (module.state_dict, module.constants):
         for name, value in tensors.items():
             if isinstance(value, nn.Parameter):
-                tensors[name] = nn.Parameter(value.detach().cpu(), requires_grad=value.requires_grad)
+                value.data = value.detach().cpu()  # for every holder of the parameter, as a module is moved
             elif isinstance(value, torch.Tensor):
                 tensors[name] = value.cpu()
 

@@ -76,9 +76,9 @@ def same_layout(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def graph_results(graph: fx.Graph) -> tuple[Any, ...]:
-    """Returns what a graph with a flat output returns: nodes and constants."""
+    """Returns what a graph with a flat output, or with a single one, returns: nodes and constants."""
     result: Any = graph.output_node().args[0]
-    return tuple(result)
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def _expression(extent: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -130,8 +131,13 @@ class _CudaGraph:
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
                 run(own)
-        with captured_contexts() as self._contexts, torch.cuda.graph(self._graph, pool=pool, stream=stream):
-            self._outputs = list(run(own))
+        recording = torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+        try:
+            with _RECORDING, captured_contexts() as self._contexts, recording:
+                self._outputs = list(run(own))
+        except BaseException:
+            _settle_generator(stream)
+            raise
         torch.cuda.current_stream().wait_stream(stream)
 
     def replay(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -147,6 +153,22 @@ class _CudaGraph:
         self._outputs.clear()
         self._graph.reset()
         give_back_captured(self._contexts)
+
+
+_RECORDING: Final = threading.Lock()
+"""Held while a graph is recorded: PyTorch's random generator knows of one recording at a time."""
+
+
+def _settle_generator(stream: torch.cuda.Stream) -> None:
+    """Lets PyTorch draw random numbers on the device again after a recording that failed.
+
+    A failed recording leaves the generator waiting for its end; an empty one that succeeds sets it right.
+    """
+    empty = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream), warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("ignore")  # the graph is empty
+        empty.capture_begin(capture_error_mode="thread_local")
+        empty.capture_end()
 
 
 class GraphedModule(nn.Module):

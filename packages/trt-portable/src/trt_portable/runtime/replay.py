@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,13 +115,29 @@ def _recorded(
             results = list(executable.run(values))
             if outputs:
                 _write_all(results, outputs, values)
+            graph.capture_end()
         except BaseException:
-            with contextlib.suppress(RuntimeError):
-                graph.capture_end()
+            abandon_capture(graph, stream)
             raise
-        graph.capture_end()
     _forget_workspaces()
     return graph, results
+
+
+def abandon_capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
+    """Ends a capture that failed, on its stream.
+
+    A capture that was invalidated cannot be ended in order, and PyTorch's random generator then refuses to draw numbers
+    outside of captures from there on. An empty capture that succeeds sets it right.
+    """
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the graph is empty
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+            return
+        with contextlib.suppress(RuntimeError):
+            empty = torch.cuda.CUDAGraph()
+            empty.capture_begin(capture_error_mode="thread_local")
+            empty.capture_end()
 
 
 class ReplayLauncher:
