@@ -25,6 +25,7 @@ def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
         split: A graph that calls blocks.
         engines: Names of the blocks that engines will run.
     """
+    changed = False
     for name in engines:
         block = split.get_submodule(name)
         assert isinstance(block, fx.GraphModule)
@@ -32,13 +33,15 @@ def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
         output = block.graph.output_node()
         (result,) = output.args
         if isinstance(result, fx.Node):
-            _relay(block, output, result, calls)
+            changed |= _relay(block, output, result, calls)
             continue
         assert isinstance(result, (tuple, list))
         for position, item in enumerate(result):
             if isinstance(item, fx.Node):
                 users = [user for call in calls for user in call.users if user.args[1:] == (position,)]
-                _relay(block, output, item, users)
+                changed |= _relay(block, output, item, users)
+    if changed:
+        split.recompile()
 
 
 def memory_order(value: torch.Tensor) -> list[int] | None:
@@ -54,13 +57,14 @@ def memory_order(value: torch.Tensor) -> list[int] | None:
     return order if _lies_in(value, order) else None
 
 
-def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> None:
+def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> bool:
+    """Relays one output of a block through a permutation; whether it needs one."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
-        return
+        return False
     order = memory_order(value)
     if order is None:
-        return
+        return False
     inverse = [order.index(axis) for axis in range(len(order))]
     with torch.no_grad():
         moved = value.permute(order)
@@ -76,6 +80,7 @@ def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequ
         for user in list(arriving.users):
             if user is not view:
                 user.replace_input_with(arriving, view)
+    return True
 
 
 def _lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
