@@ -140,3 +140,11 @@ def test_nan_is_the_maximum_of_its_windows() -> None:
     value[0, 0, 3] = float("nan")
     check_conversion(aten.max_pool1d.default, (value, [3], [1], [0], [2]))
     check_conversion(aten.adaptive_max_pool1d.default, (value, [4]))
+
+
+@pytest.mark.parametrize("include_padding", [True, False])
+def test_windows_that_are_larger_than_the_input_cost_no_more_than_it(include_padding: bool) -> None:
+    x = torch.randn(1, 3, 2, 5)
+    args = (x, [2560, 2560], [2560, 2560], [1, 1], True, include_padding)
+    check_conversion(aten.avg_pool2d.default, args)
+    check_conversion(aten.max_pool2d.default, (x, [1000, 3], [1000, 2], [1, 1], [1, 1], True))

@@ -9,7 +9,7 @@ import torch
 
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
-from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of
 from trt_converters.layers import (
     binary,
     combine,
@@ -63,6 +63,7 @@ def pool(
         count_include_pad: Whether padding counts in the divisor of an average.
     """
     form = SpatialForm(rank_of(value), len(kernel))
+    kernel = _within(shape_of(value)[-len(kernel) :], kernel, padding)
     layer = ctx.own(
         ctx.network.add_pooling_nd(
             ctx.tensor(form.enter(ctx, value)), getattr(trt.PoolingType, kind), form.sizes(kernel, 1)
@@ -79,6 +80,14 @@ def pool(
     ):  # PyTorch drops a last window that starts in the padding, the layer keeps it
         result = _trim(ctx, result, len(kernel))
     return result
+
+
+def _within(extents: Sequence[int], kernel: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """Cuts windows to the padded extents: a larger one, which only `ceil_mode` allows, sees nothing more."""
+    return [
+        min(size, extent + 2 * low) if extent >= 0 else size  # an open extent is -1
+        for extent, size, low in zip(extents, kernel, padding, strict=True)
+    ]
 
 
 def _trim(ctx: ConversionContext, value: Any, spatial: int) -> Any:
