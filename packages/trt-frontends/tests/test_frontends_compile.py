@@ -325,3 +325,12 @@ def test_a_narrower_range_than_the_program_has(mlp: nn.Module, batch: Input) -> 
     compiled(torch.ones(4, 4))
     with pytest.raises(InputError, match="is 5, the model was compiled for 2 to 4"):
         compiled(torch.ones(5, 4))
+
+
+def test_debug_shows_lowering_and_building(mlp: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), debug=True)
+    assert "lowering pass" in caplog.text
+    assert "built _run_on_acc_0" in caplog.text
+    caplog.clear()
+    trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),))
+    assert "lowering pass" not in caplog.text

@@ -146,12 +146,13 @@ def prepare(
     settings = with_device(settings, given, device_of(module, examples))
     if needs_weights and not settings.dryrun:
         require_device(settings.device)
-    progress("capturing", 0, 1)
-    program = capture(module, examples)
-    if needs_weights and not settings.dryrun:
-        require_weights(program)
-    progress("lowering", 0, 1)
-    graph = lower(program, settings, preserve=preserve_predicate(settings, registry))
+    with visible_log(settings):
+        progress("capturing", 0, 1)
+        program = capture(module, examples)
+        if needs_weights and not settings.dryrun:
+            require_weights(program)
+        progress("lowering", 0, 1)
+        graph = lower(program, settings, preserve=preserve_predicate(settings, registry))
     require_known_modules(graph, settings)
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(graph, flat, program.range_constraints)
