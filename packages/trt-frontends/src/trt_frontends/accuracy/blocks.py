@@ -134,11 +134,6 @@ def with_results(block: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphMod
     return fx.GraphModule(block, graph, class_name=block._get_name())
 
 
-def worst_error(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
-    """Returns the largest scaled error of values that have the same names."""
-    return max((measure_error(value, expected[name]).scaled for name, value in found.items()), default=0.0)
-
-
 def errors_by_node(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> dict[str, OutputError]:
     """Returns the error of each value, by name."""
     return {name: measure_error(value, expected[name]) for name, value in found.items()}
