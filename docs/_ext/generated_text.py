@@ -5,26 +5,21 @@ A page holds a line `<!-- generated: NAME -->`; the text of that name takes its 
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import torch
 from latency_table import LATENCY, latency
+from settings_table import retired_settings, settings
 from sphinx.application import Sphinx
 from zoo_table import ZOO, zoo, zoo_totals
 
-from trt_core import CompilationSettings, Reason
-from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS
+from trt_core import Reason
 
 _CONFORMANCE: Final = Path(__file__).parents[1] / "data" / "conformance.json"
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
-_GROUP = re.compile(r"^([A-Z][\w ]+):$")
-_FIELD = re.compile(r"^    (\w+): (.*)$")
 
 
 def reasons() -> str:
@@ -38,31 +33,6 @@ def reasons() -> str:
             f"**What to do.** {reason.advice}\n"
         )
     return "\n".join(sections)
-
-
-def settings() -> str:
-    """Returns a table for every group of settings: name, default, meaning."""
-    described = _described_fields(inspect.cleandoc(CompilationSettings.__doc__ or ""))
-    defaults = {item.name: _default(item) for item in dataclasses.fields(CompilationSettings)}
-    missing = defaults.keys() - {name for group in described.values() for name in group}
-    if missing:
-        raise ValueError(f"settings without a description: {', '.join(sorted(missing))}")
-    parts = []
-    for group, fields in described.items():
-        parts.append(f"## {group}\n\n| setting | default | meaning |\n|---|---|---|")
-        parts += [f"| `{name}` | `{defaults[name]}` | {meaning} |" for name, meaning in fields.items()]
-        parts.append("")
-    return "\n".join(parts)
-
-
-def retired_settings() -> str:
-    """Returns the table of keywords that scripts bring from elsewhere, and what becomes of each."""
-    rows = [f"| `{name}` | {fate} |" for name, fate in sorted(RETIRED_SETTINGS.items())]
-    head = (
-        f"Renamed ones are read until version {REMOVAL_VERSION}, with a `DeprecationWarning`.\n\n"
-        "| keyword | what becomes of it |\n|---|---|"
-    )
-    return "\n".join([head, *rows])
 
 
 def operators() -> str:
@@ -90,31 +60,6 @@ def _cell(text: str) -> str:
     """A message on one line of a table, without what Markdown would take for markup."""
     plain = " ".join(text.removeprefix("torch.ops.").split())
     return re.sub(r"([|*_<>\[\]`])", r"\\\1", plain)
-
-
-def _described_fields(docstring: str) -> dict[str, dict[str, str]]:
-    """Reads the groups of the class docstring: a line `Group:` before each `Attributes:` section."""
-    groups: dict[str, dict[str, str]] = {}
-    group = name = ""
-    for line in docstring.splitlines():
-        if match := _GROUP.match(line):
-            group = group if match.group(1) == "Attributes" else match.group(1)
-            name = ""
-        elif match := _FIELD.match(line):
-            name = match.group(1)
-            groups.setdefault(group, {})[name] = match.group(2)
-        elif name and line.startswith(" " * 8):
-            groups[group][name] += " " + line.strip()
-    return groups
-
-
-def _default(item: dataclasses.Field[Any]) -> str:
-    if item.name == "device":
-        return "the current device"
-    value = item.default
-    if isinstance(value, frozenset):
-        return "{" + ", ".join(sorted(map(str, value))) + "}" if value else "set()"
-    return str(value) if isinstance(value, torch.dtype) else repr(value)
 
 
 _TEXTS: Final[dict[str, Callable[[], str]]] = {

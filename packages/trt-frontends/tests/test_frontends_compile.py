@@ -276,7 +276,6 @@ def test_settings_that_make_no_sense(settings: Any, message: str, mlp: nn.Module
         {"refit": True},
         {"use_fast_partitioner": False},
         {"enable_experimental_decompositions": True},
-        {"use_python_runtime": True},
         {"settings": CompilationSettings(min_block_size=2, device=Device("cpu"))},
     ],
     ids=lambda settings: next(iter(settings)) + str(next(iter(settings.values())))[:5],

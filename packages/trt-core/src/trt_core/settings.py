@@ -1,8 +1,9 @@
 """Compilation settings: one frozen dataclass. `trt_core.settings_reader` turns user keywords into it.
 
 The annotation of a field is its rule: type, range, and how users may write it; `trt_core.setting_values` applies it,
-whether the value comes from a keyword or from the constructor. To add a setting, add an annotated field, and describe
-it in the docstring.
+whether the value comes from a keyword or from the constructor. To add a setting, add an annotated field, describe it
+in the docstring, and show in `tests/test_every_setting.py` what it changes. One that conversion or building reads has
+`metadata=read_by_building(...)`, which says what it becomes on each provider.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ import torch
 from trt_core.device import Device
 from trt_core.dtypes import dtype_name
 from trt_core.operators import canonical_operators
+from trt_core.provider_option import provider_option, read_by_building
 from trt_core.setting_values import ANY, OneOf, Range, ReadBy, read_setting
 
 MiB = 1 << 20
-
-_BUILDING: Final = {"read_by_building": True}
-"""Metadata of a field that conversion or building reads: another value may give another engine."""
 
 
 def _module_names(value: Any) -> frozenset[str]:
@@ -104,7 +103,8 @@ class CompilationSettings:
         dla_sram_size: Bytes of software-managed SRAM for DLA, default 1 MiB.
         dla_local_dram_size: Bytes of host RAM for DLA intermediates, default 1 GiB.
         dla_global_dram_size: Bytes of host RAM for DLA weights and metadata, default 512 MiB.
-        use_python_runtime: Kept for reading: engines always run through one registered operator.
+        use_python_runtime: No effect, and True says so in a warning: engines always run through one registered
+            operator.
         pass_through_build_failures: Raise when an engine cannot be built, instead of running its block in PyTorch.
 
     Running what `compile` returns:
@@ -152,24 +152,99 @@ class CompilationSettings:
     use_fast_partitioner: bool = True
     require_full_compilation: bool = False
     dryrun: bool | str = False
-    debug: bool = field(default=False, metadata=_BUILDING)
-
-    device: Device = field(default_factory=Device.current, metadata=_BUILDING)
-    workspace_size: Annotated[int, Range(0)] = field(default=0, metadata=_BUILDING)
-    optimization_level: Annotated[int | None, Range(0, 5)] = field(default=None, metadata=_BUILDING)
-    max_aux_streams: Annotated[int | None, Range(0)] = field(default=None, metadata=_BUILDING)
-    num_avg_timing_iters: Annotated[int, Range(1)] = field(default=1, metadata=_BUILDING)
-    disable_tf32: bool = field(default=False, metadata=_BUILDING)
-    sparse_weights: bool = field(default=False, metadata=_BUILDING)
-    refit: bool = field(default=False, metadata=_BUILDING)
-    version_compatible: bool = field(default=False, metadata=_BUILDING)
-    hardware_compatible: bool = field(default=False, metadata=_BUILDING)
-    engine_capability: Annotated[str, ReadBy(_capability), OneOf("standard", "safety", "dla_standalone")] = field(
-        default="standard", metadata=_BUILDING
+    debug: bool = field(
+        default=False,
+        metadata=read_by_building(
+            "IBuilderConfig.profiling_verbosity",
+            portable="as TensorRT: DETAILED, so that inspectors and profilers name every layer",
+        ),
     )
-    dla_sram_size: Annotated[int, _DLA_BYTES] = field(default=1 * MiB, metadata=_BUILDING)
-    dla_local_dram_size: Annotated[int, _DLA_BYTES] = field(default=1024 * MiB, metadata=_BUILDING)
-    dla_global_dram_size: Annotated[int, _DLA_BYTES] = field(default=512 * MiB, metadata=_BUILDING)
+
+    device: Device = field(
+        default_factory=Device.current,
+        metadata=read_by_building(
+            "IBuilderConfig.default_device_type",
+            "IBuilderConfig.DLA_core",
+            "BuilderFlag.GPU_FALLBACK",
+            portable="CPU or GPU; a DLA is refused",
+        ),
+    )
+    workspace_size: Annotated[int, Range(0)] = field(
+        default=0,
+        metadata=read_by_building(
+            "MemoryPoolType.WORKSPACE", portable="no effect: PyTorch allocates what its kernels need", since="8.4"
+        ),
+    )
+    optimization_level: Annotated[int | None, Range(0, 5)] = field(
+        default=None,
+        metadata=read_by_building(
+            "IBuilderConfig.builder_optimization_level", portable="0 interprets; more times more tactics", since="8.6"
+        ),
+    )
+    max_aux_streams: Annotated[int | None, Range(0)] = field(
+        default=None,
+        metadata=read_by_building(
+            "IBuilderConfig.max_aux_streams", portable="no effect: an engine uses one stream", since="8.6"
+        ),
+    )
+    num_avg_timing_iters: Annotated[int, Range(1)] = field(
+        default=1,
+        metadata=read_by_building(
+            "IBuilderConfig.avg_timing_iterations", portable="as TensorRT, of every tactic that is timed"
+        ),
+    )
+    disable_tf32: bool = field(
+        default=False,
+        metadata=read_by_building(
+            "BuilderFlag.TF32", portable="no effect: torch.backends decides whether products use TF32"
+        ),
+    )
+    sparse_weights: bool = field(
+        default=False,
+        metadata=read_by_building(
+            "BuilderFlag.SPARSE_WEIGHTS", portable="no effect: products are computed densely", since="8.0"
+        ),
+    )
+    refit: bool = field(
+        default=False,
+        metadata=read_by_building("BuilderFlag.REFIT_INDIVIDUAL", portable="as TensorRT", since="10.1"),
+    )
+    version_compatible: bool = field(
+        default=False,
+        metadata=read_by_building(
+            "BuilderFlag.VERSION_COMPATIBLE", portable="no effect: plans load under any release of PyTorch", since="8.6"
+        ),
+    )
+    hardware_compatible: bool = field(
+        default=False,
+        metadata=read_by_building(
+            "IBuilderConfig.hardware_compatibility_level",
+            portable="as TensorRT: without it, an engine is refused on another kind of GPU",
+            since="8.6",
+        ),
+    )
+    engine_capability: Annotated[str, ReadBy(_capability), OneOf("standard", "safety", "dla_standalone")] = field(
+        default="standard",
+        metadata=read_by_building("IBuilderConfig.engine_capability", portable="anything but standard is refused"),
+    )
+    dla_sram_size: Annotated[int, _DLA_BYTES] = field(
+        default=1 * MiB,
+        metadata=read_by_building(
+            "MemoryPoolType.DLA_MANAGED_SRAM", portable="never read: a DLA is refused", since="8.4"
+        ),
+    )
+    dla_local_dram_size: Annotated[int, _DLA_BYTES] = field(
+        default=1024 * MiB,
+        metadata=read_by_building(
+            "MemoryPoolType.DLA_LOCAL_DRAM", portable="never read: a DLA is refused", since="8.4"
+        ),
+    )
+    dla_global_dram_size: Annotated[int, _DLA_BYTES] = field(
+        default=512 * MiB,
+        metadata=read_by_building(
+            "MemoryPoolType.DLA_GLOBAL_DRAM", portable="never read: a DLA is refused", since="8.4"
+        ),
+    )
     use_python_runtime: bool | None = False
     pass_through_build_failures: bool = False
 
@@ -223,7 +298,7 @@ def building_fields() -> tuple[str, ...]:
     A field says so where it is defined, and `ObservedSettings` tells when something else is read after all. What only
     lowering and partitioning read is left out: it shapes the graph that is built, not how.
     """
-    return tuple(item.name for item in dataclasses.fields(CompilationSettings) if "read_by_building" in item.metadata)
+    return tuple(item.name for item in dataclasses.fields(CompilationSettings) if provider_option(item) is not None)
 
 
 class ObservedSettings(CompilationSettings):

@@ -52,6 +52,8 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
     _map_enabled_precisions(fields)
     if fields.get("use_explicit_typing") is False:
         _retired("use_explicit_typing=False", "nothing: networks are always strongly typed")
+    if fields.get("use_python_runtime"):
+        _has_no_effect("use_python_runtime=True", "engines always run through one registered operator")
     return base.replace(**fields) if base is not None else CompilationSettings(**fields)
 
 
@@ -70,7 +72,7 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         return []
     if isinstance(fate, NoEffect):
         if not _is_among(value, fate.silent):
-            warnings.warn(f"{key}={value!r:.60} has no effect: {fate.why}", UserWarning, stacklevel=level_of_caller())
+            _has_no_effect(f"{key}={value!r:.60}", fate.why)
         return []
     raise SettingsError(
         f"unknown setting {key!r}",
@@ -116,6 +118,10 @@ def _retired(what: str, instead: str) -> None:
         DeprecationWarning,
         stacklevel=level_of_caller(),
     )
+
+
+def _has_no_effect(what: str, why: str) -> None:
+    warnings.warn(f"{what} has no effect: {why}", UserWarning, stacklevel=level_of_caller())
 
 
 def level_of_caller() -> int:

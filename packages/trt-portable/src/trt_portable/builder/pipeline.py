@@ -15,6 +15,7 @@ from trt_portable.builder.passes.merge_products import MergeProducts
 from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
 from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
 from trt_portable.builder.progress_monitor import Phase
+from trt_portable.builder.settings_without_effect import settings_without_effect
 from trt_portable.builder.tactic_choice import choose_tactic
 from trt_portable.builder.validate import complete_profiles, first_refusal
 from trt_portable.enums import BuilderFlag, DataType, LayerType
@@ -51,6 +52,8 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         profiles = complete_profiles(network, config)
         structure, weights = network_to_json(network)
         phase.step()
+        for name, why in settings_without_effect(config):
+            reporter.info(f"{name} has no effect: {why}")
         refit = _refit_mode(config)
         is_refittable = _refittable(refit, structure)
         debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}

@@ -1,0 +1,139 @@
+"""The tables of the page on settings: what each means, what reads it, and what it becomes on each provider."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from trt_core import CompilationSettings
+from trt_core.provider_option import provider_option
+from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS
+from trt_core.settings import setting_names
+
+_PACKAGES: Final = Path(__file__).parents[2] / "packages"
+_DEFINED_IN: Final = "trt_core.settings"
+_KEYWORDS_IN: Final = "trt_core.settings_reader"
+_GROUP: Final = re.compile(r"^([A-Z][\w ]+):$")
+_FIELD: Final = re.compile(r"^    (\w+): (.*)$")
+
+
+def settings() -> str:
+    """Returns a table for every group of settings, and one of what building hands to the provider.
+
+    Raises:
+        ValueError: A setting has no description.
+    """
+    described, read = described_fields(), readers()
+    defaults = {item.name: _default(item) for item in dataclasses.fields(CompilationSettings)}
+    missing = defaults.keys() - {name for group in described.values() for name in group}
+    if missing:
+        raise ValueError(f"settings without a description: {', '.join(sorted(missing))}")
+    parts = []
+    for group, fields in described.items():
+        parts.append(f"## {group}\n\n| setting | default | meaning | read by |\n|---|---|---|---|")
+        parts += [
+            f"| `{name}` | `{defaults[name]}` | {meaning} | {_modules(read[name])} |"
+            for name, meaning in fields.items()
+        ]
+        parts.append("")
+    return "\n".join([*parts, _options()])
+
+
+def retired_settings() -> str:
+    """Returns the table of keywords that scripts bring from elsewhere, and what becomes of each."""
+    rows = [f"| `{name}` | {fate} |" for name, fate in sorted(RETIRED_SETTINGS.items())]
+    head = (
+        f"Renamed ones are read until version {REMOVAL_VERSION}, with a `DeprecationWarning`.\n\n"
+        "| keyword | what becomes of it |\n|---|---|"
+    )
+    return "\n".join([head, *rows])
+
+
+def described_fields() -> dict[str, dict[str, str]]:
+    """Returns what the docstring of the settings says about each, by group and name.
+
+    A line `Group:` stands before each `Attributes:` section.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    group = name = ""
+    for line in inspect.cleandoc(CompilationSettings.__doc__ or "").splitlines():
+        if match := _GROUP.match(line):
+            group = group if match.group(1) == "Attributes" else match.group(1)
+            name = ""
+        elif match := _FIELD.match(line):
+            name = match.group(1)
+            groups.setdefault(group, {})[name] = match.group(2)
+        elif name and line.startswith(" " * 8):
+            groups[group][name] += " " + line.strip()
+    return groups
+
+
+@functools.cache
+def readers() -> Mapping[str, tuple[str, ...]]:
+    """Returns the modules that read each setting, found in the sources.
+
+    A read is an attribute of something that is called settings, `settings.refit` or `self._settings.refit`; where
+    keywords become settings, it is the setting's name as a text.
+    """
+    found: dict[str, set[str]] = {name: set() for name in setting_names()}
+    for path in sorted(_PACKAGES.glob("*/src/**/*.py")):
+        module = path.with_suffix("").as_posix().rpartition("/src/")[2].replace("/", ".").removesuffix(".__init__")
+        if module == _DEFINED_IN:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for name in _texts(tree) if module == _KEYWORDS_IN else _attributes(tree):
+            if name in found:
+                found[name].add(module)
+    return {name: tuple(sorted(modules)) for name, modules in found.items()}
+
+
+def _attributes(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            owner = node.value
+            called = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+            if called.lstrip("_") == "settings":
+                yield node.attr
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _modules(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _options() -> str:
+    rows = [
+        "## On each provider\n",
+        "What building hands to the provider, by the names of TensorRT's Python API. They exist in every supported "
+        "release of TensorRT, 10.16 to 11.4; the third column says since when, where that is 8.0 or later. All other "
+        "settings mean the same on both providers.\n",
+        "| setting | TensorRT | since | portable |\n|---|---|---|---|",
+    ]
+    for item in dataclasses.fields(CompilationSettings):
+        option = provider_option(item)
+        if option is not None:
+            names = ", ".join(f"`{name}`" for name in option.tensorrt)
+            rows.append(f"| `{item.name}` | {names} | {option.since} | {option.portable} |")
+    return "\n".join(rows)
+
+
+def _default(item: dataclasses.Field[Any]) -> str:
+    if item.name == "device":
+        return "the current device"
+    value = item.default
+    if isinstance(value, frozenset):
+        return "{" + ", ".join(sorted(map(str, value))) + "}" if value else "set()"
+    return str(value) if isinstance(value, torch.dtype) else repr(value)
