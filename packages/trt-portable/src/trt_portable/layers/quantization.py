@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -11,11 +11,15 @@ from trt_portable.attributes import dims, element_type, integer
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, QUANTIZED
 from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 LARGEST: Final = {
     DataType.INT8: 127.0,
@@ -48,19 +52,20 @@ def round_to(x: torch.Tensor, dtype: DataType) -> torch.Tensor:
     return torch.round(clipped / step) * step
 
 
-def spread(scale: torch.Tensor, x: torch.Tensor, axis: int, block: Sequence[int]) -> torch.Tensor:
+def spread(scale: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
     """A scale in a shape that broadcasts to the data it belongs to.
 
     Args:
         scale: One element, one per extent of an axis, or one per block.
         x: The data.
         axis: The axis of per-channel scales, negative for none.
-        block: Extents of a block; empty if the shapes tell.
     """
     wide = scale.to(torch.float32)
-    if scale.ndim == 0 or (scale.ndim == 1 and axis < 0):
+    if scale.ndim == 0 or (scale.ndim == 1 and scale.shape[0] == 1):
         return wide.reshape(())
-    if scale.ndim == 1:
+    if scale.ndim == 1 and (axis >= 0 or x.ndim > 1):
+        if not 0 <= axis < x.ndim:
+            raise Refusal(f"{scale.shape[0]} scales need an axis of the input, not {axis}")
         shape = [1] * x.ndim
         shape[axis] = -1
         return wide.reshape(shape)
@@ -75,36 +80,52 @@ def spread(scale: torch.Tensor, x: torch.Tensor, axis: int, block: Sequence[int]
 class _ScaledLayer(ILayer):
     """What quantization and dequantization share.
 
-    Inputs: 0 x, 1 scale (0-D, one per channel, or one per block), optional 2 zero point (zeros only).
+    Inputs: 0 x, 1 scale (0-D, one per channel, or one per block), optional 2 zero point (zeros only). Axis and block
+    are set after the layer was added, often when others read its output already, and change nothing about its extents
+    and its type. So they are checked when the network is complete.
     """
 
     _MAX_INPUTS = 3
-    _DEFERRED = True
 
     axis = integer(-1, "The axis of per-channel scales.")
-    block_shape = dims(Dims(), "Extents of a block; empty if there are no blocks.")
+    block_shape = dims(Dims(), "Extents of a block, -1 for a whole axis; empty if the shape of the scale tells.")
+    to_type: DataType
 
-    def _check_scale(self, x: ITensor, scale: ITensor) -> None:
-        require_minimum_rank(x, 1, "the input")
-        require_type(scale, _SCALE_TYPES, "the scale")
-        extents, shape = x._extents or (), scale._extents or ()
-        if scale._rank == 0 or (scale._rank == 1 and shape[0] == 1 and self.axis < 0):
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        return (Facts(x._extents or (), self.to_type, None),)
+
+    def _check_complete(self) -> None:
+        x, scale = self._inputs[:2]
+        assert x is not None and scale is not None
+        extents, shape = x._extents, scale._extents
+        if extents is None or shape is None:
+            return  # refused where they come from
+        if scale._rank == 0 or shape == (1,):
             return
-        if scale._rank == 1 and x._rank >= 1 and not (x._rank == 1 and self.axis < 0):
-            require(0 <= self.axis < x._rank, f"per-channel scales need an axis, not {self.axis}")
+        if scale._rank == 1 and (self.axis >= 0 or x._rank > 1):
+            require(
+                0 <= self.axis < x._rank, f"{shape[0]} scales need an axis of the input, not {self.axis}: set `axis`"
+            )
             channels = extents[self.axis]
             require(
-                type(channels) is not int or type(shape[0]) is not int or shape[0] == channels,
+                type(channels) is not int or type(shape[0]) is not int or shape[0] in (1, channels),
                 f"{shape[0]} scales for {channels} channels on axis {self.axis}",
             )
             return
         require(scale._rank == x._rank, f"block scales have rank {scale._rank}, not {x._rank}")
+        block = tuple(self.block_shape)
+        require(len(block) in (0, x._rank), f"block {block} for an input of rank {x._rank}")
         for axis, (whole, blocks) in enumerate(zip(extents, shape, strict=True)):
-            if type(whole) is int and type(blocks) is int:
-                require(
-                    blocks > 0 and whole % blocks == 0,
-                    f"{blocks} blocks do not divide extent {whole} on axis {axis}",
-                )
+            if type(whole) is not int or type(blocks) is not int:
+                continue
+            require(blocks > 0 and whole % blocks == 0, f"{blocks} blocks do not divide extent {whole} on axis {axis}")
+            size = block[axis] if block else -1
+            require(
+                not block or (whole if size == -1 else size) * blocks == whole,
+                f"{blocks} blocks of {size} do not make extent {whole} on axis {axis}",
+            )
 
     def _check_zero_point(self, inputs: Sequence[ITensor | None], dtype: DataType) -> None:
         zero = inputs[2] if len(inputs) > 2 else None
@@ -114,7 +135,7 @@ class _ScaledLayer(ILayer):
     def _operands(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor]:
         assert inputs[0] is not None and inputs[1] is not None
         x = as_tensor(inputs[0])
-        return x, spread(as_tensor(inputs[1]), x, self.axis, tuple(self.block_shape))
+        return x, spread(as_tensor(inputs[1]), x, self.axis)
 
 
 class IQuantizeLayer(_ScaledLayer):
@@ -138,9 +159,6 @@ class IQuantizeLayer(_ScaledLayer):
         require_minimum_rank(x, 1, "the input")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, scale = inputs[:2]
-        assert x is not None and scale is not None
-        self._check_scale(x, scale)
         self._check_zero_point(inputs, self.to_type)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
@@ -172,10 +190,8 @@ class IDequantizeLayer(_ScaledLayer):
         require_minimum_rank(x, 1, "the input")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, scale = inputs[:2]
-        assert x is not None and scale is not None
-        self._check_scale(x, scale)
-        self._check_zero_point(inputs, x._dtype)
+        assert inputs[0] is not None
+        self._check_zero_point(inputs, inputs[0]._dtype)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale = self._operands(inputs)

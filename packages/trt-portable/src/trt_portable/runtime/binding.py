@@ -99,12 +99,20 @@ class Binding:
         numbers = memory.reshape(-1).tolist()
         return HostValues.of(numbers, tuple(memory.shape), memory.dtype, self._engine_device)
 
+    def target(self) -> torch.Tensor | None:
+        """The bound memory of an output, if layers may write to it: dense, and of announced extents."""
+        if self._layout is not None or self.shape is None or not self.address:
+            return None
+        return self._wrap(self.shape)
+
     def write(self, value: Value) -> None:
-        """Copies an output to the bound memory, which was provided for the announced extents.
+        """Copies an output to the bound memory, which was provided for the announced extents; the memory itself stays.
 
         Raises:
             Refusal: The layers made another number of elements than the engine announced.
         """
+        if value is self._value and self._value_address == self.address:
+            return  # it was written in place
         tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
         if tensor.shape != self.shape and (self.shape is not None or self.room is not None):
             self._check_room(tensor)

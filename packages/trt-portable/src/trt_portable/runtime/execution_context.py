@@ -58,6 +58,7 @@ class IExecutionContext(ContextShapes):
         self._is_tied = bool(self._aliases)  # whether an output shares memory with an input
         self._read_addresses: frozenset[int] = frozenset()
         self._unpacked = [binding for binding in self._inputs if binding.is_packed]
+        self._last_unpacked: tuple[int, torch.cuda.Event] | None = None  # stream of the last run that unpacked, its end
         self._inference = torch.inference_mode()
 
     def get_runtime_config(self) -> IRuntimeConfig:
@@ -257,15 +258,29 @@ class IExecutionContext(ContextShapes):
         """Runs on a CUDA stream; entering it costs more than asking whether it is current anyway."""
         with self._inference:
             if torch.cuda.current_stream(self._device).cuda_stream == handle:
-                self._run(values, handle)
+                self._run_in_order(handle, values)
             else:
                 is_foreign = is_capturing(self._device)  # whoever records another stream has not asked for this run
                 with torch.cuda.stream(external_stream(handle, self._device)):
-                    self._run(values, handle, may_replay=not is_foreign)
+                    self._run_in_order(handle, values, may_replay=not is_foreign)
         if self._input_consumed_event:
             record_event(self._input_consumed_event, handle)
         if self.debug_sync:
             external_stream(handle, self._device).synchronize()
+
+    def _run_in_order(self, handle: int, values: list[Value], *, may_replay: bool = True) -> None:
+        """Runs after earlier runs on other streams have read the copies of packed inputs that this one overwrites."""
+        if not self._unpacked or is_capturing(self._device):
+            self._run(values, handle, may_replay=may_replay)
+            return
+        stream = torch.cuda.current_stream(self._device)
+        last = self._last_unpacked
+        if last is not None and last[0] != handle:
+            stream.wait_event(last[1])
+        self._run(values, handle, may_replay=may_replay)
+        done = torch.cuda.Event() if last is None else last[1]
+        done.record(stream)
+        self._last_unpacked = (handle, done)
 
     def _run(self, values: list[Value], stream: int, *, may_replay: bool = True) -> None:
         """Computes the outputs and puts them where they belong, in inference mode."""

@@ -19,7 +19,9 @@ for PyTorch's enumerations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -62,6 +64,7 @@ class CompiledProgram:
             steps = [self._step(step, kernels) for step in document["steps"]]
             self._outputs: list[int] = document["outputs"]
             deaths = _deaths(document["steps"], self._outputs)
+            self._homes = _homes(document["steps"], self._outputs)
             self._size = document["slots"]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
@@ -89,11 +92,12 @@ class CompiledProgram:
                 template[at] = tensor
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
-    def run(self, values: Sequence[Value]) -> list[Value]:
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
         """Computes the outputs, on the current stream.
 
         Args:
             values: One per input, in order, of the shapes that the list was recorded with.
+            targets: None, or memory for each output that no input shares; used in place of the allocations of the list.
 
         Raises:
             LayerFailure: A kernel or an operator failed.
@@ -101,6 +105,9 @@ class CompiledProgram:
         slots = self._template.copy()
         for at, index in self._inputs:
             slots[at] = as_tensor(values[index])
+        for home, target in zip(self._homes, targets):  # noqa: B905 - there may be no targets
+            if home is not None and target is not None and target.dtype is home.dtype:
+                slots[home.slot] = target.view(home.shape)
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         try:
             for step, dying in self._steps:
@@ -109,7 +116,11 @@ class CompiledProgram:
                     slots[at] = None
         except Exception as error:
             raise LayerFailure("compiled program", error) from error
-        return [slots[at] for at in self._outputs]
+        results = [slots[at] for at in self._outputs]
+        for index, target in enumerate(targets):
+            if target is not None and self._homes[index] is not None and _is_at(results[index], target):
+                results[index] = target
+        return results
 
     def _step(self, step: Sequence[Any], kernels: Sequence[DeviceKernel]) -> _Step:
         kind, *rest = step
@@ -128,7 +139,8 @@ class CompiledProgram:
         device, kind = self._device, _dtype(dtype)
 
         def run(slots: _Slots, stream: int) -> None:
-            slots[slot] = torch.empty_strided(shape, strides, dtype=kind, device=device)
+            if slots[slot] is None:  # else a target stands there
+                slots[slot] = torch.empty_strided(shape, strides, dtype=kind, device=device)
 
         return run
 
@@ -226,6 +238,54 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name!r} is no dtype")
     return found
+
+
+@dataclass(frozen=True)
+class _Home:
+    """The allocation that an output is the whole of.
+
+    Attributes:
+        slot: Where it is kept.
+        shape: Its extents, dense and in row-major order.
+        dtype: Its type.
+    """
+
+    slot: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _homes(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[_Home | None]:
+    """Where each output lies, if it is all of an allocation of its own in the order of its elements."""
+    made = {step[1]: step for step in steps if step[0] in ("empty", "view")}
+    taken: set[int] = set()
+    homes: list[_Home | None] = []
+    for output in outputs:
+        step, count = made.get(output), None
+        while step is not None and step[0] == "view" and step[5] == 0 and _is_dense(step[3], step[4]):
+            count = math.prod(step[3])
+            step = made.get(step[2])
+        fits = step is not None and step[0] == "empty" and _is_dense(step[2], step[3]) and step[1] not in taken
+        if not fits or (count is not None and count != math.prod(step[2])):  # type: ignore[index]
+            homes.append(None)
+            continue
+        assert step is not None
+        taken.add(step[1])
+        homes.append(_Home(step[1], tuple(step[2]), _dtype(step[4])))
+    return homes
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    expected = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _is_at(result: torch.Tensor, target: torch.Tensor) -> bool:
+    return result.data_ptr() == target.data_ptr() and result.shape == target.shape and result.is_contiguous()
 
 
 def _deaths(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[list[int]]:

@@ -18,11 +18,13 @@ class Executable(Protocol):
     def constants(self) -> object:
         """What a run that starts now reads besides its inputs; whoever records a run keeps it alive."""
 
-    def run(self, values: Sequence[Value]) -> Sequence[Value]:
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> Sequence[Value]:
         """Computes the outputs, on the current stream.
 
         Args:
             values: One per input, in order.
+            targets: None, or memory for each output that no input shares. A result may be left there: then it is the
+                target itself.
 
         Raises:
             LayerFailure: A layer refused its operands or failed.

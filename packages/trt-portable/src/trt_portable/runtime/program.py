@@ -11,6 +11,8 @@ from trt_portable.errors import PortableError
 from trt_portable.values import Value
 
 if TYPE_CHECKING:
+    import torch
+
     from trt_portable.network.layer import ILayer
 
 ABSENT: Final = 0  # slot of optional inputs that are not connected; always None
@@ -137,11 +139,12 @@ class Program:
             slots[at] = value
         return slots
 
-    def run(self, values: Sequence[Value]) -> list[Value]:
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
         """Computes the outputs.
 
         Args:
             values: One per input, in order.
+            targets: Unused: definitions of layers have no ``out=``.
 
         Raises:
             LayerFailure: A layer refused its operands or failed.

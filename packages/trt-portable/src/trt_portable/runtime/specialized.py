@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.program import Program
 from trt_portable.values import Value
@@ -32,14 +34,15 @@ class SpecializedProgram:
         for each in self._compiled:
             each.load_constants()
 
-    def run(self, values: Sequence[Value]) -> list[Value]:
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
         """Computes the outputs.
 
         Args:
             values: One per input, in order.
+            targets: Memory for outputs, which only what was compiled writes to.
 
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
         found = self._by_shapes.get(tuple(tuple(value.shape) for value in values))
-        return self._program.run(values) if found is None else found.run(values)
+        return self._program.run(values) if found is None else found.run(values, targets)
