@@ -1,37 +1,118 @@
-"""The table of the page on speed, from what `python -m tools.bench.latency --json` wrote."""
+"""The tables and plots of the page on speed, from what `python -m tools.bench.latency --results` wrote.
+
+A machine is what its results were measured on, all of it; each has a section with a plot at batch 1, a table of
+milliseconds, and one of building, loading and memory.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-LATENCY: Final = Path(__file__).parents[1] / "data" / "latency.json"
+from latency_plot import bars
+
+LATENCY: Final = Path(__file__).parents[1] / "data" / "latency.jsonl"
+OURS: Final = "portable"
+_COMPILED: Final = "torch.compile"
+
+Result = Mapping[str, Any]
 
 
-def latency() -> str:
-    """Returns milliseconds, and build seconds in parentheses, by model and peer; the fastest in bold."""
-    data = json.loads(LATENCY.read_text(encoding="utf-8"))
-    results, machine = data["results"], data["machine"]
-    peers = list(dict.fromkeys(each["peer"] for each in results))
-    rows = [f"| model | batch | {' | '.join(peers)} |", f"|---|--:|{'--:|' * len(peers)}"]
-    for model, batch in dict.fromkeys((each["model"], each["batch"]) for each in results):
-        found = {each["peer"]: each for each in results if (each["model"], each["batch"]) == (model, batch)}
-        least = min(each["milliseconds"] for each in found.values() if "milliseconds" in each)
-        cells = " | ".join(_cell(found.get(peer, {}), least) for peer in peers)
-        rows.append(f"| {model} | {batch} | {cells} |")
-    jobs = data["jobs"]
+def latency(path: Path = LATENCY) -> str:
+    """Returns a section for every machine."""
+    machines: dict[str, list[Result]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        result = json.loads(line)
+        machines.setdefault(json.dumps(result["machine"], sort_keys=True), []).append(result)
+    return "\n".join(_section(_latest(results)) for results in machines.values())
+
+
+def _latest(results: Sequence[Result]) -> list[Result]:
+    """The last result of each model, batch and peer."""
+    return list({(each["model"], each["batch"], each["peer"]): each for each in results}.values())
+
+
+def _section(results: Sequence[Result]) -> str:
+    machine = results[0]["machine"]
+    threads = f", {machine['threads']} thread{'s' * (machine['threads'] != 1)}" if machine["threads"] else ""
+    processor = f" ({machine['processor']}{threads})" if machine["processor"] else ""
+    dates = sorted({each["date"] for each in results})
+    period = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    jobs = max(each["jobs"] for each in results)
     build = "" if jobs == 1 else f" {jobs} processes built at once, so build times are upper bounds."
-    head = (
-        f"{machine['device']}, {machine['dtype']}, PyTorch {machine['torch']}, Python {machine['python']}, "
-        f"{machine['date']}. Milliseconds per call, medians, and in parentheses seconds to build.{build}\n"
-    )
-    return "\n".join([head, *rows])
+    parts = [
+        f"## {machine['device']}, {machine['dtype']}\n",
+        f"{machine['device']}{processor}, PyTorch {machine['torch']}, Python {machine['python']}, {period}.{build}\n",
+        bars("Speed beside the fastest mode of torch.compile, batch 1", _speedups(results)),
+        "Milliseconds per call, medians; the fastest in bold, and in parentheses seconds to build. The floor is what "
+        "moving the weights once, or the multiplications alone, would take by the device's data sheet.\n",
+        _milliseconds(results),
+        "",
+    ]
+    costs = _costs(results)
+    if costs:
+        parts += ["Building, loading and memory of portable engines at batch 1, at the default level:\n", costs, ""]
+    return "\n".join(parts)
 
 
-def _cell(found: dict[str, Any], least: float) -> str:
-    if "milliseconds" not in found:
-        return "failed" if found else ""
+def _by_peer(results: Sequence[Result]) -> dict[tuple[str, int], dict[str, Result]]:
+    found: dict[tuple[str, int], dict[str, Result]] = {}
+    for each in results:
+        found.setdefault((each["model"], each["batch"]), {})[each["peer"]] = each
+    return dict(sorted(found.items(), key=lambda item: item[0][1]))
+
+
+def _speedups(results: Sequence[Result]) -> dict[str, float]:
+    """By model: the time of the fastest torch.compile mode over ours."""
+    found = {}
+    for (model, batch), peers in _by_peer(results).items():
+        theirs = [
+            each["milliseconds"] for name, each in peers.items() if _is_timed(each) and name.startswith(_COMPILED)
+        ]
+        if batch == 1 and theirs and _is_timed(peers.get(OURS)):
+            found[model] = min(theirs) / peers[OURS]["milliseconds"]
+    return found
+
+
+def _milliseconds(results: Sequence[Result]) -> str:
+    peers = list(dict.fromkeys(each["peer"] for each in results))
+    rows = [f"| model | batch | {' | '.join(peers)} | floor |", f"|---|--:|{'--:|' * (len(peers) + 1)}"]
+    for (model, batch), found in _by_peer(results).items():
+        timed = [each for each in found.values() if _is_timed(each)]
+        least = min((each["milliseconds"] for each in timed), default=None)
+        floors = [each["floor_milliseconds"] for each in timed if each.get("floor_milliseconds") is not None]
+        cells = " | ".join(_cell(found.get(peer), least) for peer in peers)
+        rows.append(f"| {model} | {batch} | {cells} | {f'{floors[0]:.3f}' if floors else ''} |")
+    return "\n".join(rows)
+
+
+def _costs(results: Sequence[Result]) -> str:
+    rows = []
+    for (model, batch), found in _by_peer(results).items():
+        ours = found.get(OURS)
+        if batch != 1 or ours is None or ours.get("load_seconds") is None:
+            continue
+        sizes = (ours["host_bytes"], ours["build_bytes"], ours["run_bytes"])
+        shown = " | ".join("" if size is None else f"{size / 2**20:.0f}" for size in sizes)
+        rows.append(
+            f"| {model} | {ours['build_seconds']:.1f} | {ours['load_seconds']:.2f} | {shown} | "
+            f"{ours['error_float32']:.1e} |"
+        )
+    if not rows:
+        return ""
+    head = "| model | build, s | load, s | host peak, MiB | device peak at build, MiB | at run, MiB | error |"
+    return "\n".join([head, f"|---|{'--:|' * 6}", *rows])
+
+
+def _is_timed(found: Result | None) -> bool:
+    return found is not None and "milliseconds" in found
+
+
+def _cell(found: Result | None, least: float | None) -> str:
+    if found is None or "milliseconds" not in found:
+        return "" if found is None else "failed"
     shown = f"{found['milliseconds']:.3f}"
     shown = f"**{shown}**" if found["milliseconds"] == least else shown
     return f"{shown} ({found['build_seconds']:.1f})"

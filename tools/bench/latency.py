@@ -1,18 +1,21 @@
 """Time of a call on one machine: portable engines beside eager, `torch.compile` and ONNX Runtime.
 
-`python -m tools.bench.latency [--models NAME...] [--batches N...] [--peers NAME...] [--jobs N] [--json FILE]`
+`python -m tools.bench.latency [--models NAME...] [--batches N...] [--peers NAME...] [--jobs N] [--budget SECONDS]
+[--results FILE]`
 
-Each peer runs in a process of its own with empty compiler caches. float16 on a GPU, float32 on the CPU with one
-thread. Times are medians of calls that are waited for, with the 10th and 90th percentile beside them.
+Each peer runs in a process of its own with empty compiler caches. float16 on a GPU, float32 on the CPU with
+``OMP_NUM_THREADS`` threads, by default one. Times are medians of calls that are waited for, with the 10th and 90th
+percentile beside them. With ``--results``, each result is appended to a file as soon as it is there, and what the file
+already holds for this machine is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tools.bench.latency_peer import PEERS
+from tools.bench.latency_peers import PEERS
+from tools.bench.latency_results import Job, append, machine, measured, read, today
 from tools.bench.measure import in_fresh_process
+from tools.bench.models import MODELS
 from tools.bench.report import Row
 
 NAMES = (
@@ -38,70 +43,86 @@ NAMES = (
 )
 OURS = "portable"
 
+Result = dict[str, Any]
+
 
 def measure(
-    models: Sequence[str],
-    batches: Sequence[int],
-    peers: Sequence[str],
+    work: Sequence[Job],
+    *,
     jobs: int = 1,
-    report: Callable[[dict[str, Any]], None] = lambda found: None,
-) -> list[dict[str, Any]]:
-    """Measures every model, batch and peer; a peer that fails says why under ``error``.
+    budget_seconds: float = math.inf,
+    report: Callable[[Result], None] = lambda found: None,
+    run: Callable[[Job, float], Result] | None = None,
+) -> list[Result]:
+    """Measures one job after the other; a peer that fails says why under ``error``.
 
     Args:
-        models: Names out of `tools.bench.models`.
-        batches: Batch sizes.
-        peers: Names out of `PEERS`.
+        work: What to measure, in order.
         jobs: Processes at once. Calls are timed one process at a time, but builds slow each other down.
+        budget_seconds: Nothing is begun after that time, and what is not done by then is left out.
         report: Receives each result when it is there.
-    """
-    work = [(model, str(batch), peer) for model in models for batch in batches for peer in peers]
+        run: Measures a job within a number of seconds; by default a process of its own.
 
-    def one(job: tuple[str, str, str]) -> dict[str, Any]:
-        model, batch, peer = job
+    Returns:
+        The results that are there when the time is spent, in the order of the work.
+    """
+    until = time.monotonic() + budget_seconds
+    run = run or _in_process
+
+    def one(job: Job) -> Result | None:
+        left = until - time.monotonic()
+        if left <= 0:
+            return None
         try:
-            found = in_fresh_process("tools.bench.latency_peer", *job)
+            found = run(job, left)
+        except TimeoutError:
+            return None
         except RuntimeError as error:
             found = {"error": str(error).strip().splitlines()[-1]}
-        result = {"model": model, "batch": int(batch), "peer": peer, **found}
+        result = {**job._asdict(), **found}
         report(result)
         return result
 
     with ThreadPoolExecutor(jobs) as threads:
-        return list(threads.map(one, work))
+        return [result for result in threads.map(one, work) if result is not None]
+
+
+def _in_process(job: Job, seconds: float) -> Result:
+    model, batch, peer = job
+    limit = None if math.isinf(seconds) else seconds
+    return in_fresh_process("tools.bench.latency_peer", model, str(batch), peer, seconds=limit)
+
+
+def plan(
+    models: Sequence[str], batches: Sequence[int], peers: Sequence[str], done: Collection[Job] = frozenset()
+) -> list[Job]:
+    """What is left to measure: the smallest batch of every model first."""
+    everything = [Job(model, batch, peer) for batch in batches for model in models for peer in peers]
+    return [job for job in everything if job not in done]
 
 
 def rows(names: Sequence[str] = ("resnet50", "bert_base")) -> list[Row]:
     """A short run, as rows like those of other benchmarks: batch 1, beside eager."""
-    found = measure(names, [1], ["eager", OURS])
+    found = measure(plan(names, [1], ["eager", OURS]))
     times = {(each["model"], each["peer"]): each["milliseconds"] / 1e3 for each in found if "milliseconds" in each}
     return [Row(f"{name}, compiled", times[name, OURS], times[name, "eager"], "eager") for name in names]
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    cuda = torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda if cuda else None,
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-        "dtype": "float16" if cuda else "float32",
-    }
-
-
-def table(results: Sequence[dict[str, Any]]) -> Table:
+def table(results: Sequence[Result]) -> Table:
     """Milliseconds by model and peer."""
     peers = list(dict.fromkeys(each["peer"] for each in results))
-    shown = Table("model", "batch", *peers, title="milliseconds per call (build seconds)", title_justify="left")
+    shown = Table(
+        "model", "batch", *peers, "floor", title="milliseconds per call (build seconds)", title_justify="left"
+    )
     for model, batch in dict.fromkeys((each["model"], each["batch"]) for each in results):
         found = {e["peer"]: e for e in results if (e["model"], e["batch"]) == (model, batch)}
-        shown.add_row(model, str(batch), *(_cell(found.get(peer)) for peer in peers))
+        floors = [e["floor_milliseconds"] for e in found.values() if e.get("floor_milliseconds") is not None]
+        floor = f"{floors[0]:.3f}" if floors else ""
+        shown.add_row(model, str(batch), *(_cell(found.get(peer)) for peer in peers), floor)
     return shown
 
 
-def _cell(found: dict[str, Any] | None) -> str:
+def _cell(found: Result | None) -> str:
     if found is None:
         return ""
     if "milliseconds" not in found:
@@ -112,21 +133,29 @@ def _cell(found: dict[str, Any] | None) -> str:
 def main() -> None:
     """Measures what the command line asks for."""
     parser = argparse.ArgumentParser(prog="tools.bench.latency", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--models", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--models", nargs="+", default=list(NAMES), choices=list(MODELS))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64] if torch.cuda.is_available() else [1])
-    parser.add_argument("--peers", nargs="+", default=[name for name, peer in PEERS.items() if peer.is_available()])
+    available = [name for name, peer in PEERS.items() if peer.is_available()]
+    parser.add_argument("--peers", nargs="+", default=available, choices=list(PEERS))
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
-    parser.add_argument("--json", type=Path, help="write the results there as well")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which the run ends")
+    parser.add_argument("--results", type=Path, help="append to this file, and leave out what it holds")
     arguments = parser.parse_args()
     console = Console()
+    here = machine()
+    known = [] if arguments.results is None else [each for each in read(arguments.results) if each["machine"] == here]
 
-    def report(found: dict[str, Any]) -> None:
+    def report(found: Result) -> None:
+        line = {**found, "jobs": arguments.jobs, "date": today(), "machine": here}
+        if arguments.results is not None:
+            append(arguments.results, line)
         console.print(json.dumps(found), markup=False, highlight=False, soft_wrap=True)
 
-    results = measure(arguments.models, arguments.batches, arguments.peers, arguments.jobs, report)
-    console.print(table(results))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
+    work = plan(arguments.models, arguments.batches, arguments.peers, measured(known, here))
+    fresh = measure(work, jobs=arguments.jobs, budget_seconds=arguments.budget, report=report)
+    console.print(table([*known, *fresh]))
+    if len(fresh) < len(work):
+        console.print(f"{len(work) - len(fresh)} of {len(work)} are left; the same command goes on with them")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""One peer of the latency benchmark: `python -m tools.bench.latency_peer MODEL BATCH PEER` prints JSON."""
+"""One peer of the latency benchmark, in a process of its own; prints JSON.
+
+`python -m tools.bench.latency_peer MODEL BATCH PEER [--load FOLDER]`
+"""
 
 from __future__ import annotations
 
+import argparse
 import fcntl
-import importlib.util
 import json
 import os
 import statistics
@@ -12,153 +15,125 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
+from tools.bench.floor import floor_milliseconds, work
+from tools.bench.latency_peers import PEERS, Call, Peer, Tensors
+from tools.bench.measure import in_fresh_process, peak_bytes
 from tools.bench.models import make
 
-Tensors = tuple[torch.Tensor, ...]
-Call = Callable[..., Any]
 _LEAST_CALLS = 20
 _LEAST_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A way to run a model.
-
-    Attributes:
-        build: Makes a callable of a model and example inputs.
-        on: ``cpu``, ``cuda``, or empty for both.
-        package: What must be installed for it.
-    """
-
-    build: Callable[[nn.Module, Tensors], Call]
-    on: str = ""
-    package: str = "torch"
-
-    def is_available(self) -> bool:
-        """Whether this machine can run it."""
-        here = "cuda" if torch.cuda.is_available() else "cpu"
-        return self.on in ("", here) and importlib.util.find_spec(self.package) is not None
-
-
-def _eager_graph(model: nn.Module, tensors: Tensors) -> Call:
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            model(*tensors)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = model(*tensors)
-
-    def run(*_: torch.Tensor) -> Any:
-        graph.replay()
-        return result
-
-    return run
-
-
-def _compile(**options: Any) -> Callable[[nn.Module, Tensors], Call]:
-    def build(model: nn.Module, tensors: Tensors) -> Call:
-        torch._inductor.config.freezing = bool(options.get("freezing"))
-        mode = options.get("mode")
-        return torch.compile(model, mode=mode)
-
-    return build
-
-
-def _portable(level: int | None) -> Callable[[nn.Module, Tensors], Call]:
-    def build(model: nn.Module, tensors: Tensors) -> Call:
-        import trt_frontends
-
-        return trt_frontends.compile(model, arg_inputs=tensors, optimization_level=level)
-
-    return build
-
-
-def _onnxruntime(model: nn.Module, tensors: Tensors) -> Call:
-    import onnxruntime
-
-    path = Path(tempfile.mkdtemp()) / "model.onnx"
-    torch.onnx.export(model, tensors, str(path), dynamo=True)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-
-    def run(*inputs: torch.Tensor) -> Any:
-        given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
-        return [torch.from_numpy(value) for value in session.run(None, given)]
-
-    return run
-
-
-PEERS: dict[str, Peer] = {
-    "eager": Peer(lambda model, tensors: model),
-    "eager + CUDA graph": Peer(_eager_graph, on="cuda"),
-    "torch.compile": Peer(_compile()),
-    "torch.compile reduce-overhead": Peer(_compile(mode="reduce-overhead"), on="cuda"),
-    "torch.compile max-autotune": Peer(_compile(mode="max-autotune"), on="cuda"),
-    "torch.compile frozen": Peer(_compile(freezing=True), on="cpu"),
-    "onnxruntime": Peer(_onnxruntime, on="cpu", package="onnxruntime"),
-    "portable, level 0": Peer(_portable(0), package="trt_frontends"),
-    "portable": Peer(_portable(None), package="trt_frontends"),
-}
-"""Name to peer, in the order of the table's columns."""
+def device_name() -> str:
+    """The device that is measured, as the table of floors names it."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def run(name: str, batch: int, peer: str) -> dict[str, Any]:
     """Builds and times one peer.
 
     Returns:
-        ``milliseconds`` (median), ``low`` and ``high`` (10th and 90th percentile), ``build_seconds``,
-        ``peak_bytes`` (on a GPU), and ``error_float32``: the distance from float32 over its size.
+        ``milliseconds`` (median), ``low`` and ``high`` (10th and 90th percentile), ``build_seconds``, ``load_seconds``
+        (from what a build left behind to the first result, in another process; None where a peer keeps nothing),
+        ``host_bytes`` (peak of this process while building, above its level before), ``build_bytes`` and ``run_bytes``
+        (peaks on the GPU, weights included), ``floor_milliseconds``, and ``error_float32``: the distance from
+        float32 over its size.
     """
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda" if cuda else "cpu")
-    model, inputs = make(name)
-    model = model.to(device)
-    tensors = tuple(spec.example(device=device) for spec in inputs)
-    if batch > 1:
-        tensors = tuple(tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in tensors)
-    with torch.inference_mode():
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))  # every peer begins with empty caches
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "triton"))
+        model, tensors = _subject(name, batch)
         exact = _first(model(*tensors)).float().cpu()
         if cuda:
             model = model.half()
             tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
-            model(*tensors)  # libraries load at first use, whoever comes first
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
+        least = floor_milliseconds(work(model, tensors), device_name(), "float16" if cuda else "float32")
+        _wait()  # libraries have loaded at first use, whoever comes first
+        made: list[Call] = []
+        result: Any = None
+
+        def build() -> None:
+            nonlocal result
+            made.append(PEERS[peer].build(model, tensors, Path(folder)))
+            for _ in range(3):
+                result = made[0](*tensors)
+            _wait()
+
+        _forget_peak()
         started = time.perf_counter()
-        call = PEERS[peer].build(model, tensors)
-        for _ in range(3):
-            result = call(*tensors)
-        _wait()
-        build = time.perf_counter() - started
+        host = peak_bytes(build)
+        build_seconds = time.perf_counter() - started
         found = _first(result).float().cpu()
-        error = ((found - exact).norm() / exact.norm()).item()
+        build_bytes = _peak()
+        _forget_peak()
         with _alone():
-            times = _times(lambda: call(*tensors))
+            times = _times(lambda: made[0](*tensors))
+        run_bytes = _peak()
+        load_seconds = _load_elsewhere(name, batch, peer, made[0], Path(folder))
     cuts = statistics.quantiles(times, n=10)
     return {
         "milliseconds": statistics.median(times),
         "low": cuts[0],
         "high": cuts[-1],
-        "build_seconds": build,
-        "error_float32": error,
-        "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+        "build_seconds": build_seconds,
+        "load_seconds": load_seconds,
+        "host_bytes": host,
+        "build_bytes": build_bytes,
+        "run_bytes": run_bytes,
+        "floor_milliseconds": least,
+        "error_float32": ((found - exact).norm() / exact.norm()).item(),
     }
+
+
+def load(name: str, batch: int, peer: str, folder: Path) -> dict[str, Any]:
+    """Loads what a build left behind, and times that to the first result.
+
+    Returns:
+        ``load_seconds``, and ``size``: the distance of the result from nothing, so that somebody looks at it.
+    """
+    chosen = PEERS[peer]
+    assert chosen.load is not None
+    with torch.inference_mode():
+        model, tensors = _subject(name, batch)
+        if torch.cuda.is_available():
+            model = model.half()
+            tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
+        _wait()
+        started = time.perf_counter()
+        result = _first(chosen.load(model, tensors, folder)(*tensors))
+        _wait()
+        return {"load_seconds": time.perf_counter() - started, "size": result.float().norm().item()}
+
+
+def _load_elsewhere(name: str, batch: int, peer: str, call: Call, folder: Path) -> float | None:
+    chosen: Peer = PEERS[peer]
+    if chosen.load is None:
+        return None
+    if chosen.save is not None:
+        chosen.save(call, folder)
+    found = in_fresh_process("tools.bench.latency_peer", name, str(batch), peer, "--load", str(folder))
+    seconds: float = found["load_seconds"]
+    return seconds
+
+
+def _subject(name: str, batch: int) -> tuple[torch.nn.Module, Tensors]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, inputs = make(name)
+    tensors = tuple(spec.example(device=device) for spec in inputs)
+    if batch > 1:
+        tensors = tuple(tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in tensors)
+    return model.to(device), tensors
 
 
 def _times(action: Callable[[], Any]) -> list[float]:
     """Milliseconds of calls that are waited for."""
-    for _ in range(10):
+    for _ in range(3):
         action()
     times: list[float] = []
     until = time.perf_counter() + _LEAST_SECONDS
@@ -184,6 +159,15 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
+def _forget_peak() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak() -> int | None:
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+
+
 def _first(result: Any) -> torch.Tensor:
     while not isinstance(result, torch.Tensor):
         result = next(iter(result.values())) if isinstance(result, dict) else result[0]
@@ -191,12 +175,17 @@ def _first(result: Any) -> torch.Tensor:
 
 
 def main() -> None:
-    """Runs the peer that the command line names, with empty compiler caches."""
-    name, batch, peer = sys.argv[1:]
+    """Runs, or loads, the peer that the command line names."""
+    parser = argparse.ArgumentParser(prog="tools.bench.latency_peer")
+    parser.add_argument("model")
+    parser.add_argument("batch", type=int)
+    parser.add_argument("peer", choices=list(PEERS))
+    parser.add_argument("--load", type=Path, help="load from there instead of building")
+    arguments = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    with tempfile.TemporaryDirectory() as caches:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = caches
-        sys.stdout.write(json.dumps(run(name, int(batch), peer)) + "\n")
+    subject = (arguments.model, arguments.batch, arguments.peer)
+    found = run(*subject) if arguments.load is None else load(*subject, arguments.load)
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

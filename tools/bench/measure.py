@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,14 +34,30 @@ def peak_bytes(action: Callable[[], Any]) -> int:
     return _resident("VmHWM") - before
 
 
-def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
-    """Runs a module that prints JSON as its last line in another process, and returns it."""
-    result = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+def in_fresh_process(module: str, *arguments: str, seconds: float | None = None) -> dict[str, Any]:
+    """Runs a module that prints JSON as its last line in another process, and returns it.
+
+    Raises:
+        RuntimeError: It failed; the message ends with the error.
+        TimeoutError: It was not done within the seconds given, and was ended with all that it started.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    has_limit = seconds is not None  # then it leads a group, which holds what it starts in turn
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=has_limit
     )
-    if result.returncode:
-        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{result.stderr}")
-    found: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL) if has_limit else process.kill()
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(f"{module} {' '.join(arguments)} took longer than {seconds} s") from error
+        raise
+    if process.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{errors}")
+    found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return found
 
 

@@ -125,6 +125,11 @@ def _double(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*steps)
 
 
+def _mlp() -> nn.Module:
+    """A small model, to try things out."""
+    return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10)).eval()
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "resnet50": (lambda: _vision("resnet50"), _image()),
     "mobilenet_v3": (lambda: _vision("mobilenet_v3_large"), _image()),
@@ -135,6 +140,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "gpt2": (_gpt2, _tokens(50257)),
     "llama_block": (lambda: LlamaBlock().eval(), (Input((1, 128, 2048), name="hidden"),)),
     "unet": (lambda: UNet().eval(), (Input((1, 3, 256, 256), name="image"),)),
+    "mlp": (_mlp, (Input((1, 64), name="x"),)),
 }
 """Name to (maker, inputs)."""
 
