@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters import DYNAMO_CONVERTERS, preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, Device, SettingsError, logger, read_settings
 from trt_frontends.capture import with_device
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
@@ -27,6 +27,7 @@ def torch_tensorrt_backend(
     sample_inputs: Sequence[Any],
     *,
     options: Mapping[str, Any] | None = None,
+    registry: ConverterRegistry | None = None,
     **keywords: Any,
 ) -> Runner:
     """Compiles one graph that `torch.compile` captured; engines are built at its first call.
@@ -34,7 +35,9 @@ def torch_tensorrt_backend(
     Args:
         gm: The captured graph.
         sample_inputs: Its inputs; symbolic integers among them stand for sizes that vary.
-        options: Compilation settings, `torch.compile(..., options={...})`.
+        options: Compilation settings, `torch.compile(..., options={...})`; also `"registry"`, as that is the only way
+            for `torch.compile` to hand one over.
+        registry: Where converters are looked up, `DYNAMO_CONVERTERS` by default.
         keywords: What else `torch.compile` was given; there is nothing that it could mean.
 
     Returns:
@@ -53,6 +56,7 @@ def torch_tensorrt_backend(
     """
     _refuse_keywords(keywords)
     given = dict(options or {})
+    registry = _registry_in(given, registry)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
@@ -61,22 +65,26 @@ def torch_tensorrt_backend(
     if needed_at and settings.gradients == "pytorch":
         graph.in_pytorch = "gradients are recorded"
         return _run_in_pytorch(gm, sample_inputs, settings)
-    compiled = _compile(gm, sample_inputs, settings, graph)
+    compiled = _compile(gm, sample_inputs, settings, registry, graph)
     return refuse_gradients(compiled, needed_at) if needed_at else compiled
 
 
 def _compile(
-    gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings, graph: CapturedGraph
+    gm: fx.GraphModule,
+    sample_inputs: Sequence[Any],
+    settings: CompilationSettings,
+    registry: ConverterRegistry,
+    graph: CapturedGraph,
 ) -> Runner:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
 
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
-        graph.compiled = CompiledGraph(functional, _static_inputs(), settings)
+        graph.compiled = CompiledGraph(functional, _static_inputs(), settings, registry)
         return graph.compiled
 
-    preserve = preserve_predicate(settings)
-    whole = [operator for operator in DYNAMO_CONVERTERS if preserve(operator)]
+    preserve = preserve_predicate(settings, registry)
+    whole = [operator for operator in registry if preserve(operator)]
     backend = aot_autograd(fw_compiler=_nothing, inference_compiler=compile_functional)
     try:
         # without gradients AOTAutograd hands over one graph, without a backward pass
@@ -113,6 +121,18 @@ def _static_inputs() -> set[int]:
     shift = len(metadata.tokens)  # tokens that order side effects come before the inputs
     static = set(metadata.static_input_indices or ()) - set(metadata.mutated_inp_runtime_indices)
     return {position + shift for position in static}
+
+
+def _registry_in(options: dict[str, Any], given: ConverterRegistry | None) -> ConverterRegistry:
+    """Takes the registry out of the options, which are settings otherwise."""
+    named = options.pop("registry", None)
+    registry = named if named is not None else given if given is not None else DYNAMO_CONVERTERS
+    if not isinstance(registry, ConverterRegistry):
+        raise SettingsError(
+            f"registry={registry!r:.60} is none",
+            hint="give a ConverterRegistry, such as a changed DYNAMO_CONVERTERS.copy()",
+        )
+    return registry
 
 
 def _refuse_keywords(keywords: Mapping[str, Any]) -> None:

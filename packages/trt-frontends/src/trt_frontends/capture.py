@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trt_converters import preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, Device, ExportError, Input, InputError, read_settings
 from trt_core.ranges import constrain_to_inputs
 from trt_core.settings_reader import level_of_caller
@@ -31,6 +31,7 @@ def trace(
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
     strict: bool = False,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> torch.export.ExportedProgram:
     """Exports a module, with the decompositions that the converters expect already applied.
@@ -41,6 +42,7 @@ def trace(
             differ becomes dynamic.
         kwarg_inputs: Inputs by keyword.
         strict: Whether export runs in strict mode.
+        registry: Where converters are looked up: what one takes whole is not decomposed. Give `compile` the same.
         settings: Compilation settings that decide what is decomposed; see `CompilationSettings`.
 
     Returns:
@@ -58,7 +60,7 @@ def trace(
     """
     chosen = read_settings(settings)
     program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict)
-    return decompose_program(program, chosen, preserve=preserve_predicate(chosen))
+    return decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
 
 
 def capture(

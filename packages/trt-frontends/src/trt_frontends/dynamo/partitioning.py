@@ -7,26 +7,30 @@ from typing import Any
 
 from torch import fx
 
-from trt_converters import ConverterSupport
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport
 from trt_core import read_settings
 from trt_partition import get_graph_converter_support as count_supported
 from trt_partition import make_plan, make_report, split_into_blocks
 
 
 def get_graph_converter_support(
-    gm: fx.GraphModule, torch_executed_ops: Collection[Any] | None = None
+    gm: fx.GraphModule,
+    torch_executed_ops: Collection[Any] | None = None,
+    *,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
 ) -> tuple[int, int]:
     """Returns how many operators of a graph the converters support, and how many there are.
 
     Args:
         gm: A graph with metadata, such as `exported_program.module()` or a lowered one.
         torch_executed_ops: Operators to count as unsupported.
+        registry: Where converters are looked up.
 
     Raises:
         SettingsError: An operator is unknown.
     """
     settings = read_settings(torch_executed_ops=torch_executed_ops or set())
-    return count_supported(_without_guards(gm), ConverterSupport(settings), settings)
+    return count_supported(_without_guards(gm), ConverterSupport(settings, registry), settings)
 
 
 def _without_guards(gm: fx.GraphModule) -> fx.GraphModule:

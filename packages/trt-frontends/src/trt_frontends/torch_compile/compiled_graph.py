@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trt_converters import preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.ranges import ShapeRanges
 from trt_frontends.compiler import visible_log
@@ -90,6 +90,7 @@ class CompiledGraph:
         static: Positions of the inputs that are the same at every call: parameters, buffers, tensors that are
             attributes of modules. A position that is wrongly among them costs a build, never a wrong result.
         settings: What to compile with.
+        registry: Where converters are looked up.
 
     Attributes:
         history: What was built so far, the latest last.
@@ -97,12 +98,19 @@ class CompiledGraph:
 
     _boxed_call = True  # tells AOTAutograd to give the inputs as one list
 
-    def __init__(self, gm: fx.GraphModule, static: Collection[int], settings: CompilationSettings) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        static: Collection[int],
+        settings: CompilationSettings,
+        registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    ) -> None:
         self.history: list[BuildReport] = []
         self._gm = gm
         self._static = set(static)
         self._numbers = _find_numbers(gm) - self._static
         self._settings = settings
+        self._registry = registry
         self._sizes = GraphSizes(gm)
         self._instance_at: int | None = None  # position of a parameter, by which modules that share the graph are told
         self._builds: dict[int, Build] = {}
@@ -242,13 +250,13 @@ class CompiledGraph:
             lowered = lower_graph(
                 cut.body,
                 settings,
-                preserve=preserve_predicate(settings),
+                preserve=preserve_predicate(settings, self._registry),
                 constants={names[at]: tensor for at, tensor in constants.items()},
             )
         except LoweringError as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(self._gm.graph.nodes), error)
             return self._in_pytorch(), None
-        compilation = Compilation(lowered, settings, ranges)
+        compilation = Compilation(lowered, settings, ranges, self._registry)
         if settings.dryrun:
             report = compilation.report()
             announce(report, settings)
