@@ -26,7 +26,7 @@ def test_an_engine_describes_its_bindings(make_block: Any) -> None:
     assert engine.output_names == ("output_0", "output_1")
     assert [tuple(meta.shape) for meta in engine.inputs] == [(2, 3), (3, 4)]
     assert [tuple(meta.shape) for meta in engine.outputs] == [(2, 4), (2, 3)]
-    assert engine.profile[engine.input_names[0]] == ((2, 2, 2), (3, 3, 3))
+    assert engine.profiles[0][engine.input_names[0]] == ((2, 2, 2), (3, 3, 3))
     assert engine.layers == 2
     assert engine.build_seconds > 0
     assert engine.provider
@@ -37,7 +37,7 @@ def test_an_engine_describes_its_bindings(make_block: Any) -> None:
 def test_symbolic_extents_become_a_profile(make_block: Any, ranges_of: Any) -> None:
     block = make_block(lambda x: x.abs() + 1, torch.ones(5, 7), symbolic=True)
     engine = build_block(block, SETTINGS, ranges_of(block, (1, 4, 9)), "block")
-    assert engine.profile == {engine.input_names[0]: ((1, 4, 9), (1, 4, 9))}
+    assert engine.profiles == ({engine.input_names[0]: ((1, 4, 9), (1, 4, 9))},)
     loaded = trt.Runtime(build.provider_logger()).deserialize_cuda_engine(engine.plan)
     assert [tuple(shape) for shape in loaded.get_tensor_profile_shape(engine.input_names[0], 0)] == [
         (1, 1),

@@ -183,3 +183,45 @@ def test_names_fit_ranges_and_axes_that_vary() -> None:
         Input((8, 3), dimensions={0: "batch"})
     with pytest.raises(InputError, match="does not vary"):
         Input(min_shape=(8,), opt_shape=(12,), max_shape=(16,), dimensions={1: "batch"})
+
+
+PREFILL, DECODE = ((1, 1), (1, 64), (1, 256)), ((1, 1), (16, 1), (32, 1))
+
+
+def test_several_ranges_span_one_and_keep_their_own_optimum() -> None:
+    spec = Input(profiles=[PREFILL, DECODE])
+    assert (spec.min_shape, spec.opt_shape, spec.max_shape) == ((1, 1), (1, 64), (32, 256))
+    assert spec.dynamic_axes == (0, 1)
+    assert spec.example("opt", profile=1).shape == (16, 1)
+    assert spec.accepts((32, 1))
+    assert not spec.accepts((32, 256))
+    assert eval(repr(spec), {"Input": Input, "float32": torch.float32}) == spec
+
+
+def test_one_range_in_a_list_is_that_range() -> None:
+    low, best, high = PREFILL
+    assert Input(profiles=[PREFILL]) == Input(min_shape=low, opt_shape=best, max_shape=high)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"profiles": []}, "holds no ranges"),
+        ({"profiles": 3}, "holds no ranges"),
+        ({"profiles": [PREFILL[:2]]}, "is no range of shapes"),
+        ({"profiles": [PREFILL, ((3, 1), (1, 1), (1, 1))]}, "dimension 0 is out of order: min 3, opt 1, max 1"),
+        ({"profiles": [PREFILL, ((1,), (1,), (1,))]}, "differ in rank"),
+        ({"profiles": [((1,), (1, 1), (1, 1))]}, "differ in rank"),
+        ({"profiles": [PREFILL], "shape": (1, 1)}, "either shape, or"),
+        ({"profiles": [PREFILL], "min_shape": (1, 1)}, "either shape, or"),
+        ({"profiles": [PREFILL, DECODE], "dimensions": {1: "8*length"}}, "which is no"),
+    ],
+)
+def test_refuses_profiles_that_make_no_sense(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Input(**keywords)  # type: ignore[arg-type]
+
+
+def test_a_range_that_does_not_exist_has_no_example() -> None:
+    with pytest.raises(InputError, match="no profile 1"):
+        Input((1,)).example(profile=1)

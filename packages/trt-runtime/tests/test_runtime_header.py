@@ -110,6 +110,8 @@ Y = Binding("y", torch.float32, ("s0",))
         ({"symbols": {"s0": (1, 0)}}, "does not exist"),
         ({"symbols": {"s0": (0, 2)}}, "does not exist"),
         ({"symbols": {}}, "uses s0"),
+        ({"profiles": ((((1, 1, 1), (2, 3, 4)),),)}, "dimension 1"),
+        ({"profiles": ((((1, 1, 1), (3, 3, 3)),), (((9, 9, 9), (3, 3, 3)),))}, "not those that its profiles span"),
         ({"outputs": (Binding("y", torch.float32, ("s9",)),)}, "uses s9"),
         ({"outputs": (Binding("y", torch.float32, (["root", "s0", 1],)),)}, "cannot be computed"),
         ({"outputs": (Binding("y", torch.float32, (["floordiv", 1, 0],)),)}, "cannot be computed"),

@@ -287,6 +287,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an extent that is a function": _operator("aten::ones", [[3]], [["eval", "s0", 1]]),
     "a type that does not exist": _operator("aten::ones", [[3]], [3], dtype="object"),
     "a symbol that no input shows": lambda graph: graph["symbols"].__setitem__("s99", [1, 2, 3]),
+    "a single profile": lambda graph: graph.__setitem__("profiles", [graph["symbols"]]),
+    "profiles without symbols": lambda graph: graph.__setitem__("profiles", [{}, {}]),
     "a symbol out of order": lambda graph: graph["symbols"].__setitem__(next(iter(graph["symbols"])), [3, 2, 1]),
     "two inputs of one name": lambda graph: graph["signature"].update(names=["x", "x"], structure=[{"value": 0}] * 2),
     "an input used twice": lambda graph: graph["signature"].update(structure=[{"tuple": [{"value": 0}] * 2}]),

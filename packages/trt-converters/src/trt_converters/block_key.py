@@ -58,18 +58,23 @@ def describe_block(
     inputs = [
         [node.name, *writer.tensor(node.meta["val"], node)] for node in block.graph.nodes if node.op == "placeholder"
     ]
-    profile = [
-        [list(ranges.bounds(extent)) for extent in node.meta["val"].shape]
-        for node in block.graph.nodes
-        if node.op == "placeholder"
+    profiles = [
+        {
+            "inputs": [
+                [list(item.bounds(extent)) for extent in node.meta["val"].shape]
+                for node in block.graph.nodes
+                if node.op == "placeholder"
+            ],
+            "symbols": {number: list(item.symbols.get(name, ())) for name, number in writer.symbols.items()},
+        }
+        for item in ranges.each()
     ]
-    symbols = {number: list(ranges.symbols.get(name, ())) for name, number in writer.symbols.items()}
     operators = Counter(operator_name(node.target) for node in block.graph.nodes if node.op == "call_function")
     return {
         "graph": digest_of(_json(lines).encode()),
         "graph.operators": ", ".join(f"{name} x{count}" for name, count in sorted(operators.items())),
         "inputs": _json(inputs),
-        "profile": _json([profile, symbols]),
+        "profile": _json(profiles),
         "constants": digest_of(_json(writer.constants).encode()),
         **{f"converter.{name}": text for name, text in identify_converters(block, settings, registry).items()},
     }

@@ -1,4 +1,4 @@
-"""Builds the engine of a block: convert, set the optimization profile, let the provider build."""
+"""Builds the engine of a block: convert, set the optimization profiles, let the provider build."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from trt_core.ranges import Bounds, ShapeRanges
 from trt_core.refit_table import RefitTable
 from trt_core.settings import ObservedSettings
 
+InputBounds = dict[str, tuple[Bounds, ...]]
+"""(min, opt, max) of every dimension of every input, by name."""
+
 
 @dataclass(frozen=True)
 class BuiltEngine:
@@ -30,7 +33,7 @@ class BuiltEngine:
         plan: The provider's plan, an object with the buffer protocol.
         input_names, output_names: Names of the bindings, in the block's order.
         inputs, outputs: Metadata of the bindings (`FakeTensor`s), in the same order.
-        profile: (min, opt, max) shapes of the inputs, by name.
+        profiles: (min, opt, max) of the dimensions of the inputs, by name, for each optimization profile; at least one.
         layers: Number of layers of the network.
         build_seconds: Time of the conversion and the build, in seconds.
         provider: Name and version of the provider.
@@ -44,7 +47,7 @@ class BuiltEngine:
     output_names: tuple[str, ...]
     inputs: tuple[torch.Tensor, ...] = field(repr=False)
     outputs: tuple[torch.Tensor, ...] = field(repr=False)
-    profile: dict[str, tuple[Bounds, ...]]
+    profiles: tuple[InputBounds, ...]
     layers: int
     build_seconds: float
     provider: str
@@ -89,7 +92,7 @@ def build_block(
         table = None if refit is None else refit.finish(weights or {})
         config = builder.create_builder_config()
         configure(config, settings)
-        profile = _add_profile(builder, config, block, interpreter.input_names, ranges)
+        profiles = _add_profiles(builder, config, block, interpreter.input_names, ranges)
         if timing_cache is not None:
             timing_cache.attach(config)
         plan = builder.build_serialized_network(network, config)
@@ -109,7 +112,7 @@ def build_block(
         output_names=tuple(interpreter.output_names),
         inputs=tuple(node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"),
         outputs=tuple(_metadata(block)),
-        profile=profile,
+        profiles=profiles,
         layers=network.num_layers,
         build_seconds=time.perf_counter() - start,
         provider=provider_identity(),
@@ -135,30 +138,39 @@ def _metadata(block: fx.GraphModule) -> Sequence[torch.Tensor]:
     return [node.meta["val"] for node in (results if isinstance(results, (tuple, list)) else (results,))]
 
 
-def _add_profile(
+def _add_profiles(
     builder: Any, config: Any, block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges
-) -> dict[str, tuple[Bounds, ...]]:
+) -> tuple[InputBounds, ...]:
     placeholders = [node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"]
-    bounds = {
-        name: tuple(ranges.bounds(extent) for extent in meta.shape)
-        for name, meta in zip(names, placeholders, strict=True)
-    }
     symbolic = [
         name
         for name, meta in zip(names, placeholders, strict=True)
         if any(not isinstance(extent, int) for extent in meta.shape)
     ]
-    if symbolic:
-        profile = builder.create_optimization_profile()
-        for name in symbolic:
-            low, best, high = zip(*bounds[name], strict=True)
-            try:
-                profile.set_shape(name, low, best, high)
-            except (RuntimeError, ValueError) as error:
-                raise _refused_profile({name: bounds[name]}) from error
-        if config.add_optimization_profile(profile) < 0:
-            raise _refused_profile({name: bounds[name] for name in symbolic})
-    return bounds
+    profiles: list[InputBounds] = []
+    for item in ranges.each():
+        bounds = {
+            name: tuple(item.bounds(extent) for extent in meta.shape)
+            for name, meta in zip(names, placeholders, strict=True)
+        }
+        if bounds in profiles:  # they differ in what this block does not see
+            continue
+        profiles.append(bounds)
+        if symbolic:
+            _add_profile(builder, config, {name: bounds[name] for name in symbolic})
+    return tuple(profiles)
+
+
+def _add_profile(builder: Any, config: Any, bounds: InputBounds) -> None:
+    profile = builder.create_optimization_profile()
+    for name, extents in bounds.items():
+        low, best, high = zip(*extents, strict=True)
+        try:
+            profile.set_shape(name, low, best, high)
+        except (RuntimeError, ValueError) as error:
+            raise _refused_profile({name: extents}) from error
+    if config.add_optimization_profile(profile) < 0:
+        raise _refused_profile(bounds)
 
 
 def _refused_profile(bounds: Mapping[str, Sequence[Bounds]]) -> BuildError:

@@ -10,8 +10,7 @@ import torch
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import InputError
 from trt_core.named_dimension import NamedDimension
-
-Shape = tuple[int, ...]
+from trt_core.shape_profile import Shape, ShapeProfile, read_shape
 
 _FORMATS = {
     "contiguous": torch.contiguous_format,
@@ -21,16 +20,19 @@ _FORMATS = {
 
 
 class Input:
-    """One input of a model: a fixed shape, or a range of shapes with the one to optimize for.
+    """One input of a model: a fixed shape, or ranges of shapes, each with the one to optimize for.
 
     A dimension whose minimum and maximum agree is static. Every value lies in its range:
     `min_shape[i] <= opt_shape[i] <= max_shape[i]`.
 
     Args:
-        shape: The fixed shape. Give either this, or the three shapes below.
+        shape: The fixed shape. Give either this, or the three shapes below, or `profiles`.
         min_shape: Smallest extents.
         opt_shape: Extents that the engine is tuned for.
         max_shape: Largest extents.
+        profiles: Several ranges, each `(min_shape, opt_shape, max_shape)`: engines get an optimization profile for
+            each, and a call runs with one that takes its shapes. Inputs with several have equally many, and the first
+            ones belong together, the second ones, and so on; an input with one range has it in all of them.
         dtype: Element type, default float32.
         format: Memory format, `torch.contiguous_format` (default) or `torch.channels_last`.
         name: Name of the model's argument that this input is for; it names dynamic dimensions in exported programs.
@@ -41,6 +43,11 @@ class Input:
     Raises:
         InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order; or a
             name is given to an axis that does not vary, or does not fit its range.
+
+    Attributes:
+        profiles: The ranges, at least one.
+        min_shape, max_shape: Smallest and largest extents, over all ranges.
+        opt_shape: Extents that the first range is tuned for.
 
     Example:
         >>> batch = Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3))
@@ -57,6 +64,7 @@ class Input:
         min_shape: Sequence[int] | None = None,
         opt_shape: Sequence[int] | None = None,
         max_shape: Sequence[int] | None = None,
+        profiles: Sequence[Sequence[Sequence[int]]] | None = None,
         dtype: Any = torch.float32,
         format: Any = torch.contiguous_format,  # noqa: A002 - the name users know
         name: str = "",
@@ -71,25 +79,10 @@ class Input:
             raise InputError(f"tensor_domain {tensor_domain} is empty", where=self._where())
         self.tensor_domain = (low, high)
         self.dimensions: dict[int, NamedDimension] = {}
-        ranges = (min_shape, opt_shape, max_shape)
-        if shape is not None:
-            if any(part is not None for part in ranges):
-                raise InputError("give either shape, or min_shape, opt_shape and max_shape", where=self._where())
-            fixed = self._read("shape", shape)
-            self.min_shape = self.opt_shape = self.max_shape = fixed
-            self._name_dimensions(dimensions or {})
-            return
-        if any(part is None for part in ranges):
-            raise InputError(
-                "min_shape, opt_shape and max_shape belong together",
-                where=self._where(),
-                hint="give all three, or one fixed shape",
-            )
-        assert min_shape is not None and opt_shape is not None and max_shape is not None
-        self.min_shape = self._read("min_shape", min_shape)
-        self.opt_shape = self._read("opt_shape", opt_shape)
-        self.max_shape = self._read("max_shape", max_shape)
-        self._check_ranges()
+        self.profiles = self._read_profiles(shape, (min_shape, opt_shape, max_shape), profiles)
+        self.min_shape: Shape = tuple(map(min, *(found.min for found in self.profiles), self.profiles[0].min))
+        self.opt_shape: Shape = self.profiles[0].opt
+        self.max_shape: Shape = tuple(map(max, *(found.max for found in self.profiles), self.profiles[0].max))
         self._name_dimensions(dimensions or {})
 
     @classmethod
@@ -124,22 +117,25 @@ class Input:
         """The shape, with -1 for dynamic dimensions."""
         return tuple(-1 if low != high else low for low, high in zip(self.min_shape, self.max_shape, strict=True))
 
-    def example(self, which: str = "opt", device: Any = "cpu") -> torch.Tensor:
+    def example(self, which: str = "opt", device: Any = "cpu", *, profile: int = 0) -> torch.Tensor:
         """Makes an example tensor.
 
         Args:
             which: `"min"`, `"opt"` or `"max"`: which of the shapes.
             device: Where the tensor lives.
+            profile: Index of the range whose shape it is.
 
         Returns:
             A tensor of values uniform in `tensor_domain` (integers for integer types, both values for bool).
 
         Raises:
-            InputError: `which` is none of the three.
+            InputError: `which` is none of the three, or there is no such range.
         """
         if which not in ("min", "opt", "max"):
             raise InputError(f"no {which!r} shape", where=self._where(), hint="choose min, opt or max")
-        shape: Shape = getattr(self, f"{which}_shape")
+        if not 0 <= profile < len(self.profiles):
+            raise InputError(f"there is no profile {profile}", where=self._where(), why=f"it has {len(self.profiles)}")
+        shape: Shape = getattr(self.profiles[profile], which)
         low, high = self.tensor_domain
         if self.dtype.is_floating_point or self.dtype.is_complex:
             values = torch.rand(shape, device=device) * (high - low) + low
@@ -149,10 +145,8 @@ class Input:
         return values.to(memory_format=self.format) if values.dim() == 4 else values
 
     def accepts(self, shape: Sequence[int]) -> bool:
-        """Whether a shape lies in the range."""
-        return len(shape) == len(self.min_shape) and all(
-            low <= extent <= high for low, extent, high in zip(self.min_shape, shape, self.max_shape, strict=True)
-        )
+        """Whether a shape lies in one of the ranges."""
+        return any(profile.accepts(shape) for profile in self.profiles)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Input) and self._key() == other._key()
@@ -161,7 +155,9 @@ class Input:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        if self.is_dynamic:
+        if len(self.profiles) > 1:
+            shapes = f"profiles=[{', '.join(map(str, self.profiles))}]"
+        elif self.is_dynamic:
             shapes = f"min_shape={self.min_shape}, opt_shape={self.opt_shape}, max_shape={self.max_shape}"
         else:
             shapes = f"shape={self.opt_shape}"
@@ -172,23 +168,54 @@ class Input:
 
     def _key(self) -> tuple[object, ...]:
         dimensions = tuple(sorted(self.dimensions.items()))
-        return (self.min_shape, self.opt_shape, self.max_shape, self.dtype, self.format, self.name, dimensions)
+        return (self.profiles, self.dtype, self.format, self.name, dimensions)
 
     def _where(self) -> str:
         return f"Input {self.name!r}" if self.name else "Input"
 
-    def _read(self, label: str, shape: Sequence[int]) -> Shape:
-        try:
-            extents = tuple(int(extent) for extent in shape)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{label}={shape!r} is not a shape", where=self._where(), why=str(error)) from error
-        if any(extent < 0 for extent in extents):
+    def _read_profiles(
+        self,
+        shape: Sequence[int] | None,
+        shapes: tuple[Sequence[int] | None, Sequence[int] | None, Sequence[int] | None],
+        profiles: Sequence[Sequence[Sequence[int]]] | None,
+    ) -> tuple[ShapeProfile, ...]:
+        """Reads the one of three ways in which shapes were given."""
+        given = [shape is not None, any(part is not None for part in shapes), profiles is not None]
+        if sum(given) > 1:
             raise InputError(
-                f"{label}={extents} has a negative extent",
-                where=self._where(),
-                hint="give a range with min_shape, opt_shape and max_shape to make a dimension dynamic",
+                "give either shape, or min_shape, opt_shape and max_shape, or profiles", where=self._where()
             )
-        return extents
+        if shape is not None:
+            fixed = read_shape("shape", shape, self._where())
+            return (ShapeProfile(fixed, fixed, fixed),)
+        if profiles is not None:
+            return self._read_several(profiles)
+        if any(part is None for part in shapes):
+            raise InputError(
+                "min_shape, opt_shape and max_shape belong together",
+                where=self._where(),
+                hint="give all three, or one fixed shape",
+            )
+        names = ("min_shape", "opt_shape", "max_shape")
+        parts = zip(names, shapes, strict=True)
+        found = [read_shape(name, part, self._where()) for name, part in parts if part is not None]
+        return (ShapeProfile.checked(*found, where=self._where()),)
+
+    def _read_several(self, profiles: Sequence[Sequence[Sequence[int]]]) -> tuple[ShapeProfile, ...]:
+        form = "give a list of (min_shape, opt_shape, max_shape)"
+        if isinstance(profiles, str) or not isinstance(profiles, Sequence) or not profiles:
+            raise InputError(f"profiles={profiles!r} holds no ranges of shapes", where=self._where(), hint=form)
+        found = []
+        for index, item in enumerate(profiles):
+            where = f"{self._where()}, profile {index}"
+            if isinstance(item, str) or not isinstance(item, Sequence) or len(item) != 3:
+                raise InputError(f"{item!r} is no range of shapes", where=where, hint=form)
+            shapes = [read_shape(name, part, where) for name, part in zip(("min", "opt", "max"), item, strict=True)]
+            found.append(ShapeProfile.checked(*shapes, where=where))
+        if len({len(profile.opt) for profile in found}) > 1:
+            listed = ", ".join(f"{len(profile.opt)}" for profile in found)
+            raise InputError("the profiles differ in rank", where=self._where(), why=f"their ranks are {listed}")
+        return tuple(found)
 
     def _name_dimensions(self, dimensions: Mapping[int, str]) -> None:
         for axis, text in dimensions.items():
@@ -199,7 +226,7 @@ class Input:
                     hint=f"the dynamic axes are {', '.join(map(str, self.dynamic_axes)) or 'none'}",
                 )
             dimension = NamedDimension.parse(text)
-            for extent in (self.min_shape[axis], self.opt_shape[axis], self.max_shape[axis]):
+            for extent in (shape[axis] for profile in self.profiles for shape in profile):
                 if dimension.solve(extent) is None:
                     raise InputError(
                         f"dimension {axis} is {extent}, which is no {dimension}",
@@ -207,22 +234,6 @@ class Input:
                         hint="give min, opt and max that the name allows",
                     )
             self.dimensions[axis] = dimension
-
-    def _check_ranges(self) -> None:
-        ranks = {len(self.min_shape), len(self.opt_shape), len(self.max_shape)}
-        if len(ranks) != 1:
-            raise InputError(
-                "min_shape, opt_shape and max_shape differ in rank",
-                where=self._where(),
-                why=f"{self.min_shape}, {self.opt_shape}, {self.max_shape}",
-            )
-        for axis, (low, best, high) in enumerate(zip(self.min_shape, self.opt_shape, self.max_shape, strict=True)):
-            if not low <= best <= high:
-                raise InputError(
-                    f"dimension {axis} is out of order: min {low}, opt {best}, max {high}",
-                    where=self._where(),
-                    hint="keep min <= opt <= max in every dimension",
-                )
 
 
 def _parse_format(spec: Any) -> torch.memory_format:

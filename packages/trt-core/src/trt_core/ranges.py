@@ -25,10 +25,12 @@ class ShapeRanges:
     """What the symbols of a graph may be.
 
     Attributes:
-        symbols: (min, opt, max) by symbol name, such as `{"s0": (1, 4, 8)}`.
+        symbols: (min, opt, max) by symbol name, such as `{"s0": (1, 4, 8)}`: over all profiles, opt of the first.
+        profiles: The ranges of each optimization profile, where there are several; else nothing.
     """
 
     symbols: Mapping[str, Bounds] = field(default_factory=dict)
+    profiles: tuple[ShapeRanges, ...] = ()
 
     @classmethod
     def from_placeholders(
@@ -47,7 +49,7 @@ class ShapeRanges:
 
         Raises:
             InputError: An input lies outside the range that the program was exported with, has another rank or
-                number, or contradicts another input that shares a dimension.
+                number, contradicts another input that shares a dimension, or has another number of profiles.
         """
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         values = [node.meta.get("val") for node in placeholders]
@@ -56,9 +58,15 @@ class ShapeRanges:
         for value in values:
             for extent in _symbolic_values(value):
                 _add_exported(symbols, extent, known)
-        if inputs is not None:
-            _narrow(symbols, values, list(inputs), [str(node.target) for node in placeholders])
-        return cls(symbols)
+        if inputs is None:
+            return cls(symbols)
+        names = [str(node.target) for node in placeholders]
+        count = _count_profiles(inputs, names)
+        narrowed = [_narrow(symbols, values, list(inputs), names, index) for index in range(count)]
+        if count == 1:
+            return cls(narrowed[0])
+        whole = {name: _union([profile[name] for profile in narrowed]) for name in symbols}
+        return cls(whole, tuple(map(cls, narrowed)))
 
     def bounds(self, value: int | torch.SymInt) -> Bounds:
         """Returns (min, opt, max) of a dimension, whatever expression of the symbols it is."""
@@ -68,6 +76,10 @@ class ShapeRanges:
         low, high = self._interval(expr)
         best = self._opt(expr)
         return low, min(max(best, low), high), high
+
+    def each(self) -> tuple[ShapeRanges, ...]:
+        """Returns the ranges of each optimization profile, one where there is nothing to choose."""
+        return self.profiles or (self,)
 
     def is_bounded(self, value: int | torch.SymInt) -> bool:
         """Whether anything bounds the dimension from above."""
@@ -167,7 +179,35 @@ def _hint(shape_env: Any, symbol: Any) -> int | None:
     return None
 
 
-def _narrow(symbols: dict[str, Bounds], values: list[Any], inputs: list[Any], names: list[str]) -> None:
+def _count_profiles(inputs: Sequence[Any], names: Sequence[str]) -> int:
+    """How many optimization profiles inputs ask for.
+
+    Raises:
+        InputError: Two inputs have several, and differ in how many.
+    """
+    several = {
+        name: len(given.profiles)
+        for name, given in zip(names, inputs, strict=False)
+        if isinstance(given, Input) and len(given.profiles) > 1
+    }
+    if len(set(several.values())) > 1:
+        raise InputError(
+            "inputs differ in how many profiles they have",
+            why=", ".join(f"{name} has {count}" for name, count in several.items()),
+            hint="the first profiles of all inputs belong together, the second ones, and so on; "
+            "an input with one range has it in all of them",
+        )
+    return next(iter(several.values()), 1)
+
+
+def _union(bounds: Sequence[Bounds]) -> Bounds:
+    return min(low for low, _, _ in bounds), bounds[0][1], max(high for _, _, high in bounds)
+
+
+def _narrow(
+    symbols: Mapping[str, Bounds], values: list[Any], inputs: list[Any], names: list[str], profile: int
+) -> dict[str, Bounds]:
+    """Returns the ranges of the symbols in one profile of the inputs."""
     if len(values) != len(inputs):
         raise InputError(
             f"the program takes {len(values)} inputs, {len(inputs)} were given",
@@ -189,14 +229,17 @@ def _narrow(symbols: dict[str, Bounds], values: list[Any], inputs: list[Any], na
                 f"{where} has rank {len(spec.min_shape)}, the program was exported with rank {value.dim()}",
                 hint="give an input of that rank, or export the program again",
             )
+        several = len(spec.profiles) > 1
+        where += f" in profile {profile}" if several else ""
         for axis, extent in enumerate(value.shape):
-            wanted = (spec.min_shape[axis], spec.opt_shape[axis], spec.max_shape[axis])
-            _narrow_extent(symbols, narrowed, extent, wanted, f"dimension {axis} of {where}", isinstance(given, Input))
-    symbols.update(narrowed)
+            low, best, high = (shape[axis] for shape in spec.profiles[profile if several else 0])
+            what = f"dimension {axis} of {where}"
+            _narrow_extent(symbols, narrowed, extent, (low, best, high), what, isinstance(given, Input))
+    return {**symbols, **narrowed}
 
 
 def _narrow_extent(
-    symbols: dict[str, Bounds],
+    symbols: Mapping[str, Bounds],
     narrowed: dict[str, Bounds],
     extent: int | torch.SymInt,
     wanted: Bounds,

@@ -156,6 +156,7 @@ def prepare(
     require_known_modules(graph, settings)
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(graph, flat, program.range_constraints)
+    _require_one_profile(ranges, settings)
     return Compilation(graph, settings, ranges, registry, progress), graph
 
 
@@ -167,6 +168,15 @@ def _require_graphs(settings: CompilationSettings) -> None:
             "use_cuda_graphs needs a CUDA device",
             why=f"the model is compiled for {device}",
             hint="move the model and its inputs to the GPU, or leave the setting out",
+        )
+
+
+def _require_one_profile(ranges: ShapeRanges, settings: CompilationSettings) -> None:
+    if settings.refit and ranges.profiles:
+        raise SettingsError(
+            "refit goes with one optimization profile",
+            why=f"the inputs have {len(ranges.profiles)}, and TensorRT refits engines of one profile only",
+            hint="give each input one range, or leave refit out",
         )
 
 

@@ -37,7 +37,7 @@ def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: Compilati
         outputs=outputs,
         device=settings.device.torch_device,
         symbols=namer.symbols,
-        ranges=[built.profile[name] for name in built.input_names],
+        profiles=[[bounds[name] for name in built.input_names] for bounds in built.profiles],
         returns_tuple=_returns_tuple(block),
         name=built.name,
         settings_digest=settings.digest(),

@@ -191,7 +191,7 @@ def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
     ranges: dict[str, tuple[Any, ...]] = {}
     for spec in (leaf for leaf in leaves if isinstance(leaf, Input)):
         for axis, named in spec.dimensions.items():
-            wanted = tuple(named.solve(shape[axis]) for shape in (spec.min_shape, spec.opt_shape, spec.max_shape))
+            wanted = tuple(named.solve(shape[axis]) for profile in spec.profiles for shape in profile)
             known = ranges.setdefault(named.name, wanted)
             if known != wanted:
                 raise InputError(
@@ -199,7 +199,7 @@ def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
                     why="dimensions of one name are equal, so their min, opt and max are",
                     hint="give them the same range, or different names",
                 )
-    return {name: torch.export.Dim(name, min=wanted[0], max=wanted[2]) for name, wanted in ranges.items()}
+    return {name: torch.export.Dim(name, min=min(wanted), max=max(wanted)) for name, wanted in ranges.items()}
 
 
 def _require_extents(examples: ExampleInputs) -> None:

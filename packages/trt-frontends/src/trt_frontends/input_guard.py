@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from trt_core import InputError
 from trt_core.dtypes import dtype_name
 from trt_core.extents import Extent, evaluate_extent, extent_of, format_multiple, solve_extent
+from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_core.state import is_written
 
@@ -31,11 +32,13 @@ class Dimension:
     Attributes:
         extent: An int, a symbol, or an expression of symbols; None where it is no such expression.
         low, high: Smallest and largest size.
+        profiles: (low, high) in each optimization profile, where there are several.
     """
 
     extent: Extent
     low: int
     high: int
+    profiles: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         if self.low == self.high:
@@ -239,6 +242,7 @@ class InputGuard:
         for (place, value), expected in zip(leaves, self._expected, strict=True):
             if isinstance(expected, TensorInput):
                 _check_relations(place, value, expected, symbols)
+        _check_profiles(leaves, self._expected)
         for index in self._written:
             _check_memory(leaves, index)
         return [value for _, value in leaves]
@@ -267,7 +271,8 @@ def _expected(value: Any, ranges: ShapeRanges) -> Expected:
 
 def _dimension(extent: int | torch.SymInt, ranges: ShapeRanges) -> Dimension:
     low, _, high = ranges.bounds(extent)
-    return Dimension(extent_of(extent), low, high)
+    profiles = tuple(item.bounds(extent)[::2] for item in ranges.profiles)
+    return Dimension(extent_of(extent), low, high, profiles if low != high else ())
 
 
 def _check_tensor(place: str, value: Any, expected: TensorInput, symbols: dict[str, int]) -> None:
@@ -322,6 +327,19 @@ def _check_relations(place: str, value: torch.Tensor, expected: TensorInput, sym
                 why="the model ties it to a dimension of another input",
                 hint="give inputs whose sizes agree, as they did when the model was captured",
             )
+
+
+def _check_profiles(leaves: Sequence[tuple[str, Any]], expected: Sequence[Expected]) -> None:
+    """Checks that one optimization profile takes all sizes."""
+    sizes = [
+        VaryingSize(f"dimension {axis} of input {place}", value.shape[axis], dimension.profiles)
+        for (place, value), item in zip(leaves, expected, strict=True)
+        if isinstance(item, TensorInput)
+        for axis, dimension in enumerate(item.shape)
+        if dimension.profiles
+    ]
+    if sizes:
+        require_profile(sizes)
 
 
 def _check_memory(leaves: Sequence[tuple[str, Any]], index: int) -> None:

@@ -40,6 +40,7 @@ class PartitionReport:
         settings_text: Settings on one line.
         sweep: What other sizes would give.
         bridge: The operator whose support would merge the most engines, or None.
+        profiles: The inputs in each optimization profile, where there are several.
     """
 
     inputs: Group
@@ -52,6 +53,7 @@ class PartitionReport:
     settings_text: str
     sweep: Sweep = field(default_factory=Sweep)
     bridge: Bridge | None = None
+    profiles: tuple[Group, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PartitionReport:
         return self  # nothing in it can change, so copies of a compiled module share it

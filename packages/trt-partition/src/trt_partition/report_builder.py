@@ -42,7 +42,8 @@ def make_report(
         PartitionError: The plan was made for another graph.
     """
     graph = graph_module.graph
-    reader = SpecReader(ranges or ShapeRanges.from_placeholders(graph_module))
+    ranges = ranges or ShapeRanges.from_placeholders(graph_module)
+    reader = SpecReader(ranges)
     boundaries = find_boundaries(graph_module, plan)
     nodes = _describe_nodes(graph, plan, reader, origin)
     flops = {node.name: node.flops for node in nodes}
@@ -59,6 +60,7 @@ def make_report(
         settings_text=str(settings),
         sweep=plan.sweep,
         bridge=find_bridge(graph_module, plan, settings),
+        profiles=tuple(_describe_interface(graph, SpecReader(profile))[0] for profile in ranges.profiles),
     )
 
 

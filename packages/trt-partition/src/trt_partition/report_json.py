@@ -44,6 +44,7 @@ def report_data(report: PartitionReport) -> dict[str, Any]:
         "settings_text": report.settings_text,
         "inputs": _value(report.inputs),
         "outputs": _value(report.outputs),
+        "profiles": [_value(profile) for profile in report.profiles],
         "blocks": [_block(block) for block in report.blocks],
         "edges": [_edge(edge) for edge in report.edges],
         "transitions": [_edge(edge) for edge in report.transitions],
@@ -103,6 +104,9 @@ def _parse_report(data: dict[str, Any]) -> dict[str, Any]:
     inputs, outputs = _parse_value(data["inputs"]), _parse_value(data["outputs"])
     if not (isinstance(inputs, Group) and isinstance(outputs, Group)):
         raise TypeError("inputs and outputs must be groups")
+    profiles = tuple(map(_parse_value, data.get("profiles", ())))
+    if not all(isinstance(profile, Group) for profile in profiles):
+        raise TypeError("profiles must be groups")
     size = data["min_block_size"]
     return {
         "inputs": inputs,
@@ -115,6 +119,7 @@ def _parse_report(data: dict[str, Any]) -> dict[str, Any]:
         "settings_text": str(data["settings_text"]),
         "sweep": Sweep(tuple(SweepPoint(**item) for item in data["sweep"]["points"]), bool(data["sweep"]["unlimited"])),
         "bridge": None if data["bridge"] is None else Bridge(**data["bridge"]),
+        "profiles": profiles,
     }
 
 

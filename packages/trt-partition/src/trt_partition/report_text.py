@@ -47,6 +47,8 @@ def _lines(report: PartitionReport) -> Iterator[str]:
     yield "  Graph Structure:"
     yield ""
     yield f"   Inputs: {report.inputs}"
+    for index, profile in enumerate(report.profiles):
+        yield f"   Optimization Profile #{index}: {profile}"
     yield from _structure(report)
     yield "    ..."
     yield f"   Outputs: {report.outputs}"

@@ -55,6 +55,7 @@ class EngineContext:
 
     Args:
         engine: The engine that the context runs.
+        profile: The optimization profile that it runs with, always: to switch costs TensorRT an update of its layers.
 
     Attributes:
         stream: Handle of the CUDA stream of the last call; 0 on the CPU.
@@ -63,7 +64,7 @@ class EngineContext:
         ExecutionError: The provider could not create a context.
     """
 
-    def __init__(self, engine: LoadedEngine) -> None:
+    def __init__(self, engine: LoadedEngine, profile: int = 0) -> None:
         forget_errors()
         native = engine.native.create_execution_context()
         if native is None:
@@ -72,6 +73,8 @@ class EngineContext:
                 why=take_errors(),
                 hint="free device memory, or run fewer engines at a time",
             )
+        if profile:
+            _select_profile(native, profile, engine)
         self.stream = 0
         self._native = native
         # Parts of the engine, not the engine: it keeps its contexts, and must be freed with its last user.
@@ -318,3 +321,17 @@ class EngineContext:
                 where=f"input shapes {[tuple(value.shape) for value in inputs]}",
                 why=take_errors() or "the provider gave no reason",
             )
+
+
+def _select_profile(native: Any, profile: int, engine: LoadedEngine) -> None:
+    stream = torch.cuda.Stream(engine.device) if engine.device.type == "cuda" else None  # a capture may be under way
+    try:
+        succeeded = native.set_optimization_profile_async(profile, 0 if stream is None else stream.cuda_stream)
+    except RuntimeError as error:
+        raise ExecutionError(
+            f"{engine.header.title} refuses its optimization profile {profile}", why=take_errors() or str(error)
+        ) from error
+    if not succeeded:
+        raise ExecutionError(f"{engine.header.title} refuses its optimization profile {profile}", why=take_errors())
+    if stream is not None:
+        stream.synchronize()

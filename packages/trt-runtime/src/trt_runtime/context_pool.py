@@ -1,4 +1,4 @@
-"""The execution contexts of one engine: few, shared by all calls, and never used by two of them at once.
+"""The execution contexts of one engine and profile: few, shared by all calls, never used by two of them at once.
 
 On CUDA a call returns while its work still runs, so an idle context may be busy on the device: contexts know their
 stream, and wait for it when they go to another one (see `trt_runtime.context`).
@@ -30,9 +30,16 @@ class ContextPool:
     been idle for longest. Where all are busy it makes one beyond that number, which is given up afterwards.
 
     There is no lock, so that a process may fork at any time: contexts change hands by single operations on a list.
+
+    Args:
+        profile: The optimization profile that its contexts use.
+
+    Attributes:
+        profile: As given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profile: int = 0) -> None:
+        self.profile = profile
         self._idle: list[EngineContext] = []
         self._kept_for_graphs: list[EngineContext] = []
 

@@ -25,7 +25,8 @@ from trt_runtime.context_pool import ContextPool
 from trt_runtime.digest import content_version, is_vouched, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.host_code import is_host_code_allowed
-from trt_runtime.input_check import device_of
+from trt_runtime.input_check import check_inputs, device_of
+from trt_runtime.profile_choice import ProfileChoice
 
 
 class LoadedEngine:
@@ -46,7 +47,7 @@ class LoadedEngine:
         host_outputs: Indices of outputs that are written on the host.
         is_tensorrt: Whether TensorRT itself runs it.
         known_shapes: The input shapes that calls have come with.
-        contexts: Its execution contexts.
+        contexts: Its execution contexts, those of the first optimization profile.
 
     Raises:
         PlanError: The plan is not the one of the header, or the provider cannot load it.
@@ -86,6 +87,8 @@ class LoadedEngine:
         self.host_outputs = self._on_host(header.outputs)
         self.known_shapes = KnownShapes()
         self.contexts = ContextPool()
+        self._profiles = ProfileChoice(header.profiles) if header.profiles else None
+        self._pools = (self.contexts, *(ContextPool(index) for index in range(1, len(header.profiles))))
 
     def run(self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Runs the engine on the current stream of its device.
@@ -103,11 +106,12 @@ class LoadedEngine:
         """
         if self._index is not None:
             return self._run_on_cuda(inputs, outputs, self._index)
-        context = self.contexts.take(0) or self._new_context()
+        pool = self.contexts if self._profiles is None else self._pool_for(inputs)
+        context = pool.take(0) or self._new_context(pool.profile)
         try:
             return context.run(inputs, 0, outputs)
         finally:
-            self.contexts.give_back(context)
+            pool.give_back(context)
 
     def _run_on_cuda(
         self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None, index: int
@@ -115,21 +119,33 @@ class LoadedEngine:
         if torch._C._cuda_getDevice() != index:
             with torch.cuda.device(index):
                 return self._run_on_cuda(inputs, outputs, index)
+        pool = self.contexts if self._profiles is None else self._pool_for(inputs)
         stream = torch._C._cuda_getCurrentRawStream(index)
         if stream and torch.cuda.is_current_stream_capturing():  # never on the default stream
-            context = self.contexts.take_for_capture(stream) or self._new_context()
-            give_back = self.contexts.keep_for_graph
+            context = pool.take_for_capture(stream) or self._new_context(pool.profile)
+            give_back = pool.keep_for_graph
         else:
-            context = self.contexts.take(stream) or self._new_context()
-            give_back = self.contexts.give_back
+            context = pool.take(stream) or self._new_context(pool.profile)
+            give_back = pool.give_back
         try:
             return context.run(inputs, stream, outputs)
         finally:
             give_back(context)
 
-    def _new_context(self) -> EngineContext:
+    def _pool_for(self, inputs: list[torch.Tensor]) -> ContextPool:
+        """The contexts of the profile for the shapes of a call: a context keeps the profile that it was made with."""
+        assert self._profiles is not None
+        shapes = tuple([value.shape for value in inputs])
+        index = self._profiles.known(shapes)
+        if index is None:
+            check_inputs(self.header, inputs, self.device, self.host_inputs)
+            index = self._profiles.choose(shapes)
+            assert index is not None  # inputs that pass the check fit a profile
+        return self._pools[index]
+
+    def _new_context(self, profile: int) -> EngineContext:
         with device_scope(self.device):
-            return EngineContext(self)
+            return EngineContext(self, profile)
 
     def _dropped_inputs(self) -> frozenset[str]:
         absent = provider_module().TensorIOMode.NONE
@@ -162,6 +178,9 @@ class LoadedEngine:
                     f"{dtype_name(binding.dtype)}"
                 )
             self._check_extents(binding, tuple(self.native.get_tensor_shape(binding.name)))
+        profiles = self.native.num_optimization_profiles
+        if profiles != max(len(header.profiles), 1):
+            raise PlanError(f"{header.title} has {profiles} optimization profiles, not as many as its header says")
         if self.native.num_io_tensors != len(expected):
             raise PlanError(
                 f"{header.title} has {self.native.num_io_tensors} bindings, its header says {len(expected)}"

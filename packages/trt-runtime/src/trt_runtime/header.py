@@ -23,6 +23,9 @@ FORMAT_VERSION: Final = 1
 Range = tuple[int, int, int]
 """(min, opt, max) of one dimension."""
 
+InputRanges = tuple[tuple[Range, ...], ...]
+"""Ranges of every dimension of every input."""
+
 _DEVICES: Final = ("cpu", "cuda")
 
 _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
@@ -46,7 +49,8 @@ class PlanHeader:
         settings_digest: Digest of the compilation settings; free text for caches.
         payload_sha256: SHA-256 of the plan in hexadecimal.
         payload_bytes: Size of the plan in bytes.
-        ranges: (min, opt, max) of every dimension of every input: the optimization profile.
+        ranges: (min, opt, max) of every dimension of every input: the optimization profile, or what several span.
+        profiles: The ranges of each optimization profile where there are several, in the order of the engine.
         device: Kind of device that the engine runs on, `"cpu"` or `"cuda"`.
         name: Name of the block.
         returns_tuple: Whether the block returns a tuple, rather than its one output.
@@ -71,7 +75,7 @@ class PlanHeader:
     settings_digest: str
     payload_sha256: str
     payload_bytes: int
-    ranges: tuple[tuple[Range, ...], ...]
+    ranges: InputRanges
     device: str
     name: str = ""
     returns_tuple: bool = False
@@ -80,6 +84,7 @@ class PlanHeader:
     version_compatible: bool = False
     hardware_compatible: bool = False
     refit: RefitTable | None = field(default=None, repr=False)
+    profiles: tuple[InputRanges, ...] = ()
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
@@ -87,7 +92,10 @@ class PlanHeader:
         if self.device not in _DEVICES:
             raise PlanError(f"unknown device {self.device!r} in a plan header")
         self._check_names()
-        self._check_ranges()
+        for ranges in (self.ranges, *self.profiles):
+            self._check_ranges(ranges)
+        if self.profiles and self.ranges != span_of(self.profiles):
+            raise PlanError(f"the ranges of {self.title} are not those that its profiles span")
         self._check_extents()
         if len(self.outputs) != 1 and not self.returns_tuple:
             raise PlanError(f"{self.title} has {len(self.outputs)} outputs", hint="set returns_tuple=True")
@@ -102,6 +110,7 @@ class PlanHeader:
         device: torch.device | str,
         symbols: Mapping[str, tuple[int, int]] | None = None,
         ranges: Sequence[Sequence[Range]] | None = None,
+        profiles: Sequence[Sequence[Sequence[Range]]] = (),
         returns_tuple: bool | None = None,
         name: str = "",
         settings_digest: str = "",
@@ -120,6 +129,7 @@ class PlanHeader:
             device: Where the engine runs. An engine of TensorRT is bound to that GPU's compute capability.
             symbols: (input index, axis) by symbol name; needed when a shape has symbols.
             ranges: (min, opt, max) per dimension and input; may be left out when all inputs are static.
+            profiles: Such ranges for each optimization profile of the engine, in its order, instead of `ranges`.
             returns_tuple: Whether the block returns a tuple; by default when it has not exactly one output.
             name: Name of the block.
             settings_digest: Digest of the compilation settings.
@@ -135,6 +145,9 @@ class PlanHeader:
         target = torch.device(device)
         provider = current_provider()
         bound = provider.value == "tensorrt"
+        several = tuple(map(_as_ranges, profiles))
+        if several:
+            ranges = span_of(several)
         return cls(
             provider=provider.value,
             provider_version=str(provider_module().__version__),
@@ -155,6 +168,7 @@ class PlanHeader:
             version_compatible=version_compatible,
             hardware_compatible=hardware_compatible,
             refit=refit,
+            profiles=several if len(several) > 1 else (),
         )
 
     @property
@@ -180,7 +194,8 @@ class PlanHeader:
         values["outputs"] = [binding.to_json() for binding in self.outputs]
         values["refit"] = None if self.refit is None else self.refit.to_json()
         values["symbols"] = {name: list(place) for name, place in self.symbols.items()}
-        values["ranges"] = [[list(bounds) for bounds in shape] for shape in self.ranges]
+        values["ranges"] = _ranges_to_json(self.ranges)
+        values["profiles"] = [_ranges_to_json(ranges) for ranges in self.profiles]
         if self.compute_capability is not None:
             values["compute_capability"] = list(self.compute_capability)
         return values
@@ -211,6 +226,7 @@ class PlanHeader:
             outputs=_read_bindings("output", value["outputs"]),
             symbols=_read_symbols(value["symbols"]),
             ranges=_read_ranges(value["ranges"]),
+            profiles=_read_profiles(value["profiles"]),
             refit=None if value["refit"] is None else RefitTable.from_json(value["refit"]),
             **plain,
         )
@@ -237,10 +253,10 @@ class PlanHeader:
         if twice:
             raise PlanError(f"{self.title} has two bindings called {', '.join(twice)}")
 
-    def _check_ranges(self) -> None:
-        if len(self.ranges) != len(self.inputs):
-            raise PlanError(f"{self.title} has {len(self.inputs)} inputs and ranges for {len(self.ranges)}")
-        for binding, shape in zip(self.inputs, self.ranges, strict=True):
+    def _check_ranges(self, ranges: InputRanges) -> None:
+        if len(ranges) != len(self.inputs):
+            raise PlanError(f"{self.title} has {len(self.inputs)} inputs and ranges for {len(ranges)}")
+        for binding, shape in zip(self.inputs, ranges, strict=True):
             if len(shape) != binding.rank:
                 raise PlanError(
                     f"input {binding.name!r} of {self.title} has rank {binding.rank} and ranges for "
@@ -320,7 +336,18 @@ def _check_version(version: Any) -> None:
         )
 
 
-def _static_ranges(inputs: Sequence[Binding]) -> tuple[tuple[Range, ...], ...]:
+def span_of(profiles: Sequence[InputRanges]) -> InputRanges:
+    """Returns the ranges that profiles span together; opt is that of the first."""
+    return tuple(
+        tuple(
+            (min(low for low, _, _ in bounds), bounds[0][1], max(high for _, _, high in bounds))
+            for bounds in zip(*shapes, strict=True)
+        )
+        for shapes in zip(*profiles, strict=True)
+    )
+
+
+def _static_ranges(inputs: Sequence[Binding]) -> InputRanges:
     ranges = []
     for binding in inputs:
         shape: list[Range] = []
@@ -332,8 +359,12 @@ def _static_ranges(inputs: Sequence[Binding]) -> tuple[tuple[Range, ...], ...]:
     return tuple(ranges)
 
 
-def _as_ranges(ranges: Sequence[Sequence[Sequence[int]]]) -> tuple[tuple[Range, ...], ...]:
+def _as_ranges(ranges: Sequence[Sequence[Sequence[int]]]) -> InputRanges:
     return tuple(tuple((low, best, high) for low, best, high in shape) for shape in ranges)
+
+
+def _ranges_to_json(ranges: InputRanges) -> list[list[list[int]]]:
+    return [[list(bounds) for bounds in shape] for shape in ranges]
 
 
 def _read_plain(name: str, value: Any) -> Any:
@@ -371,7 +402,13 @@ def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
     return {name: (place[0], place[1]) for name, place in value.items()}
 
 
-def _read_ranges(value: Any) -> tuple[tuple[Range, ...], ...]:
+def _read_profiles(value: Any) -> tuple[InputRanges, ...]:
+    if not isinstance(value, list) or len(value) == 1:
+        raise PlanError("the plan header's profiles are not a list of none, or of several")
+    return tuple(map(_read_ranges, value))
+
+
+def _read_ranges(value: Any) -> InputRanges:
     try:
         ranges = _as_ranges(value)
     except (TypeError, ValueError) as error:

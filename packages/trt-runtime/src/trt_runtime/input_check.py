@@ -10,6 +10,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.extents import evaluate_extent
+from trt_core.profile_fit import VaryingSize, require_profile
 from trt_runtime.bindings import format_extent, format_shape, symbol_values
 from trt_runtime.header import PlanHeader
 
@@ -48,6 +49,8 @@ def check_inputs(
                 hint=f"move it with .to('{device}')",
             )
     _check_ranges(header, inputs)
+    if header.profiles:
+        _check_profiles(header, inputs)
     _check_relations(header, list(inputs))
 
 
@@ -114,6 +117,22 @@ def _check_ranges(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
                 why=f"the shape is {tuple(value.shape)}",
                 hint="give a tensor inside the range, or compile the model with an Input of a wider range",
             )
+
+
+def _check_profiles(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
+    """All sizes together fit one profile."""
+    sizes = [
+        VaryingSize(
+            f"dimension {axis} of {_name(header, index)}",
+            extent,
+            tuple((ranges[index][axis][0], ranges[index][axis][2]) for ranges in header.profiles),
+        )
+        for index, value in enumerate(inputs)
+        for axis, extent in enumerate(value.shape)
+        if isinstance(extent, int)
+    ]
+    if sizes:
+        require_profile(sizes)
 
 
 def _check_relations(header: PlanHeader, inputs: list[torch.Tensor]) -> None:

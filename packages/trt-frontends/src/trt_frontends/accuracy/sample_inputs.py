@@ -50,9 +50,11 @@ def sample_inputs(examples: ExampleInputs, device: torch.device, count: int, see
         yield _make(f"seed {seed + offset}", examples, _redraw, device, "opt", seed + offset)
     yield _make("all lowest", examples, lambda leaf: _filled(leaf, lowest=True), device, "opt", seed)
     yield _make("all highest", examples, lambda leaf: _filled(leaf, lowest=False), device, "opt", seed)
-    if any(spec.is_dynamic for spec in specs):
-        for which in ("min", "max"):
-            yield _make(f"{which} sizes", examples, _redraw, device, which, seed)
+    profiles = max((len(spec.profiles) for spec in specs), default=1)
+    for profile in range(profiles):
+        of_profile = f" of profile {profile}" if profiles > 1 else ""
+        for which in ("min", "max") if any(spec.is_dynamic for spec in specs) else ():
+            yield _make(f"{which} sizes{of_profile}", examples, _redraw, device, which, seed, profile)
 
 
 def read_inputs(inputs: Iterable[Any]) -> Iterator[SampleInputs]:
@@ -92,10 +94,11 @@ def _make(
     device: torch.device,
     which: str,
     seed: int,
+    profile: int = 0,
 ) -> SampleInputs:
     def materialize(leaf: Any) -> Any:
         if isinstance(leaf, Input):
-            tensor = leaf.example(which, device)
+            tensor = leaf.example(which, device, profile=profile if len(leaf.profiles) > 1 else 0)
             return tensor if change is _redraw else change(_with_domain(tensor, leaf))
         return change(leaf) if isinstance(leaf, torch.Tensor) else leaf
 

@@ -377,6 +377,9 @@ class IBuilderConfig(ContextManaged, Sealed):
         whole = self.get_flag(BuilderFlag.REFIT) or self.get_flag(BuilderFlag.REFIT_IDENTICAL)
         if self.get_flag(BuilderFlag.REFIT_INDIVIDUAL) and whole:
             return "REFIT_INDIVIDUAL excludes REFIT and REFIT_IDENTICAL"
+        refits = whole or self.get_flag(BuilderFlag.REFIT_INDIVIDUAL)
+        if refits and len(self._profiles) > 1:
+            return f"an engine for refitting has at most one optimization profile, not {len(self._profiles)}"
         return None
 
     def _invalid(self, subject: str, rule: str) -> None:

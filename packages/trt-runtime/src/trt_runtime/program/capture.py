@@ -124,7 +124,8 @@ class _Capture:
         output = results if info is None or info.out_spec is None else _nested(results, info.out_spec)
         program = Program(
             signature=_signature(placeholders, info, leaves),
-            symbols=self._symbols(),
+            symbols=self._symbols(self.ranges),
+            profiles=tuple(map(self._symbols, self.ranges.profiles)),
             storages=(),
             tensors=tuple(self.entries),
             engines=tuple(self.engines),
@@ -206,10 +207,10 @@ class _Capture:
         found = extent_of(value)
         return found if symbols_in(found) <= self._homes else None
 
-    def _symbols(self) -> dict[str, Bounds]:
+    def _symbols(self, ranges: ShapeRanges) -> dict[str, Bounds]:
         return {
             name: (low, best, MAX_EXTENT if high >= UNBOUNDED else high)
-            for name, (low, best, high) in self.ranges.symbols.items()
+            for name, (low, best, high) in ranges.symbols.items()
             if name in self._homes
         }
 

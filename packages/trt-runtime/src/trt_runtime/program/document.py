@@ -52,6 +52,7 @@ _PROGRAM: Final = (
     "writer_version",
     "libraries",
     "symbols",
+    "profiles",
     "signature",
     "storages",
     "tensors",
@@ -71,7 +72,8 @@ def program_to_bytes(program: Program) -> bytes:
         "torch_version": program.torch_version,
         "writer_version": program.writer_version,
         "libraries": list(program.libraries),
-        "symbols": {name: list(bounds) for name, bounds in program.symbols.items()},
+        "symbols": _symbols_to_json(program.symbols),
+        "profiles": [_symbols_to_json(profile) for profile in program.profiles],
         "signature": _signature_to_json(program.signature),
         "storages": [[storage.offset, storage.size] for storage in program.storages],
         "tensors": [_tensor_to_json(tensor) for tensor in program.tensors],
@@ -101,6 +103,7 @@ def program_from_bytes(data: bytes) -> Program:
 def _program_from_json(document: Any) -> Program:
     values = fields.fields_of(document, "the graph", _PROGRAM)
     symbols = _read_symbols(values["symbols"])
+    profiles = _read_profiles(values["profiles"], symbols)
     signature = _read_signature(values["signature"], symbols)
     storages = _read_storages(values["storages"])
     tensors = tuple(
@@ -125,6 +128,7 @@ def _program_from_json(document: Any) -> Program:
         steps=tuple(steps),
         output=literals.from_json(values["output"], "the output", known + len(steps)),
         libraries=libraries,
+        profiles=profiles,
         torch_version=fields.text(values["torch_version"], "torch_version", 128),
         writer_version=fields.text(values["writer_version"], "writer_version", 128),
     )
@@ -149,6 +153,17 @@ def _leaf_to_json(leaf: Leaf) -> dict[str, Any]:
     if isinstance(leaf, NumberInput):
         return {"number": leaf.kind.__name__, "symbol": leaf.symbol}
     return {"fixed": literals.to_json(leaf.value)}
+
+
+def _symbols_to_json(symbols: Mapping[str, Bounds]) -> dict[str, list[int]]:
+    return {name: list(bounds) for name, bounds in symbols.items()}
+
+
+def _read_profiles(value: Any, symbols: Mapping[str, Bounds]) -> tuple[dict[str, Bounds], ...]:
+    profiles = tuple(map(_read_symbols, fields.list_of(value, "profiles")))
+    if len(profiles) == 1 or any(profile.keys() != symbols.keys() for profile in profiles):
+        raise malformed("profiles", "there are none, or several that each give a range to every symbol")
+    return profiles
 
 
 def _read_symbols(value: Any) -> dict[str, Bounds]:

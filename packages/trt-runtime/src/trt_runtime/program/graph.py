@@ -286,6 +286,7 @@ class Program:
     Attributes:
         signature: How it is called.
         symbols: (min, opt, max) of every symbol.
+        profiles: The same in each optimization profile, where there are several.
         storages, tensors, engines: What it holds.
         steps: What it computes, in order.
         output: Tree of tuples, lists, dicts, literals and `Value`s that it returns.
@@ -302,6 +303,7 @@ class Program:
     steps: tuple[Step, ...]
     output: Any
     libraries: tuple[str, ...] = ()
+    profiles: tuple[Mapping[str, Bounds], ...] = ()
     torch_version: str = field(default_factory=lambda: str(torch.__version__))
     writer_version: str = ""
 

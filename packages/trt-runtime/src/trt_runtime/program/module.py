@@ -80,7 +80,7 @@ class LoadedProgram(nn.Module):
         self.__engines = tuple(engines)
         # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
         self.__executor = Executor(program, [engine.forward for engine in engines], operators, device)
-        self.__reader = InputReader(program.signature, device)
+        self.__reader = InputReader(program, device)
         self.__needs_symbols = declares_symbols(program)
         self.__direct = _direct_call(program, self.__engines)
         self.__arity = len(program.signature.leaves)

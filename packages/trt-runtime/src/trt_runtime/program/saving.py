@@ -12,9 +12,10 @@ from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError
 from trt_core.input import Input
-from trt_core.ranges import ShapeRanges
+from trt_core.ranges import Bounds, ShapeRanges
 from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
+from trt_runtime.header import InputRanges, PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.program.capture import CapturedProgram, can_capture, capture
 from trt_runtime.program.document import program_to_bytes
@@ -194,7 +195,8 @@ def _from_engine(engine: TRTModule) -> CapturedProgram:
     values = tuple(Value(index) for index in range(len(names)))
     program = Program(
         signature=Signature(names, len(names), values, leaves),
-        symbols={name: header.ranges[index][axis] for name, (index, axis) in header.symbols.items()},
+        symbols=_symbols(header, header.ranges),
+        profiles=tuple(_symbols(header, ranges) for ranges in header.profiles),
         storages=(),
         tensors=(),
         engines=(StoredEngine("engine", 0, header),),
@@ -202,6 +204,10 @@ def _from_engine(engine: TRTModule) -> CapturedProgram:
         output=Value(len(names)),
     )
     return CapturedProgram(program, (), (engine.plan,))
+
+
+def _symbols(header: PlanHeader, ranges: InputRanges) -> dict[str, Bounds]:
+    return {name: ranges[index][axis] for name, (index, axis) in header.symbols.items()}
 
 
 def _check_examples(
@@ -214,7 +220,7 @@ def _check_examples(
 
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
-    reader = InputReader(captured.program.signature, device)
+    reader = InputReader(captured.program, device)
     reader.read(tuple(map(example, arg_inputs)), {name: example(value) for name, value in kwarg_inputs.items()})
 
 

@@ -10,8 +10,9 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.extents import evaluate_extent
+from trt_core.profile_fit import VaryingSize, require_profile
 from trt_runtime.program.fields import MAX_EXTENT
-from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, Signature, TensorInput, Value
+from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, Program, Signature, TensorInput, Value
 
 _MOST_REMEMBERED: Final = 256
 
@@ -20,12 +21,13 @@ class InputReader:
     """Brings the arguments of calls into the flat order of a program's inputs, and refuses those that do not fit.
 
     Args:
-        signature: How the program is called.
+        program: The program; it says how it is called.
         device: Where its tensors lie that are not on the CPU.
     """
 
-    def __init__(self, signature: Signature, device: torch.device) -> None:
-        self._signature = signature
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self._signature = signature = program.signature
+        self._profiles = program.profiles
         self._device = device
         self._names = signature.names
         self._places = [
@@ -91,6 +93,20 @@ class InputReader:
         for place, value, leaf in zip(self._places, flat, self._signature.leaves, strict=True):
             if isinstance(leaf, TensorInput):
                 _check_relations(place, value, leaf, symbols)
+        if self._profiles:
+            self._check_profiles(symbols)
+
+    def _check_profiles(self, symbols: Mapping[str, int]) -> None:
+        """All sizes together fit one optimization profile."""
+        sizes = []
+        for name, (index, axis) in self._homes.items():
+            what = (
+                f"input {self._places[index]}" if axis is None else f"dimension {axis} of input {self._places[index]}"
+            )
+            bounds = tuple((profile[name][0], profile[name][2]) for profile in self._profiles)
+            sizes.append(VaryingSize(what, symbols[name], bounds))
+        if sizes and all(isinstance(item.size, int) for item in sizes):
+            require_profile(sizes)
 
     @staticmethod
     def _key(args: tuple[Any, ...]) -> Any:

@@ -1,0 +1,59 @@
+"""Which optimization profile a call runs with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from trt_runtime.header import InputRanges
+
+_MOST_REMEMBERED: Final = 256
+
+
+class ProfileChoice:
+    """Chooses among the profiles of an engine.
+
+    Of the profiles that take all shapes of a call, the one is used whose tuned sizes are nearest, in ratio; the first
+    of those that are equally near. The choice follows from the shapes alone.
+
+    Args:
+        profiles: (min, opt, max) of every dimension of every input, for each profile.
+    """
+
+    def __init__(self, profiles: Sequence[InputRanges]) -> None:
+        self._profiles = tuple(profiles)
+        self._chosen: dict[tuple[torch.Size, ...], int] = {}
+
+    def known(self, shapes: tuple[torch.Size, ...]) -> int | None:
+        """Returns what was chosen for these shapes before."""
+        return self._chosen.get(shapes)
+
+    def choose(self, shapes: tuple[torch.Size, ...]) -> int | None:
+        """Returns the index of the profile for the shapes of a call; None where none takes them."""
+        fitting = [index for index, ranges in enumerate(self._profiles) if _takes(ranges, shapes)]
+        if not fitting:
+            return None
+        chosen = min(fitting, key=lambda index: _distance(self._profiles[index], shapes))
+        if len(self._chosen) >= _MOST_REMEMBERED:
+            self._chosen.clear()
+        self._chosen[shapes] = chosen
+        return chosen
+
+
+def _takes(ranges: InputRanges, shapes: Sequence[Sequence[int]]) -> bool:
+    return all(
+        low <= extent <= high
+        for shape, bounds in zip(shapes, ranges, strict=True)
+        for extent, (low, _, high) in zip(shape, bounds, strict=True)
+    )
+
+
+def _distance(ranges: InputRanges, shapes: Sequence[Sequence[int]]) -> float:
+    return sum(
+        abs(math.log(max(extent, 1) / max(best, 1)))
+        for shape, bounds in zip(shapes, ranges, strict=True)
+        for extent, (_, best, _) in zip(shape, bounds, strict=True)
+    )
