@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import run_python
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 
@@ -20,13 +18,7 @@ EXPECTED = {
 
 
 def _run(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / name), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_python(FOLDER / name, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

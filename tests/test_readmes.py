@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 _SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,16 +25,7 @@ def _name(path: Path) -> str:
 
 @pytest.mark.parametrize("readme", WITH_SAMPLES, ids=_name)
 def test_the_samples_of_a_readme_run(readme: Path, tmp_path: Path) -> None:
-    script = tmp_path / "samples.py"
-    script.write_text("\n".join(_samples(readme)), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "TRT_PROVIDER": "portable"},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    done = run_python("\n".join(_samples(readme)), cwd=tmp_path, env={"TRT_PROVIDER": "portable"})
     assert done.returncode == 0, done.stderr
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import run_python
 
 CLIENTS = sorted((Path(__file__).parent / "clients").glob("*.py"))
 RUN = """
@@ -39,12 +38,11 @@ def test_clients_run_unchanged() -> None:
     assert len(CLIENTS) >= 7
     for path in CLIENTS:
         assert "import tensorrt as trt\n" in path.read_text(encoding="utf-8")
-    command = [sys.executable, "-c", RUN, *map(str, CLIENTS)]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    done = run_python(RUN, *map(str, CLIENTS))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ran ") == len(CLIENTS)
 
 
 def test_the_name_of_an_installed_tensorrt_is_not_taken() -> None:
-    done = subprocess.run([sys.executable, "-c", REFUSED], text=True, capture_output=True, check=True)
+    done = run_python(REFUSED)
     assert "TensorRT itself is installed" in done.stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fresh_process import run_python
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters, plugins
 from trt_converters.plugins import BLOCK_LIST, PluginStatus, load_plugins
@@ -64,14 +63,7 @@ def _load() -> dict[str, PluginStatus]:
 
 def _run(script: str, folder: Path, **environment: str) -> str:
     """Runs a script in a process that has the folder's distributions installed, and returns what it prints."""
-    path = os.pathsep.join([str(folder), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_python(script, env={"PYTHONPATH": str(folder), **environment}, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

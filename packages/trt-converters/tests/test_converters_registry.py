@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,4 +150,5 @@ def test_the_shared_registry_knows_the_built_in_converters_without_being_told_to
         "import torch; from trt_converters import DYNAMO_CONVERTERS as c; "
         "assert torch.ops.aten.relu.default in c; assert len(c.copy()) == len(c) > 300"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    done = run_python(script)
+    assert done.returncode == 0, done.stderr

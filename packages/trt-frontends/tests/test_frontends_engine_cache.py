@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 from typer.testing import CliRunner
 
@@ -175,8 +175,7 @@ with torch.no_grad():
 
 def test_another_process_finds_the_engine(tmp_path: Path) -> None:
     for expected in ("miss", "hit"):
-        command = [sys.executable, "-c", SCRIPT, str(tmp_path / "engines"), expected]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_python(SCRIPT, str(tmp_path / "engines"), expected)
         assert done.returncode == 0, done.stderr
     assert len(EngineCache(tmp_path / "engines").entries()) == 1
 

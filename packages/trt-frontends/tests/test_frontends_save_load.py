@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
@@ -50,7 +48,8 @@ class Encoder(nn.Module):
 
 def _run_elsewhere(path: Path, cases: list[Any]) -> None:
     torch.save(cases, path.with_suffix(".cases"))
-    subprocess.run([sys.executable, "-c", _LOADER, str(path), str(path.with_suffix(".cases"))], check=True)
+    done = run_python(_LOADER, str(path), str(path.with_suffix(".cases")))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_static_program_runs_in_another_process(mlp: nn.Module, tmp_path: Path) -> None:
@@ -202,9 +201,8 @@ try:
 except trt_core.ProviderError as error:
     print(error)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", "import sys, trt_core; sys.modules['tensorrt'] = None\n" + script],
-        env={**os.environ, "TRT_PROVIDER": "tensorrt"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    without = "import sys, trt_core; sys.modules['tensorrt'] = None\n"
+    result = run_python(without + script, env={"TRT_PROVIDER": "tensorrt"})
+    assert result.returncode == 0, result.stderr
     assert "the provider 'tensorrt' cannot be used" in result.stdout
     assert "pip install 'trt-runtime[tensorrt]'" in result.stdout

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fresh_process import run_python
 
 from trt_core import FileError, InputError
 from trt_runtime.replacing import replacing
@@ -124,7 +125,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
                 print("told", open(path, "rb").read() == before)
     """)
     path = tmp_path / "model.trtp"
-    result = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    result = run_python(script, str(path))
     assert result.stdout == "told True\ntold True\n", result.stderr
     assert result.returncode == 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
@@ -180,9 +181,7 @@ def test_killed_writers_leave_the_old_file_or_the_new(tmp_path: Path) -> None:
     outcomes = set()
     for fatal in range(1, 40):
         path.write_bytes(b"old")
-        result = subprocess.run(
-            [sys.executable, "-c", script, str(path), str(fatal)], capture_output=True, text=True, check=False
-        )
+        result = run_python(script, str(path), str(fatal))
         assert path.read_bytes() in (b"old", b"new" * 30_000)
         outcomes.add(path.read_bytes()[:3])
         if result.stdout == "done\n":
