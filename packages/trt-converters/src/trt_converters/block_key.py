@@ -19,6 +19,7 @@ from trt_converters.binding import BindingError, bind_arguments
 from trt_converters.converter_identity import identify_converters
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, operator_name
+from trt_core.attributes import read_attribute
 from trt_core.dtypes import dtype_name
 from trt_core.extents import extent_of
 from trt_core.provenance import node_location
@@ -122,9 +123,7 @@ class _GraphWriter:
         return [self.literal(node.args, node), self.literal(node.kwargs, node)]
 
     def _constant(self, node: fx.Node) -> Any:
-        value: Any = self._block
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = read_attribute(self._block, str(node.target))
         if not isinstance(value, torch.Tensor):
             raise Uncacheable(f"the attribute {node.target} is a {type(value).__name__}", node.name)
         self.constants.append([*self.tensor(value, node), self._describe_constant(node, value)])

@@ -12,6 +12,8 @@ from torch import fx
 
 from trt_converters.binding import bind_arguments, map_nodes
 from trt_core import CompilationSettings, operator_name
+from trt_core.attributes import read_attribute
+from trt_core.nesting import tensors_in
 from trt_core.state import is_state
 
 
@@ -71,10 +73,9 @@ class Call:
             return value
         if value.op != "get_attr" or is_state(value):
             return None
-        found: Any = value.graph.owning_module
-        for part in str(value.target).split("."):
-            found = getattr(found, part)
-        return found
+        module = value.graph.owning_module
+        assert module is not None  # the graph of a block
+        return read_attribute(module, str(value.target))
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Returns every tensor among the arguments and the results that anything uses."""
@@ -85,7 +86,7 @@ class Call:
         result = self.result
         if isinstance(result, (list, tuple)):
             result = [item for index, item in enumerate(result) if self.uses(index)]
-        return tuple(_tensors_in([*self.arguments.values(), result]))
+        return tuple(tensors_in([*self.arguments.values(), result]))
 
     def uses(self, index: int) -> bool:
         """Whether anything uses an item of the result; nothing does after lowering removed dead code."""
@@ -111,11 +112,3 @@ def _nodes_in(value: Any) -> Iterator[fx.Node]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _nodes_in(item)
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)

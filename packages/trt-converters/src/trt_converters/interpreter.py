@@ -16,6 +16,7 @@ from trt_converters.layers import cast
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_integer
 from trt_core import CompilationSettings, ConversionError, to_trt
+from trt_core.attributes import read_attribute
 from trt_core.operators import operator_name
 from trt_core.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE
@@ -98,9 +99,7 @@ class BlockInterpreter:
         return tensor
 
     def _constant(self, node: fx.Node) -> Any:
-        value: Any = self.block
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = read_attribute(self.block, str(node.target))
         if not isinstance(value, torch.Tensor):
             return value
         constant = value.detach()

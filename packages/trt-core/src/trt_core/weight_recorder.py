@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -10,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from trt_core.nesting import tensors_in
 from trt_core.weight_recipes import Literal, Lost, Recipe, apply_operator, sources_of
 
 _SAME_VALUE: Final = frozenset(
@@ -51,10 +51,10 @@ class WeightRecorder:
 
     def note_call(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Learns the recipes of an operator's results."""
-        tensors = list(_tensors_in((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         if tensors and not any(tensor in self._recipes for tensor in tensors):
             return
-        results = list(_tensors_in(result))
+        results = list(tensors_in(result))
         if operator in _SAME_VALUE:
             self._recipes[results[0]] = self._recipes[tensors[0]]
             return
@@ -124,13 +124,3 @@ class _Reads(TorchFunctionMode):
         if func in _READERS:
             self._recorder.note_read(args[:1])
         return func(*args, **(kwargs or {}))
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
-    elif isinstance(value, dict):
-        yield from _tensors_in(list(value.values()))

@@ -14,6 +14,7 @@ from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, Device, ExportError, Input, InputError, read_settings
+from trt_core.nesting import children_of
 from trt_core.ranges import constrain_to_inputs
 from trt_core.settings_reader import level_of_caller
 from trt_core.suggest import did_you_mean
@@ -103,8 +104,8 @@ def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:
     spec = program.call_spec.in_spec
     if spec is None:
         return []
-    kwargs_spec = spec.child(1) if hasattr(spec, "child") else spec.children_specs[1]
-    return list(kwargs_spec.context)
+    _, keywords = children_of(spec)
+    return list(keywords.context)
 
 
 def parameter_names(mod: Any) -> list[str]:

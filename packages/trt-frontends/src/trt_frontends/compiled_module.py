@@ -19,6 +19,7 @@ from torch.nn.modules import module as global_hooks
 from torch.utils import _pytree as pytree
 
 from trt_core import InputError
+from trt_core.nesting import children_of
 from trt_frontends.input_guard import InputGuard
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
@@ -170,7 +171,7 @@ def _flat_function(graph: fx.Graph) -> Callable[..., Sequence[Any]]:
 
 def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:
     """Returns what nests flat outputs as the model did; the plain structures cost nothing much."""
-    children = list(spec.children() if hasattr(spec, "children") else spec.children_specs)  # renamed after PyTorch 2.11
+    children = children_of(spec)
     if spec.is_leaf():
         return lambda outputs: outputs[0]
     if all(child.is_leaf() for child in children):

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import Device, Input, InputError
+from trt_core.export_examples import LEAST_DYNAMIC
 
 
 @dataclass(frozen=True)
@@ -225,5 +226,5 @@ def _export_example(spec: Input, device: torch.device) -> torch.Tensor:
         named = spec.dimensions.get(axis)
         if named is not None and named.solve(shape[axis]) == 1:
             shape[axis] = 2 * named.factor + named.offset
-        shape[axis] = max(shape[axis], 2)
+        shape[axis] = max(shape[axis], LEAST_DYNAMIC)
     return Input(shape, dtype=spec.dtype, format=spec.format, tensor_domain=spec.tensor_domain).example(device=device)

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from trt_core import InputError
 from trt_core.dtypes import dtype_name
 from trt_core.extents import Extent, evaluate_extent, extent_of, format_multiple, solve_extent
+from trt_core.nesting import children_of
 from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_core.state import is_written
@@ -114,9 +115,9 @@ class InputGuard:
         self._names = tuple(names)
         self._written = frozenset(written)
         self._expected = tuple(expected)
-        positional, keyword = _children(structure)
-        self._specs = [*_children(positional), *_children(keyword)]
-        self._positional = _count_positional(names, len(_children(positional)), parameters)
+        positional, keyword = children_of(structure)
+        self._specs = [*children_of(positional), *children_of(keyword)]
+        self._positional = _count_positional(names, len(children_of(positional)), parameters)
         self.is_flat = all(spec.is_leaf() for spec in self._specs)
         takes_every_size = not any(_has_step(item) for item in self._expected)
         self.is_in_engine = self.is_flat and takes_every_size and self._positional == len(self._names)
@@ -371,7 +372,7 @@ def _leaves(value: Any, spec: Any, place: str) -> Iterator[tuple[str, Any]]:
     if spec.is_leaf():
         yield place, value
         return
-    children = _children(spec)
+    children = children_of(spec)
     if spec.type in (tuple, list):
         if not isinstance(value, (tuple, list)) or len(value) != len(children):
             raise _misfit(place, value, f"a {spec.type.__name__} of {len(children)}")
@@ -400,10 +401,6 @@ def _misfit(place: str, value: Any, wanted: str) -> InputError:
         f"input {place} is {given}, the model was compiled for {wanted}",
         hint="nest the inputs as they were when the model was captured",
     )
-
-
-def _children(spec: Any) -> list[Any]:
-    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)  # renamed after PyTorch 2.11
 
 
 def _count(number: int) -> str:

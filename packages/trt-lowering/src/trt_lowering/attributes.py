@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import fx
 
+from trt_core.attributes import read_attribute
+
+__all__ = ["add_constant", "read_attribute", "written_targets"]
+
 _PREFIX = "_lowered_constant"
-
-
-def read_attribute(gm: torch.nn.Module, path: str) -> Any:
-    """Returns the attribute at a dotted path."""
-    return functools.reduce(getattr, path.split("."), gm)
-
-
-def has_attribute(gm: torch.nn.Module, path: str) -> bool:
-    """Whether the module has an attribute at a dotted path."""
-    found: Any = gm
-    for part in path.split("."):
-        if not hasattr(found, part):
-            return False
-        found = getattr(found, part)
-    return True
 
 
 def add_constant(gm: fx.GraphModule, tensor: torch.Tensor) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trt_core import ExportError
+from trt_core.export_examples import distinct_tensors
 from trt_lowering.tracing import tracing_lock
 
 
@@ -44,26 +44,6 @@ def export_module(
             why=f"{type(error).__name__}: {_summary(error)}",
             hint=_advice(error, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
         ) from error
-
-
-def distinct_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns example inputs in which no tensor object appears twice.
-
-    Export takes one object for one input: of a tensor that is given for two, it captures a program that reads only one
-    of them. The replacements share memory with the originals.
-    """
-    seen: set[int] = set()
-
-    def replace(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        if id(value) in seen:
-            return value.detach().requires_grad_(value.requires_grad)
-        seen.add(id(value))
-        return value
-
-    replaced: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(replace, (args, kwargs))
-    return replaced
 
 
 def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> str:

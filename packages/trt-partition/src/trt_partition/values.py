@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core.dtypes import dtype_name
+from trt_core.nesting import children_of
 from trt_core.ranges import ShapeRanges
 
 Dimension = int | tuple[int, int, int]
@@ -179,8 +180,7 @@ def _build(leaves: Any, spec: pytree.TreeSpec) -> ValueSpec:
     if spec.is_leaf():
         leaf: ValueSpec = next(leaves)
         return leaf
-    children = spec.children() if hasattr(spec, "children") else spec.children_specs
-    items = tuple(_build(leaves, child) for child in children)
+    items = tuple(_build(leaves, child) for child in children_of(spec))
     if spec.type in (list, tuple):
         return Group("List" if spec.type is list else "Tuple", items)
     return Group("Dict" if issubclass(spec.type, Mapping) else "Tuple", items)

@@ -119,3 +119,18 @@ class Reporter:
     def verbose(self, message: str) -> None:
         """Logs a detail."""
         emit(self.logger, Severity.VERBOSE, message)
+
+
+class RecordsErrors:
+    """An object that tells its errors to a recorder of the application."""
+
+    _reporter: Reporter
+
+    @property
+    def error_recorder(self) -> IErrorRecorder | None:
+        """Receives the errors of this object and of what it makes; by default the recorder of what made it."""
+        return self._reporter.recorder
+
+    @error_recorder.setter
+    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
+        self._reporter.recorder = recorder

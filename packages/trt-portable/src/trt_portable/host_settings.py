@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trt_portable.allocators import IGpuAllocator
 from trt_portable.context_managers import ContextManaged
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.logger import ILogger
 from trt_portable.sealed import Sealed
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trt_portable.plugins.registry import IPluginRegistry
 
 
-class ThreadedSettings(ContextManaged, Sealed):
+class ThreadedSettings(RecordsErrors, ContextManaged, Sealed):
     """A logger, an error recorder and a number of threads."""
 
     _reporter: Reporter
@@ -24,15 +24,6 @@ class ThreadedSettings(ContextManaged, Sealed):
     def logger(self) -> ILogger | None:
         """As given."""
         return self._reporter.logger
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors of this object and of what it makes; by default the recorder of what made it."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
 
     @property
     def max_threads(self) -> int:

@@ -11,6 +11,8 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from trt_core.export_examples import LEAST_DYNAMIC
+
 
 def with_plain_outputs(compiled: nn.Module) -> nn.Module:
     """Returns the module with results of foreign classes turned into dicts and tuples.
@@ -57,7 +59,7 @@ def plain(value: Any) -> Any:
 def raise_extents(
     compiled: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replaces examples whose dynamic dimensions are smaller than 2, which export would take as fixed.
+    """Replaces examples whose dynamic dimensions are so small that export would take them as fixed.
 
     Args:
         compiled: The module; its signature tells which input a name belongs to.
@@ -74,31 +76,12 @@ def raise_extents(
     }
 
 
-def distinct_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns examples in which no tensor object appears twice: export would take two inputs for one.
-
-    Args:
-        args: Positional examples.
-        kwargs: Keyword examples.
-    """
-    seen: set[int] = set()
-
-    def replace(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or id(value) not in seen:
-            seen.add(id(value))
-            return value
-        return value.detach().requires_grad_(value.requires_grad)
-
-    replaced: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(replace, (args, kwargs))
-    return replaced
-
-
 def _raise(value: Any, dims: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        axes = [axis for axis in dims or () if isinstance(axis, int) and value.shape[axis] < 2]
+        axes = [axis for axis in dims or () if isinstance(axis, int) and value.shape[axis] < LEAST_DYNAMIC]
         if not axes:
             return value
-        shape = [2 if axis in axes else extent for axis, extent in enumerate(value.shape)]
+        shape = [LEAST_DYNAMIC if axis in axes else extent for axis, extent in enumerate(value.shape)]
         return value.new_zeros(shape)
     if isinstance(value, (list, tuple)) and isinstance(dims, (list, tuple)):
         return type(value)(_raise(item, dim) for item, dim in zip(value, dims, strict=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trt_portable.attributes import to_integer, to_text
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.errors import Refusal
 from trt_portable.layers.assertion import AssertionLayers
 from trt_portable.layers.attention import AttentionLayers
@@ -60,6 +60,7 @@ class INetworkDefinition(
     PluginLayers,
     LoopLayers,
     ConditionalLayers,
+    RecordsErrors,
 ):
     """A strongly typed network of layers; made by ``Builder.create_network``.
 
@@ -118,15 +119,6 @@ class INetworkDefinition(
     def has_implicit_batch_dimension(self) -> bool:
         """Always False."""
         return False
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors instead of the logger."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
 
     # --- inputs ----------------------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ class IPluginCreatorInterface(IVersionedInterface):
     """Makes plugins."""
 
 
-class IPluginCreatorV3One(IPluginCreatorInterface):
+class NamedCreator(IPluginCreatorInterface):
     """Makes plugins of one name and version.
 
     Attributes:
@@ -247,8 +247,6 @@ class IPluginCreatorV3One(IPluginCreatorInterface):
         field_names: The parameters that `create_plugin` understands.
     """
 
-    _INTERFACE = ("PLUGIN CREATOR_V3ONE", 1, 0)
-
     name: str = ""
     plugin_version: str = ""
     plugin_namespace: str = ""
@@ -256,6 +254,12 @@ class IPluginCreatorV3One(IPluginCreatorInterface):
 
     def __init__(self) -> None:
         pass
+
+
+class IPluginCreatorV3One(NamedCreator):
+    """Makes plugins of the third version."""
+
+    _INTERFACE = ("PLUGIN CREATOR_V3ONE", 1, 0)
 
     def create_plugin(self, name: str, field_collection: PluginFieldCollection_, phase: TensorRTPhase) -> IPluginV3:
         """Makes a plugin from parameters."""

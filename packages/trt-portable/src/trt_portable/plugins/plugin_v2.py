@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from trt_portable.dims import Dims
 from trt_portable.enums import DataType, PluginCapabilityType, TensorFormat
-from trt_portable.plugins.field import PluginFieldCollection, PluginFieldCollection_
+from trt_portable.plugins.field import PluginFieldCollection_
 from trt_portable.plugins.plugin import (
-    IPluginCreatorInterface,
     IPluginResourceContext,
     IPluginV3,
     IPluginV3OneBuild,
     IPluginV3OneCore,
     IPluginV3OneRuntime,
+    NamedCreator,
     undefined,
 )
 from trt_portable.plugins.shape import DimsExprs, DynamicPluginTensorDesc, IExprBuilder, PluginTensorDesc
@@ -179,25 +179,10 @@ class IPluginV2DynamicExt(IPluginV2DynamicExtBase):
         undefined(self, "enqueue")
 
 
-class IPluginCreator(IPluginCreatorInterface):
-    """Makes plugins of the second version, of one name and version.
-
-    Attributes:
-        name: The name.
-        plugin_version: The version.
-        plugin_namespace: The namespace, usually empty.
-        field_names: The parameters that `create_plugin` understands.
-    """
+class IPluginCreator(NamedCreator):
+    """Makes plugins of the second version."""
 
     _INTERFACE = ("PLUGIN CREATOR_V1", 1, 0)
-
-    name: str = ""
-    plugin_version: str = ""
-    plugin_namespace: str = ""
-    field_names: PluginFieldCollection = PluginFieldCollection()
-
-    def __init__(self) -> None:
-        pass
 
     def create_plugin(self, name: str, field_collection: PluginFieldCollection_) -> IPluginV2:
         """Makes a plugin from parameters."""

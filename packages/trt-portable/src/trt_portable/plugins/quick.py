@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_portable.enums import PluginArgDataType, PluginArgType, QuickPluginCreationRequest, TensorRTPhase
-from trt_portable.plugins.field import PluginFieldCollection, PluginFieldCollection_
-from trt_portable.plugins.plugin import IPluginCapability, IPluginCreatorInterface, IPluginV3, undefined
+from trt_portable.plugins.field import PluginFieldCollection_
+from trt_portable.plugins.plugin import IPluginCapability, IPluginV3, NamedCreator, undefined
 
 
 class IPluginV3QuickCore(IPluginCapability):
@@ -50,25 +50,10 @@ class IPluginV3QuickRuntime(IPluginCapability):
         pass
 
 
-class IPluginCreatorV3Quick(IPluginCreatorInterface):
-    """Makes the plugins that decorated functions define.
-
-    Attributes:
-        name: The name.
-        plugin_version: The version.
-        plugin_namespace: The namespace.
-        field_names: The parameters that `create_plugin` understands.
-    """
+class IPluginCreatorV3Quick(NamedCreator):
+    """Makes the plugins that decorated functions define."""
 
     _INTERFACE = ("PLUGIN CREATOR_V3QUICK", 1, 0)
-
-    name: str = ""
-    plugin_version: str = ""
-    plugin_namespace: str = ""
-    field_names: PluginFieldCollection = PluginFieldCollection()
-
-    def __init__(self) -> None:
-        pass
 
     def create_plugin(
         self,

@@ -12,7 +12,7 @@ from trt_portable.enums import (
     ExecutionContextAllocationStrategy,
     ProfilingVerbosity,
 )
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.logger import report_callback_failure
 from trt_portable.memory import CUDA_ALIGNMENT
 from trt_portable.runtime.observers import DebugTensors, IDebugListener, IProfiler
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trt_portable.runtime.engine_state import EngineState
 
 
-class ContextSettings(ContextManaged, Sealed):
+class ContextSettings(RecordsErrors, ContextManaged, Sealed):
     """Names, callbacks and memory settings of a context.
 
     Intermediate values live in memory of PyTorch's allocator, so auxiliary streams, user-managed
@@ -64,15 +64,6 @@ class ContextSettings(ContextManaged, Sealed):
     def engine(self) -> ICudaEngine:
         """The engine this context runs."""
         return self._engine
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives the errors of this context; the engine's recorder by default."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
 
     @property
     def nvtx_verbosity(self) -> ProfilingVerbosity:

@@ -15,13 +15,13 @@ from trt_portable.enums import (
     TensorIOMode,
     TensorLocation,
 )
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.formats import LAYOUTS, Layout, describe_format
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode
 from trt_portable.sealed import Sealed
 
 
-class EngineQueries(ContextManaged, Sealed):
+class EngineQueries(RecordsErrors, ContextManaged, Sealed):
     """The part of an engine that answers from its plan alone.
 
     Args:
@@ -206,12 +206,3 @@ class EngineQueries(ContextManaged, Sealed):
     def num_aux_streams(self) -> int:
         """0: everything runs on the main stream."""
         return 0
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives the errors of this engine and its contexts; the runtime's recorder by default."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trt_portable.enums import LayerInformationFormat, ProfilingVerbosity
-from trt_portable.error_recorder import IErrorRecorder, Reporter
+from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trt_portable.runtime.execution_context import IExecutionContext
 
 
-class EngineInspector(Sealed):
+class EngineInspector(RecordsErrors, Sealed):
     """Describes an engine's layers and bindings; made by `ICudaEngine.create_engine_inspector`.
 
     How much it tells was decided by the ``profiling_verbosity`` of the build.
@@ -43,15 +43,6 @@ class EngineInspector(Sealed):
             self._reporter.error("execution_context", "the context runs another engine")
             return
         self._context = context
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors of the inspector; the engine's recorder by default."""
-        return self._reporter.recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._reporter.recorder = recorder
 
     def get_layer_information(self, layer_index: int, format: LayerInformationFormat) -> str:
         """One layer in execution order; empty when the index is out of range."""

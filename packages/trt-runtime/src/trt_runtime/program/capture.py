@@ -11,8 +11,10 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from trt_core.attributes import read_attribute
 from trt_core.errors import ExportError
 from trt_core.extents import Extent, extent_of, symbols_in
+from trt_core.nesting import children_of
 from trt_core.operators import operator_name
 from trt_core.ranges import UNBOUNDED, Bounds, ShapeRanges
 from trt_runtime.header import PlanHeader, parse_header
@@ -141,7 +143,7 @@ class _Capture:
         """Numbers the tensors of a graph and its children, and reserves the names of children."""
         for node in module.graph.nodes:
             if node.op == "get_attr" and not _is_plan(node):
-                value = _attribute(module, str(node.target))
+                value = read_attribute(module, str(node.target))
                 if isinstance(value, torch.Tensor):
                     self._add_tensor(value, str(node.target))
             elif node.op == "call_module":
@@ -220,7 +222,7 @@ class _Capture:
         """Writes the steps of a graph and returns what it returns, with values in the place of nodes."""
         for node in module.graph.nodes:
             if node.op == "get_attr":
-                found = _attribute(module, str(node.target))
+                found = read_attribute(module, str(node.target))
                 if isinstance(found, torch.Tensor) and not _is_plan(node):
                     values[node] = Value(self._first_tensor + self._tensor_numbers[view_key(found)])
                 else:
@@ -334,18 +336,18 @@ def _signature(placeholders: Sequence[fx.Node], info: Any, leaves: tuple[Leaf, .
         names = tuple(str(node.target) for node in placeholders)
         return Signature(names, len(names), tuple(Value(index) for index in range(len(names))), leaves)
     counter = iter(range(len(leaves)))
-    args, kwargs = _children(info.in_spec)
+    args, kwargs = children_of(info.in_spec)
     names = tuple(info.orig_args)
     trees = [
-        _tree(spec, counter, name) for spec, name in zip((*_children(args), *_children(kwargs)), names, strict=True)
+        _tree(spec, counter, name) for spec, name in zip((*children_of(args), *children_of(kwargs)), names, strict=True)
     ]
-    return Signature(names, len(_children(args)), tuple(trees), leaves)
+    return Signature(names, len(children_of(args)), tuple(trees), leaves)
 
 
 def _tree(spec: Any, counter: Any, name: str) -> Any:
     if spec.is_leaf():
         return Value(next(counter))
-    children = _children(spec)
+    children = children_of(spec)
     if spec.type in (tuple, list):
         return spec.type(_tree(child, counter, name) for child in children)
     if spec.type is dict:
@@ -354,10 +356,6 @@ def _tree(spec: Any, counter: Any, name: str) -> Any:
         f"input {name!r} is a {spec.type.__name__}, and programs take tuples, lists and dicts",
         hint=_INTERCHANGE,
     )
-
-
-def _children(spec: Any) -> list[Any]:
-    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)  # renamed after PyTorch 2.11
 
 
 def _nested(results: Sequence[Any], spec: Any) -> Any:
@@ -399,13 +397,6 @@ def _numbers(inputs: Sequence[Any], node: fx.Node) -> tuple[int, ...]:
 
 def _is_plan(node: fx.Node) -> bool:
     return any(user.target is execute_engine and user.args[1] is node for user in node.users)
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _fields_after_names(entry: StoredTensor) -> tuple[Any, ...]:

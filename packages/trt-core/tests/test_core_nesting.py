@@ -1,0 +1,40 @@
+"""What several packages ask of nested values, of graph attributes, and of example inputs for export."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from trt_core.attributes import read_attribute
+from trt_core.export_examples import distinct_tensors
+from trt_core.nesting import children_of, tensors_in
+
+
+def test_children_of_a_structure() -> None:
+    structure = pytree.tree_structure(((1, [2, 3]), {"a": 4}))
+    positional, keyword = children_of(structure)
+    assert [child.num_leaves for child in children_of(positional)] == [1, 2]
+    (leaf,) = children_of(keyword)
+    assert leaf.is_leaf() and children_of(leaf) == []
+
+
+def test_tensors_come_in_their_order() -> None:
+    first, second, third = (torch.ones(extent) for extent in (1, 2, 3))
+    assert [item.numel() for item in tensors_in([first, (1, {"a": second}), "text", [third]])] == [1, 2, 3]
+
+
+def test_attributes_by_dotted_path() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    assert read_attribute(model, "0.weight") is model[0].weight
+    with pytest.raises(AttributeError):
+        read_attribute(model, "0.missing")
+
+
+def test_no_tensor_object_stands_twice() -> None:
+    x = torch.ones(2, requires_grad=True)
+    (first, (second,)), keywords = distinct_tensors((x, (x,)), {"y": x, "n": 3})
+    assert first is x and keywords["n"] == 3
+    assert len({id(value) for value in (first, second, keywords["y"])}) == 3
+    assert all(value.data_ptr() == x.data_ptr() and value.requires_grad for value in (second, keywords["y"]))
