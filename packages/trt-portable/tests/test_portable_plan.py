@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.plan.container import (
-    FORMAT_VERSION,
     MAGIC,
     PlanError,
     _open_weights,
@@ -23,6 +22,7 @@ from trt_portable.plan.container import (
     read_plan,
     write_plan,
 )
+from trt_portable.plan.tables import FORMAT_VERSION
 
 WEIGHTS = {
     "f32": torch.arange(5, dtype=torch.float32),
@@ -146,10 +146,11 @@ def test_messages_say_what_does_not_match() -> None:
         read_plan(whole[:-1])
     with pytest.raises(PlanError, match="foreign bytes"):
         read_plan(whole + b"\0")
-    newer = bytearray(whole)
-    struct.pack_into("<I", newer, 8, FORMAT_VERSION + 1)
-    with pytest.raises(PlanError, match="is newer than"):
-        read_plan(newer)
+    for version in (1, FORMAT_VERSION - 1, FORMAT_VERSION + 1):
+        other = bytearray(whole)
+        struct.pack_into("<I", other, 8, version)
+        with pytest.raises(PlanError, match=f"the plan has format {version}, .* reads format {FORMAT_VERSION}; build"):
+            read_plan(other)
     with pytest.raises(PlanError, match="checksum"):
         read_plan(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(PlanError, match="does not know: telepathy"):

@@ -85,7 +85,7 @@ def test_every_truncation_is_found(parts: ProgramFile, path: Path) -> None:
         path.write_bytes(content[:size])
         with pytest.raises(PlanError) as caught:
             load(path)
-        assert caught.value.where == str(path)
+        assert caught.value.where.startswith(str(path))
         assert caught.value.hint
 
 
@@ -110,7 +110,7 @@ def test_foreign_files(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(PlanError) as caught:
         load(path)
-    assert caught.value.where == str(path)
+    assert caught.value.where.startswith(str(path))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices")
@@ -334,7 +334,7 @@ def test_graphs_that_are_not_right_are_refused_when_loaded(
     change(parts.graph)
     with pytest.raises(PlanError) as caught:
         load(parts.write(path))
-    assert caught.value.where == str(path)
+    assert caught.value.where.startswith(str(path))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ from trt_core.weight_recipes import (
     why_not_repeatable,
 )
 
+FIELDS: Final = ("sources", "literals", "steps", "weights", "reads", "fixed", "constants", "content")
+"""What a table holds, neither less nor more; another set of fields needs another version of the plan header."""
+
 LARGEST_LITERAL: Final = 1 << 16
 """Bytes of a constant that a table may hold."""
 
@@ -115,6 +118,11 @@ class RefitTable:
         Raises:
             PlanError: It is not a table.
         """
+        if not isinstance(value, dict) or value.keys() != set(FIELDS):
+            wrong = sorted(map(str, value.keys() ^ set(FIELDS))) if isinstance(value, dict) else [type(value).__name__]
+            raise PlanError(
+                "the refit table of a plan cannot be read", why=f"missing or unknown: {', '.join(wrong)[:200]}"
+            )
         try:
             reader = _Reader(value["sources"], value["literals"], value["steps"])
             return cls(

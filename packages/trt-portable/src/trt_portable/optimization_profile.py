@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_portable.dims import Dims
+from trt_portable.plan import tables, typed
 from trt_portable.sealed import Sealed
 
 MAX_SHAPE_INPUT_VALUES: Final = 64
@@ -43,7 +44,9 @@ class Range:
         Raises:
             TypeError, ValueError: They are not three lists of integers of one length.
         """
-        low, opt, high = (tuple(int(value) for value in values) for values in lists)
+        if len(typed.items(lists, "a range of a profile")) != 3:
+            raise ValueError("a range of a profile is not min, opt and max")
+        low, opt, high = (_integers(values) for values in lists)
         if not len(low) == len(opt) == len(high):
             raise ValueError(f"min, opt and max of a profile differ in length: {lists}")
         return Range(low, opt, high)
@@ -139,9 +142,21 @@ class Profile:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Profile:
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`.
+
+        Raises:
+            TypeError, ValueError: A field is missing, unknown, or makes no sense.
+        """
+        found = typed.fields(data, "a profile", tables.PROFILE)
+        shapes = typed.mapping(found["shapes"], "the shapes of a profile")
+        values = typed.mapping(found["values"], "the values of a profile")
         return Profile(
-            {name: Range.from_json(lists) for name, lists in data["shapes"].items()},
-            {name: Range.from_json(lists) for name, lists in data["values"].items()},
-            float(data["extra_memory_target"]),
+            {name: Range.from_json(lists) for name, lists in shapes.items()},
+            {name: Range.from_json(lists) for name, lists in values.items()},
+            typed.number(found["extra_memory_target"], "the memory target of a profile"),
         )
+
+
+def _integers(values: Any) -> Extents:
+    what = "a range of a profile"
+    return tuple(typed.integer(value, what, -(2**63)) for value in typed.items(values, what))

@@ -17,8 +17,8 @@ from trt_core.refit_table import RefitTable
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
 
-FORMAT_VERSION: Final = 1
-"""Version of the header's fields; a header of another version is refused."""
+FORMAT_VERSION: Final = 2
+"""Version of the header's fields, its bindings and its refit table; a header of another version is refused."""
 
 Range = tuple[int, int, int]
 """(min, opt, max) of one dimension."""

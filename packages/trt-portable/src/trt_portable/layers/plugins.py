@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import torch
 
@@ -25,6 +25,7 @@ from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require
 from trt_portable.network.tensor import Facts, ITensor
+from trt_portable.plan import tables, typed
 from trt_portable.plugins.field import PluginField, PluginFieldCollection, PluginFieldCollection_
 from trt_portable.plugins.plugin import IPluginResourceContext, IPluginV3
 from trt_portable.plugins.plugin_v2 import IPluginV2, IPluginV2DynamicExt, PluginV2Faces
@@ -67,6 +68,9 @@ class PluginLayer(ILayer):
     """A plugin of any version. Inputs: first those for data, then those for shapes, whose values the host knows."""
 
     _CACHEABLE = False
+    _NESTED = ("plugin",)
+    _SAVED: ClassVar[tuple[str, ...]] = ()
+    """What a plan keeps of a plugin of this version, beside its identity."""
 
     _plugin: IPluginV3
     _data_inputs: int = 0
@@ -215,8 +219,10 @@ class PluginLayer(ILayer):
         read: Callable[[Mapping[str, Any]], ILayer],
         tensors: Mapping[int, ITensor],
     ) -> None:
-        saved = entry["plugin"]
-        creator = get_plugin_registry().get_creator(saved["name"], saved["version"], saved["namespace"])
+        what = f"the plugin of layer {self._name!r}"
+        saved = typed.fields(entry["plugin"], what, (*tables.PLUGIN, *self._SAVED))
+        identity = [typed.text(saved[part], what) for part in ("name", "version", "namespace")]
+        creator = get_plugin_registry().get_creator(*identity)
         if creator is None:
             raise Refusal(
                 f"no creator is registered for plugin {saved['name']!r} version "
@@ -224,8 +230,10 @@ class PluginLayer(ILayer):
                 ErrorCodeTRT.INVALID_STATE,
             )
         self._plugin = self._recreated(creator, saved)
-        self._data_inputs = saved["data_inputs"]
-        self._formats = tuple(TensorFormat[name] for name in saved["formats"])
+        self._data_inputs = typed.integer(saved["data_inputs"], f"the number of data inputs of {what}")
+        self._formats = tuple(
+            typed.member(TensorFormat, name, f"a format of {what}") for name in typed.items(saved["formats"], what)
+        )
 
     def _saved(self) -> dict[str, Any]:
         """What a plan keeps of the plugin, as JSON."""
@@ -240,6 +248,7 @@ class IPluginV3Layer(PluginLayer):
     """A plugin. Inputs: first those for data, then those for shapes, whose values the host knows."""
 
     _KIND = LayerType.PLUGIN_V3
+    _SAVED = tables.PLUGIN_V3
 
     @property
     def plugin(self) -> IPluginV3:
@@ -252,7 +261,7 @@ class IPluginV3Layer(PluginLayer):
 
     def _recreated(self, creator: Any, saved: Mapping[str, Any]) -> IPluginV3:
         fields = PluginFieldCollection_(
-            PluginFieldCollection(PluginField._from_json(entry) for entry in saved["fields"])
+            PluginFieldCollection(PluginField._from_json(entry) for entry in typed.items(saved["fields"], "fields"))
         )
         made: IPluginV3
         if isinstance(creator, IPluginCreatorV3Quick):
@@ -267,6 +276,7 @@ class IPluginV2Layer(PluginLayer):
     """A plugin of the second version, written in Python; all its inputs are data."""
 
     _KIND = LayerType.PLUGIN_V2
+    _SAVED = tables.PLUGIN_V2
 
     _plugin: PluginV2Faces
 

@@ -12,6 +12,7 @@ from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, sto
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.tensor import NAME_LIMIT, Facts, ITensor
+from trt_portable.plan import typed
 from trt_portable.sealed import Sealed
 from trt_portable.values import Value
 from trt_portable.weights import Weights
@@ -59,6 +60,8 @@ class ILayer(Sealed):
     _ALIASES: ClassVar[Mapping[int, int]] = {}
     """Outputs that share the memory of an input in an engine, by index."""
     _ATTRIBUTES: ClassVar[tuple[Attribute[Any], ...]] = ()
+    _NESTED: ClassVar[tuple[str, ...]] = ()
+    """Fields of the layer's entry in a plan that other layers have not."""
     _IS_FROZEN: ClassVar[bool] = False
     """Whether attributes can no longer change."""
 
@@ -320,10 +323,18 @@ class ILayer(Sealed):
         return {attribute.name: attribute.encode(attribute.__get__(self, type(self))) for attribute in self._ATTRIBUTES}
 
     def _restore(self, attributes: Mapping[str, Any], weights: Mapping[str, tuple[DataType, int]]) -> None:
-        """Takes attributes and the types and counts of weights from a plan."""
+        """Takes attributes and the types and counts of weights from a plan.
+
+        Raises:
+            TypeError, ValueError: An attribute is missing, unknown, or makes no sense.
+        """
+        what = f"layer {self._name!r} of type {self._plan_type()}"
+        found = typed.fields(attributes, what, [attribute.name for attribute in self._ATTRIBUTES])
         for attribute in self._ATTRIBUTES:
-            if attribute.name in attributes:
-                self.__dict__[attribute.slot] = attribute.decode(attributes[attribute.name])
+            try:
+                self.__dict__[attribute.slot] = attribute.decode(found[attribute.name])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{attribute.name} of {what} is {found[attribute.name]!r:.60}") from error
         self._weight_specs = dict(weights)
 
     @classmethod

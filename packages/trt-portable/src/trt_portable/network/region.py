@@ -10,6 +10,7 @@ import torch
 from trt_portable.enums import DataType
 from trt_portable.network.layer import META, ILayer
 from trt_portable.network.tensor import ITensor
+from trt_portable.plan import tables, typed
 from trt_portable.values import Value
 from trt_portable.weights import Weights
 
@@ -24,6 +25,7 @@ class Region(ILayer):
     """A scope as one layer. Its inputs are all tensors from outside, its outputs those of its exits."""
 
     _CACHEABLE = False
+    _NESTED = tables.REGION
 
     _boundary: tuple[ILayer, ...] = ()
     _body: tuple[ILayer, ...] = ()
@@ -95,8 +97,8 @@ class Region(ILayer):
         read: Callable[[Mapping[str, Any]], ILayer],
         tensors: Mapping[int, ITensor],
     ) -> None:
-        self._boundary = tuple(read(inner) for inner in entry["boundary"])
-        self._body = tuple(read(inner) for inner in entry["body"])
+        self._boundary = tuple(read(inner) for inner in typed.items(entry["boundary"], f"the ends of {self._name!r}"))
+        self._body = tuple(read(inner) for inner in typed.items(entry["body"], f"the body of {self._name!r}"))
         self._prepare()
 
     def _weight_spec(self, role: str) -> tuple[DataType, int]:

@@ -26,7 +26,7 @@ from trt_portable.errors import Refusal
 from trt_portable.network.layer import LAYER_CLASSES, ILayer
 from trt_portable.network.regions import schedule
 from trt_portable.network.tensor import ITensor
-from trt_portable.plan import typed
+from trt_portable.plan import tables, typed
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
@@ -163,22 +163,35 @@ def layers_from_json(structure: Mapping[str, Any]) -> NetworkImage:
     Raises:
         Refusal: The structure names an unknown layer type, or a tensor that does not exist.
     """
+    structure = typed.fields(structure, "the network", tables.NETWORK)
     tensors: dict[int, ITensor] = {}
-    for entry in structure["tensors"]:
-        name = typed.text(entry["name"], "the name of a tensor")
-        tensor = ITensor(None, None, 0, name, DataType[entry["dtype"]])
-        tensor._extents = typed.extents(entry["shape"], f"the shape of {name!r}")
-        tensor._formats = entry.get("formats", tensor._formats)
-        tensor._dimension_names = {int(axis): name for axis, name in entry.get("dimension_names", {}).items()}
-        tensors[entry["id"]] = tensor
-    layers = tuple(restore_layer(entry, tensors) for entry in structure["layers"])
+    for entry in typed.items(structure["tensors"], "the tensors"):
+        tensor = _restore_tensor(entry)
+        tensors[typed.integer(entry["id"], f"the number of {tensor._name!r}")] = tensor
+    layers = tuple(restore_layer(entry, tensors) for entry in typed.items(structure["layers"], "the layers"))
     return NetworkImage(
-        name=structure["name"],
+        name=typed.text(structure["name"], "the name of the network"),
         layers=layers,
         tensors=tensors,
-        inputs=tuple(structure["inputs"]),
-        outputs=(*structure["outputs"], *structure.get("shape_outputs", ())),
+        inputs=typed.integers(structure["inputs"], "the inputs"),
+        outputs=(
+            *typed.integers(structure["outputs"], "the outputs"),
+            *typed.integers(structure["shape_outputs"], "the outputs"),
+        ),
     )
+
+
+def _restore_tensor(entry: Any) -> ITensor:
+    entry = typed.fields(entry, "a tensor", tables.TENSOR)
+    name = typed.text(entry["name"], "the name of a tensor")
+    tensor = ITensor(None, None, 0, name, typed.member(DataType, entry["dtype"], f"the type of {name!r}"))
+    tensor._extents = typed.extents(entry["shape"], f"the shape of {name!r}")
+    tensor._formats = typed.integer(entry["formats"], f"the formats of {name!r}")
+    dimensions = typed.mapping(entry["dimension_names"], f"the dimensions of {name!r}")
+    tensor._dimension_names = {
+        int(axis): typed.text(dimension, f"a dimension of {name!r}") for axis, dimension in dimensions.items()
+    }
+    return tensor
 
 
 def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> ILayer:
@@ -186,23 +199,29 @@ def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> I
 
     Raises:
         Refusal: An unknown layer type or tensor.
+        TypeError, ValueError: A field is missing, unknown, or makes no sense.
     """
-    kind = LAYER_CLASSES.get(entry["type"])
+    kind = LAYER_CLASSES.get(typed.text(typed.mapping(entry, "a layer").get("type"), "the type of a layer"))
     if kind is None:
-        raise Refusal(f"layer {entry['name']!r} has the unknown type {entry['type']!r}")
+        raise Refusal(f"there is a layer of the unknown type {entry['type']!r:.60}")
+    entry = typed.fields(entry, f"a layer of type {entry['type']}", (*tables.LAYER, *kind._NESTED))
     layer = kind._create()
-    layer._name = entry["name"]
-    layer._metadata = entry.get("metadata", "")
-    layer._ranks = entry.get("num_ranks", 1)
+    layer._name = name = typed.text(entry["name"], "the name of a layer")
+    layer._metadata = typed.text(entry["metadata"], f"the metadata of layer {name!r}")
+    layer._ranks = typed.integer(entry["num_ranks"], f"the ranks of layer {name!r}")
     try:
-        layer._inputs = [None if index is None else tensors[index] for index in entry["inputs"]]
-        layer._outputs = [tensors[index] for index in entry["outputs"]]
-    except KeyError as error:
-        raise Refusal(f"layer {layer._name!r} names the unknown tensor {error}") from None
+        layer._inputs = [None if at is None else tensors[at] for at in typed.items(entry["inputs"], "inputs")]
+        layer._outputs = [tensors[at] for at in typed.integers(entry["outputs"], "outputs")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refusal(f"layer {name!r} names the unknown tensor {error}") from None
     for index, output in enumerate(layer._outputs):
         output._producer, output._index = layer, index
-    specs = {role: (DataType[dtype], count) for role, (dtype, count) in entry.get("weight_specs", {}).items()}
-    layer._weight_keys = dict(entry.get("weights", {}))
+    what = f"the weights of layer {name!r}"
+    specs = {
+        role: (typed.member(DataType, dtype, what), typed.integer(count, what))
+        for role, (dtype, count) in typed.mapping(entry["weight_specs"], what).items()
+    }
+    layer._weight_keys = {role: typed.text(key, what) for role, key in typed.mapping(entry["weights"], what).items()}
     layer._restore(entry["attributes"], specs)
     layer._restore_nested(entry, lambda inner: restore_layer(inner, tensors), tensors)
     return layer

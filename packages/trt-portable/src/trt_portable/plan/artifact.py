@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_portable.plan import tables, typed
 from trt_portable.plan.engine_info import Shape
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -94,18 +95,30 @@ def read_artifacts(section: bytes) -> list[Artifact]:
     try:
         (length,) = _LENGTH.unpack_from(section)
         start = _LENGTH.size + length
-        return [
-            Artifact(
-                tactic=entry["tactic"],
-                machine=entry["machine"],
-                shapes=tuple(tuple(shape) for shape in entry["shapes"]),
-                document=entry["document"],
-                blobs={name: section[start + begin : start + end] for name, (begin, end) in entry["blobs"].items()},
-            )
-            for entry in json.loads(section[_LENGTH.size : start])
-        ]
-    except (KeyError, TypeError, AttributeError, struct.error) as error:
-        raise ValueError(f"not a section of compiled artifacts: {error!r}") from error
+        entries = typed.items(json.loads(section[_LENGTH.size : start]), "the table of compiled artifacts")
+        return [_read_artifact(entry, section, start) for entry in entries]
+    except (TypeError, ValueError, RecursionError, struct.error) as error:
+        raise ValueError(f"not a section of compiled artifacts: {error}") from error
+
+
+def _read_artifact(entry: Any, section: bytes, start: int) -> Artifact:
+    entry = typed.fields(entry, "a compiled artifact", tables.ARTIFACT)
+    blobs = typed.mapping(entry["blobs"], "the code of a compiled artifact")
+    machine = typed.mapping(entry["machine"], "the machine of a compiled artifact")
+    return Artifact(
+        tactic=typed.text(entry["tactic"], "the tactic of a compiled artifact"),
+        machine={name: typed.text(value, f"{name} of a machine") for name, value in machine.items()},
+        shapes=tuple(typed.integers(shape, "a shape") for shape in typed.items(entry["shapes"], "shapes")),
+        document=typed.mapping(entry["document"], "a compiled program"),
+        blobs={name: _piece(section, start, place) for name, place in blobs.items()},
+    )
+
+
+def _piece(section: bytes, start: int, place: Any) -> bytes:
+    begin, end = typed.integers(place, "the place of code")
+    if not begin <= end <= len(section) - start:
+        raise ValueError("code of a compiled artifact lies outside the plan")
+    return section[start + begin : start + end]
 
 
 def trust(section: bytes) -> None:

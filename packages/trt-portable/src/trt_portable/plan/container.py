@@ -21,11 +21,12 @@ follows, so chunks are hashed on several threads and every byte of the plan is c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,10 +37,11 @@ import torch
 from trt_portable.errors import PortableError
 from trt_portable.host_memory import IHostMemory
 from trt_portable.memory import wrap_address
+from trt_portable.plan import tables, typed
+from trt_portable.plan.tables import FORMAT_VERSION
 from trt_portable.version import RELEASE
 
 MAGIC: Final = b"TRTPORT\n"
-FORMAT_VERSION: Final = 2
 # What a reader of this version understands; a plan that uses anything else is refused by name.
 KNOWN_FEATURES: Final = frozenset({"loops", "conditionals", "plugins", "stripped"})
 
@@ -89,6 +91,28 @@ class Plan:
     offsets: dict[str, int]
     compiled: bytes
     owner: object
+
+
+@contextlib.contextmanager
+def reading(section: str, plan: Plan) -> Iterator[None]:
+    """Makes an error of ours of whatever a section that makes no sense leads to.
+
+    Args:
+        section: What messages call it.
+        plan: The plan that holds it.
+
+    Raises:
+        PlanError: Names the section, the format, and who wrote the plan.
+    """
+    try:
+        yield
+    except PlanError:
+        raise
+    except Exception as error:  # tables are read by type; this is for what only their combination shows
+        why = str(error) if isinstance(error, (PortableError, TypeError, ValueError)) else repr(error)
+        writer = f"trt-portable {str(plan.structure.get('provider_version'))[:40]}"
+        versions = f"format {FORMAT_VERSION}, written by {writer}, read by {RELEASE}"
+        raise PlanError(f"{section} of the plan cannot be read: {why} ({versions})") from error
 
 
 def write_plan(
@@ -197,15 +221,13 @@ def _check_header(view: memoryview) -> _Bounds:
     fields = _HEADER.unpack_from(view, 0)
     _, version, header_bytes, total, structure_at, structure_bytes = fields[:6]
     weights_at, weights_bytes, checksum, compiled_at, compiled_bytes = fields[6:]
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise PlanError(
-            f"plan format {version} is newer than {FORMAT_VERSION}, the newest that this version reads; "
-            "install the trt-portable that wrote it, or build the engine again"
+            f"the plan has format {version}, and this version, trt-portable {RELEASE}, reads format {FORMAT_VERSION}; "
+            "build the engine again, or install the trt-portable that wrote it"
         )
-    if version == 1:  # had no compiled section
-        compiled_at, compiled_bytes = weights_at + weights_bytes, 0
-    if version < 1 or header_bytes != _HEADER_BYTES:
-        raise PlanError(f"corrupted header: format {version}, header of {header_bytes} bytes")
+    if header_bytes != _HEADER_BYTES:
+        raise PlanError(f"corrupted header: it has {header_bytes} bytes")
     if total != size:
         kind = "truncated" if size < total else "followed by foreign bytes"
         raise PlanError(f"{kind}: the header announces {total} bytes, the buffer has {size}")
@@ -274,7 +296,8 @@ def _open_weights(view: memoryview, bounds: slice) -> tuple[torch.Tensor, dict[s
         entries = json.loads(bytes(view[bounds.start + 8 : data_at]))
         data = _bytes_tensor(view[data_at : bounds.stop])
         weights, offsets = {}, {}
-        for name, entry in entries.items():
+        for name, entry in typed.mapping(entries, "the table of weights").items():
+            entry = typed.fields(entry, f"the entry of weights {name!r:.60}", tables.WEIGHTS)
             if name.startswith("__pad__"):
                 continue
             begin, end = entry["data_offsets"]
@@ -286,7 +309,7 @@ def _open_weights(view: memoryview, bounds: slice) -> tuple[torch.Tensor, dict[s
     except PlanError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, struct.error) as error:
-        raise PlanError(f"corrupted table of weights: {error!r}") from error
+        raise PlanError(f"corrupted table of weights: {error}") from error
     return data, weights, offsets
 
 

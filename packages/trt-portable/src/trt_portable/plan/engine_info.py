@@ -18,7 +18,7 @@ from trt_portable.enums import (
     TensorFormat,
 )
 from trt_portable.optimization_profile import Profile, Range
-from trt_portable.plan import typed
+from trt_portable.plan import tables, typed
 
 Shape = tuple[int, ...]
 
@@ -87,22 +87,20 @@ class IOTensor:
         """Inverse of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: A field is missing or makes no sense.
+            TypeError, ValueError: A field is missing, unknown, or makes no sense.
         """
+        data = typed.fields(data, "a binding", tables.BINDING)
         name = typed.text(data["name"], "the name of a binding")
         return IOTensor(
             name=name,
             id=typed.integer(data["id"], f"the tensor of {name!r}"),
-            dtype=DataType[data["dtype"]],
+            dtype=typed.member(DataType, data["dtype"], f"the type of {name!r}"),
             shape=typed.extents(data["shape"], f"the shape of {name!r}"),
             is_input=typed.flag(data["input"], f"whether {name!r} is an input"),
             is_host=typed.flag(data["host"], f"whether {name!r} is on the host"),
-            dimension_names=tuple(
-                typed.text(item, f"a dimension of {name!r}")
-                for item in typed.items(data["dimension_names"], f"the dimensions of {name!r}")
-            ),
+            dimension_names=typed.names(data["dimension_names"], f"the dimensions of {name!r}"),
             aliased_input=typed.optional_text(data["aliased_input"], f"the alias of {name!r}"),
-            format=TensorFormat[data["format"]],
+            format=typed.member(TensorFormat, data["format"], f"the format of {name!r}"),
         )
 
 
@@ -139,9 +137,10 @@ class WeightSlot:
         """Inverse of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: A field is missing, unknown, or makes no sense.
+            TypeError, ValueError: A field is missing, unknown, or makes no sense.
         """
-        slot = WeightSlot(**{**data, "dtype": DataType[data["dtype"]]})
+        found = typed.fields(data, "a use of weights", tables.WEIGHT_SLOT)
+        slot = WeightSlot(**{**found, "dtype": typed.member(DataType, found["dtype"], "the type of weights")})
         typed.integer(slot.layer, "the layer of weights")
         typed.integer(slot.count, "the number of weights")
         for value in (slot.layer_name, slot.role, slot.weights):
@@ -211,24 +210,28 @@ class EngineInfo:
         """Inverse of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: A field is missing, unknown, or makes no sense.
+            TypeError, ValueError: A field is missing, unknown, or makes no sense.
         """
+        data = typed.fields(data, "the engine", tables.ENGINE)
+        debug = [_debug_tensor(pair) for pair in typed.items(data["debug_tensors"], "the debug tensors")]
         info = EngineInfo(
             name=data["name"],
-            io=tuple(IOTensor.from_json(tensor) for tensor in data["io"]),
-            profiles=tuple(Profile.from_json(profile) for profile in data["profiles"]),
-            weight_slots=tuple(WeightSlot.from_json(slot) for slot in data["weight_slots"]),
-            stripped=frozenset(data["stripped"]),
+            io=tuple(IOTensor.from_json(tensor) for tensor in typed.items(data["io"], "the bindings")),
+            profiles=tuple(Profile.from_json(profile) for profile in typed.items(data["profiles"], "the profiles")),
+            weight_slots=tuple(
+                WeightSlot.from_json(slot) for slot in typed.items(data["weight_slots"], "the uses of weights")
+            ),
+            stripped=frozenset(typed.names(data["stripped"], "the weights that are left out")),
             refit=RefitMode(data["refit"]),
-            debug_tensors=dict(data["debug_tensors"]),
+            debug_tensors=dict(debug),
             tactic=data["tactic"],
             optimization_level=data["optimization_level"],
-            verbosity=ProfilingVerbosity[data["verbosity"]],
-            capability=EngineCapability[data["capability"]],
-            hardware=HardwareCompatibilityLevel[data["hardware"]],
+            verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
+            capability=typed.member(EngineCapability, data["capability"], "the capability"),
+            hardware=typed.member(HardwareCompatibilityLevel, data["hardware"], "the hardware"),
             tactic_sources=data["tactic_sources"],
             weight_streaming=data["weight_streaming"],
-            settings=data["settings"],
+            settings=typed.mapping(data["settings"], "the settings"),
         )
         info._check()
         return info
@@ -255,8 +258,8 @@ class EngineInfo:
         typed.integer(self.optimization_level, "the optimization level")
         typed.integer(self.tactic_sources, "the sources of tactics")
         typed.flag(self.weight_streaming, "whether weights are streamed")
-        for number, name in self.debug_tensors.items():
-            typed.integer(number, "a debug tensor")
-            typed.text(name, "the name of a debug tensor")
-        if not isinstance(self.settings, Mapping) or not all(isinstance(name, str) for name in self.stripped):
-            raise TypeError("settings and stripped weights are named")
+
+
+def _debug_tensor(pair: Any) -> tuple[int, str]:
+    number, name = typed.items(pair, "a debug tensor")
+    return typed.integer(number, "a debug tensor"), typed.text(name, "the name of a debug tensor")

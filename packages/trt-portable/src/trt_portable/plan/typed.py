@@ -2,12 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
 
 from trt_portable.dims import MAX_RANK
 
 _LARGEST = 2**63 - 1
+_E = TypeVar("_E", bound=Enum)
+
+
+def fields(value: Any, what: str, names: Collection[str]) -> Mapping[str, Any]:
+    """An object with exactly these fields.
+
+    Raises:
+        TypeError: It is no object.
+        ValueError: A field is missing or unknown.
+    """
+    found = mapping(value, what)
+    if found.keys() != set(names):
+        missing = ", ".join(repr(name) for name in names if name not in found)
+        unknown = ", ".join(repr(name)[:60] for name in found if name not in names)
+        wrong = [f"lacks the field {missing}"] * bool(missing) + [f"has the unknown field {unknown}"] * bool(unknown)
+        raise ValueError(f"{what} {' and '.join(wrong)}")
+    return found
+
+
+def mapping(value: Any, what: str) -> Mapping[str, Any]:
+    """An object, whose fields may have any names.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} is a {type(value).__name__}, not an object")
+    return value
+
+
+def member(kind: type[_E], value: Any, what: str) -> _E:
+    """A member of an enumeration, by name.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    found = kind.__members__.get(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{what} is {value!r:.60}, which is no {kind.__name__}")
+    return found
+
+
+def number(value: Any, what: str) -> float:
+    """A number.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} is a {type(value).__name__}, not a number")
+    return float(value)
+
+
+def names(value: Any, what: str) -> tuple[str, ...]:
+    """A list of strings.
+
+    Raises:
+        TypeError: It is none.
+    """
+    return tuple(text(item, what) for item in items(value, what))
+
+
+def integers(value: Any, what: str) -> tuple[int, ...]:
+    """A list of integers that are not negative.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: One is out of bounds.
+    """
+    return tuple(integer(item, what) for item in items(value, what))
 
 
 def text(value: Any, what: str) -> str:

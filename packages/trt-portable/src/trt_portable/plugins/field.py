@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trt_portable.binding_types import BoundList
 from trt_portable.enums import PluginFieldType
+from trt_portable.plan import tables, typed
 
 _ELEMENTS: Final[dict[PluginFieldType, np.dtype[Any]]] = {
     PluginFieldType.FLOAT16: np.dtype(np.float16),
@@ -74,9 +75,12 @@ class PluginField:
         }
 
     @classmethod
-    def _from_json(cls, entry: dict[str, Any]) -> PluginField:
-        flat = np.frombuffer(base64.b64decode(entry["data"]), np.dtype(entry["dtype"]))
-        return cls(entry["name"], flat, PluginFieldType[entry["type"]])
+    def _from_json(cls, entry: Any) -> PluginField:
+        entry = typed.fields(entry, "a field of a plugin", tables.PLUGIN_FIELD)
+        name = typed.text(entry["name"], "the name of a field of a plugin")
+        data = base64.b64decode(typed.text(entry["data"], f"field {name!r}"), validate=True)
+        flat = np.frombuffer(data, np.dtype(typed.text(entry["dtype"], f"the type of field {name!r}")))
+        return cls(name, flat, typed.member(PluginFieldType, entry["type"], f"the type of field {name!r}"))
 
 
 def _elements(data: Any, kind: PluginFieldType, name: str) -> npt.NDArray[Any]:

@@ -9,8 +9,9 @@ import torch
 
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
+from trt_portable.plan import tables, typed
 from trt_portable.plan.artifact import Artifact, is_trusted, machine_of, read_artifacts
-from trt_portable.plan.container import Plan, PlanError
+from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.weight_store import WeightStore
@@ -52,7 +53,10 @@ class EngineState:
     """
 
     def __init__(self, plan: Plan, device: torch.device, reporter: Reporter, *, host_code_allowed: bool) -> None:
-        self.info = info = EngineInfo.from_json(plan.structure["engine"])
+        with reading("the document", plan):
+            typed.fields(plan.structure, "the document", tables.DOCUMENT)
+        with reading("the engine's part", plan):
+            self.info = info = EngineInfo.from_json(plan.structure["engine"])
         self.device = device
         self.structure: dict[str, Any] = plan.structure["network"]
         self.features: list[str] = plan.structure["features"]
@@ -61,9 +65,11 @@ class EngineState:
         self.host_inputs = tuple(at for at, tensor in enumerate(self.inputs) if tensor.is_host)
         # the plan's bytes back the weights of CPU engines, so they stay as long as the engine does
         self._owner = plan.owner if device.type == "cpu" else None
-        self.image, self.layers = load_image(self.structure, info, device)
+        with reading("the network's part", plan):
+            self.image, self.layers = load_image(self.structure, info, device)
         self.shape_only_inputs = shape_only_inputs(self.image, self.inputs)
-        self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(device, plan, info))
+        with reading("the table of weights", plan):
+            self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(device, plan, info))
         self.program = interpreted_program(self.image)
         self.compiled = plan.compiled
         self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)

@@ -28,6 +28,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_portable.errors import PortableError
+from trt_portable.plan import tables, typed
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.device_kernels import DeviceKernel
@@ -57,9 +58,9 @@ class CompiledProgram:
         self.shapes = artifact.shapes
         self._device = device
         self._weights = weights
-        document = artifact.document
         try:
-            self._operands: list[Mapping[str, Any]] = document["operands"]
+            document = typed.fields(artifact.document, "the list of launches", tables.COMPILED)
+            self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
             kernels = _load_kernels(document["kernels"], artifact.blobs, device)
             steps = [self._step(step, kernels) for step in document["steps"]]
             self._outputs: list[int] = document["outputs"]
@@ -177,11 +178,18 @@ class CompiledProgram:
         return argument
 
 
+def _operand(entry: Any) -> Mapping[str, Any]:
+    """Where a slot comes from: an input, or a use of weights."""
+    found = typed.mapping(entry, "an operand")
+    return typed.fields(found, "an operand", ("input",) if "input" in found else tables.WEIGHTS_OPERAND)
+
+
 def _load_kernels(
     described: Sequence[Mapping[str, Any]], blobs: Mapping[str, bytes], device: torch.device
 ) -> list[DeviceKernel]:
     if not described:
         return []
+    described = [typed.fields(kernel, "a compiled kernel", tables.KERNEL) for kernel in described]
     with torch.cuda.device(device):
         torch.cuda.current_stream(device).synchronize()  # a context must exist before modules load
         return [

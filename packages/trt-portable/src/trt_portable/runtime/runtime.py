@@ -12,7 +12,7 @@ from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
-from trt_portable.plan.container import PlanError, read_plan
+from trt_portable.plan.container import read_plan, reading
 from trt_portable.runtime.engine import ICudaEngine
 from trt_portable.streams import IStreamReaderV2, read_all
 
@@ -109,9 +109,5 @@ def load_engine(buffer: Any, reporter: Reporter, *, host_code_allowed: bool = Fa
         PortableError: The bytes are no plan that can run here; the message says why.
     """
     plan = read_plan(buffer)
-    try:
+    with reading("the content", plan):
         return ICudaEngine(plan, current_device(), reporter.child(), host_code_allowed=host_code_allowed)
-    except PortableError:
-        raise
-    except Exception as error:  # whatever a structure that makes no sense leads to
-        raise PlanError(f"the plan describes what this version cannot load: {error!r}") from error

@@ -1,8 +1,9 @@
 """Saved programs: a compiled model with its engines as one file that anyone may load.
 
-Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `document` with `fields` and
-`literals` (its JSON), `operators` and `numbers` (what it may call), `agreement` (whether its parts agree), `weights`,
-`capture` and `saving`, `signature` and `executor`, `module`, `loading` and `pickling`.
+Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `tables` (the fields of its JSON),
+`document` with `signature_document`, `step_document`, `fields` and `literals` (its JSON), `operators` and `numbers`
+(what it may call), `agreement` (whether its parts agree), `weights`, `capture` and `saving`, `signature` and
+`executor`, `module`, `loading` and `pickling`.
 """
 
 from __future__ import annotations

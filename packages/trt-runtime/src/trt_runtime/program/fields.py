@@ -44,6 +44,8 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """Types that tensors of a program may have, by name."""
 
+_NUMBER_KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool}
+
 DEVICES = ("cpu", "cuda")
 
 
@@ -108,6 +110,19 @@ def dtype(value: Any, place: str) -> torch.dtype:
     found = DTYPES.get(value) if isinstance(value, str) else None
     if found is None:
         raise malformed(place, f"{_show(value)} is no data type")
+    return found
+
+
+def dtype_text(value: torch.dtype) -> str:
+    """The name of a data type."""
+    return str(value).removeprefix("torch.")
+
+
+def number_kind(value: Any, place: str) -> type:
+    """A kind of number by name."""
+    found = _NUMBER_KINDS.get(value) if isinstance(value, str) else None
+    if found is None:
+        raise malformed(place, f"{_show(value)} is no kind of number")
     return found
 
 

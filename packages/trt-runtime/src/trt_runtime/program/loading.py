@@ -71,7 +71,8 @@ def load(
             raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
         return program_from_memory(content, operators=operators, allow_host_code=allow_host_code)
     except PlanError as error:
-        raise PlanError(error.what, where=error.where or name, why=error.why, hint=error.hint) from error
+        where = error.where if error.where.startswith(name) else ", ".join(filter(None, (name, error.where)))
+        raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
 
 
 def program_from_memory(

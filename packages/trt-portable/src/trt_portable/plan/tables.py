@@ -1,0 +1,70 @@
+"""The tables of a plan: the fields that each entry has, all of them and no others.
+
+A change of a table, or of the attributes of a layer, makes another format: plans of either are foreign to readers of
+the other. So it comes with another `FORMAT_VERSION`, and readers refuse other versions before they look at a table.
+A test holds the tables against the version.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMAT_VERSION: Final = 3
+"""Version of the container and of every table below."""
+
+DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
+ENGINE: Final = (
+    "name",
+    "io",
+    "profiles",
+    "weight_slots",
+    "stripped",
+    "refit",
+    "debug_tensors",
+    "tactic",
+    "optimization_level",
+    "verbosity",
+    "capability",
+    "hardware",
+    "tactic_sources",
+    "weight_streaming",
+    "settings",
+)
+BINDING: Final = ("name", "id", "dtype", "shape", "input", "host", "dimension_names", "aliased_input", "format")
+PROFILE: Final = ("shapes", "values", "extra_memory_target")
+WEIGHT_SLOT: Final = ("layer", "layer_name", "role", "weights", "dtype", "count", "name", "refittable")
+NETWORK: Final = (
+    "name",
+    "flags",
+    "inputs",
+    "outputs",
+    "shape_outputs",
+    "tensors",
+    "weight_names",
+    "refittable",
+    "layers",
+)
+TENSOR: Final = ("id", "name", "dtype", "shape", "dimension_names", "formats", "debug")
+LAYER: Final = (
+    "type",
+    "name",
+    "metadata",
+    "num_ranks",
+    "inputs",
+    "outputs",
+    "attributes",
+    "weights",
+    "weight_specs",
+)
+REGION: Final = ("boundary", "body")
+"""What loops and conditionals have beside the fields of a layer."""
+PLUGIN: Final = ("name", "version", "namespace", "data_inputs", "formats")
+"""What the field `plugin` of a plugin's layer holds, beside what a version of plugins adds."""
+PLUGIN_V3: Final = ("fields",)
+PLUGIN_V2: Final = ("serialized",)
+PLUGIN_FIELD: Final = ("name", "type", "dtype", "data")
+WEIGHTS: Final = ("dtype", "shape", "data_offsets")
+ARTIFACT: Final = ("tactic", "machine", "shapes", "document", "blobs")
+COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
+KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes")
+WEIGHTS_OPERAND: Final = ("weights", "shape", "channels_last")

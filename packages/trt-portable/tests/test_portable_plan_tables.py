@@ -1,0 +1,109 @@
+"""The tables of plans: read field by field, and never changed without another version of the format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.network.layer import LAYER_CLASSES
+from trt_portable.plan import tables
+from trt_portable.plan.container import PlanError, read_plan, write_plan
+from trt_portable.runtime.runtime import load_engine
+
+LAYOUTS: Final = {
+    3: "9428b80070799739",
+}
+"""Digest of every table by version of the format. A version keeps its digest for ever."""
+
+
+def _layout() -> str:
+    """What a plan of the present version looks like: fields of tables, attributes and enumerations of layers."""
+    parts: dict[str, Any] = {name: value for name, value in vars(tables).items() if name.isupper()}
+    del parts["FORMAT_VERSION"]
+    for name, kind in sorted(LAYER_CLASSES.items()):
+        parts[f"layer {name}"] = [attribute.name for attribute in kind._ATTRIBUTES], kind._ROLES, kind._NESTED
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def test_a_changed_table_has_another_version() -> None:
+    assert LAYOUTS.get(tables.FORMAT_VERSION) == _layout(), (
+        f"a table of plans, or an attribute of a layer, has changed: raise FORMAT_VERSION in trt_portable.plan.tables "
+        f"and record the digest {_layout()} under the new version here"
+    )
+    assert len(set(LAYOUTS.values())) == len(LAYOUTS)
+
+
+def _network() -> bytes:
+    """A network with weights, a profile, a loop and layers with attributes of several kinds."""
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1, 4))
+    constant = network.add_constant((1, 4), trt.Weights(torch.ones(4).numpy())).get_output(0)
+    start = network.add_elementwise(x, constant, trt.ElementWiseOperation.PROD).get_output(0)
+    loop = network.add_loop()
+    count = network.add_constant((), trt.Weights(torch.tensor(2, dtype=torch.int32).numpy())).get_output(0)
+    loop.add_trip_limit(count, trt.TripLimit.COUNT)
+    state = loop.add_recurrence(start)
+    state.set_input(1, network.add_activation(state.get_output(0), trt.ActivationType.RELU).get_output(0))
+    result = loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+    network.mark_output(result)
+    config = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1, 4), (2, 4), (3, 4))
+    config.add_optimization_profile(profile)
+    built = builder.build_serialized_network(network, config)
+    assert built is not None
+    return bytes(built)
+
+
+def _objects(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of a structure whose fields are a table's, one of each kind."""
+    if isinstance(tree, dict):
+        yield path, tree
+        for name, item in tree.items():
+            yield from _objects(item, f"{path}.{name}")
+    elif isinstance(tree, list):
+        for item in tree:
+            yield from _objects(item, path)
+
+
+FREE: Final = {"settings", "dimension_names", "weights", "weight_specs", "weight_names", "values", "shapes"}
+"""Objects with names of their own: what is missing there is found by what needs it, if anything does."""
+
+
+def test_every_missing_or_foreign_field_is_named() -> None:
+    """Each field of each table of a plan is taken away, and one is added: both are refused in words of ours."""
+    plan = read_plan(_network())
+    reporter = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR))._reporter
+    tried = set()
+    for number, (path, table) in enumerate(_objects(plan.structure)):
+        if FREE.intersection(path.split(".")):
+            continue
+        for field in [*table, "foreign"]:
+            if (path, field, table.get("type")) in tried:
+                continue
+            tried.add((path, field, table.get("type")))
+            structure = json.loads(json.dumps(plan.structure))
+            changed = [found for _, found in _objects(structure)][number]
+            changed.pop(field, None)
+            if field == "foreign":
+                changed[field] = 0
+            if field in ("provider", "features"):
+                with pytest.raises(PlanError, match=r"provider|features|trt-portable engine"):
+                    read_plan(write_plan({**structure, field: None}, plan.weights))
+                continue
+            if field in ("provider_version", "torch_version"):
+                continue  # a writer always adds them
+            with pytest.raises(PlanError) as caught:
+                load_engine(write_plan(structure, plan.weights, plan.structure["features"]), reporter)
+            message = str(caught.value)
+            assert repr(field) in message or "unknown type" in message or field == "type", (path, field, message)
+            assert f"format {tables.FORMAT_VERSION}" in message
+            assert "trt-portable" in message and "KeyError" not in message
+    assert len(tried) > 80

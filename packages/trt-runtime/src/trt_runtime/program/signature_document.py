@@ -1,0 +1,82 @@
+"""How a program is called, as the JSON of its graph section, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from trt_runtime.program import fields, literals, tables
+from trt_runtime.program.fields import MAX_EXTENT, malformed
+from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, Signature, TensorInput
+
+
+def signature_to_json(signature: Signature) -> dict[str, Any]:
+    """How a program is called, as JSON."""
+    return {
+        "names": list(signature.names),
+        "positional": signature.positional,
+        "structure": [literals.to_json(tree) for tree in signature.structure],
+        "leaves": [_leaf_to_json(leaf) for leaf in signature.leaves],
+    }
+
+
+def _leaf_to_json(leaf: Leaf) -> dict[str, Any]:
+    if isinstance(leaf, TensorInput):
+        shape = [[dimension.extent, dimension.low, dimension.high] for dimension in leaf.shape]
+        return {"tensor": fields.dtype_text(leaf.dtype), "shape": shape, "device": leaf.device}
+    if isinstance(leaf, NumberInput):
+        return {"number": leaf.kind.__name__, "symbol": leaf.symbol}
+    return {"fixed": literals.to_json(leaf.value)}
+
+
+def read_signature(value: Any, symbols: Collection[str]) -> Signature:
+    """Reads how a program is called; it may name only these symbols.
+
+    Raises:
+        PlanError: It is no signature.
+    """
+    values = fields.fields_of(value, "the signature", tables.SIGNATURE)
+    names = tuple(fields.text(name, "the names of inputs") for name in fields.list_of(values["names"], "names"))
+    if len(set(names)) != len(names):
+        raise malformed("the signature", "two inputs have one name")
+    leaves = tuple(
+        _read_leaf(leaf, f"input {index}", symbols)
+        for index, leaf in enumerate(fields.list_of(values["leaves"], "the inputs"))
+    )
+    structure = tuple(
+        literals.from_json(tree, "the structure of the inputs", len(leaves))
+        for tree in fields.list_of(values["structure"], "the structure of the inputs", len(names))
+    )
+    found = literals.leaves(structure)
+    if literals.values_in(structure) != list(range(len(leaves))) or len(found) != len(leaves):
+        raise malformed("the structure of the inputs", "it must hold every input once and in order, and nothing else")
+    positional = fields.integer(values["positional"], "the signature", 0, len(names))
+    return Signature(names, positional, structure, leaves)
+
+
+def _read_leaf(value: Any, place: str, symbols: Collection[str]) -> Leaf:
+    kind = next(iter(value), None) if isinstance(value, dict) else None
+    if kind == "fixed":
+        content = fields.fields_of(value, place, tables.FIXED_INPUT)["fixed"]
+        return FixedInput(literals.from_json(content, place, 0))
+    if kind == "number":
+        values = fields.fields_of(value, place, tables.NUMBER_INPUT)
+        if values["symbol"] is not None:
+            fields.extent(fields.text(values["symbol"], place), place, symbols)
+        return NumberInput(fields.number_kind(values["number"], place), values["symbol"])
+    values = fields.fields_of(value, place, tables.TENSOR_INPUT)
+    dimensions = fields.list_of(values["shape"], place)
+    if len(dimensions) > fields.MAX_RANK:
+        raise malformed(place, f"{len(dimensions)} dimensions are too many")
+    shape = tuple(_read_dimension(item, place, symbols) for item in dimensions)
+    return TensorInput(fields.dtype(values["tensor"], place), shape, fields.device(values["device"], place))
+
+
+def _read_dimension(value: Any, place: str, symbols: Collection[str]) -> Dimension:
+    extent, low, high = fields.list_of(value, place, 3)
+    fields.extent(extent, place, symbols)
+    low = fields.integer(low, place, 0, MAX_EXTENT)
+    high = fields.integer(high, place, low, MAX_EXTENT)
+    if isinstance(extent, int) and not low == extent == high:
+        raise malformed(place, f"the extent {extent} has the range {low} to {high}")
+    return Dimension(extent, low, high)

@@ -1,0 +1,38 @@
+"""The tables of a program's graph: the fields that each object has, all of them and no others.
+
+Whoever changes one gives the format another version (`layout.FORMAT_VERSION`); a test holds the tables against it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROGRAM: Final = (
+    "torch_version",
+    "writer_version",
+    "libraries",
+    "symbols",
+    "profiles",
+    "signature",
+    "storages",
+    "tensors",
+    "engines",
+    "steps",
+    "output",
+)
+SIGNATURE: Final = ("names", "positional", "structure", "leaves")
+TENSOR_INPUT: Final = ("tensor", "shape", "device")
+NUMBER_INPUT: Final = ("number", "symbol")
+FIXED_INPUT: Final = ("fixed",)
+TENSOR: Final = ("names", "parameter", "dtype", "storage", "offset", "shape", "strides", "device")
+ENGINE: Final = ("name", "section", "header")
+TENSOR_TYPE: Final = ("tensor", "shape")
+STEPS: Final[dict[str, tuple[str, ...]]] = {
+    "engine": ("do", "engine", "inputs"),
+    "operator": ("do", "name", "overload", "args", "kwargs", "result"),
+    "number": ("do", "function", "args"),
+    "size": ("do", "tensor", "axis"),
+    "item": ("do", "sequence", "index"),
+    "write": ("do", "target", "source"),
+}
+"""By what a step does."""

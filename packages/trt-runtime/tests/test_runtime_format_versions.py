@@ -1,0 +1,106 @@
+"""No table of a file changes without another version of its format."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from trt_core import PlanError, extents, refit_table
+from trt_portable.plan import container as portable
+from trt_runtime import TRTModule, load, save
+from trt_runtime.bindings import Binding
+from trt_runtime.container import _PREFIX as CONTAINER_PREFIX
+from trt_runtime.container import CONTAINER_VERSION
+from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
+from trt_runtime.header import PlanHeader
+from trt_runtime.program import layout, literals, tables
+from trt_runtime.program.numbers import FUNCTIONS
+from trt_runtime.testing import ProgramFile
+
+HEADERS: Final = {2: "cc7dcdc03a9e1276"}
+CONTAINERS: Final = {1: "bf726b56f5e29852"}
+PROGRAMS: Final = {2: "a48f515fdc885450"}
+"""Digest of the tables by version of the format. A version keeps its digest for ever."""
+
+
+def _digest(layout: Any) -> str:
+    return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _hold(recorded: dict[int, str], version: int, found: str, where: str) -> None:
+    assert recorded.get(version) == found, (
+        f"a table of the format has changed: raise the version in {where} and record the digest {found} under it here"
+    )
+    assert len(set(recorded.values())) == len(recorded)
+
+
+def test_plan_headers() -> None:
+    binding = Binding("x", torch.float32, (1,)).to_json()
+    tables = [
+        sorted(item.name for item in dataclasses.fields(PlanHeader)),
+        sorted(binding),
+        sorted(refit_table.FIELDS),
+    ]
+    _hold(HEADERS, HEADER_VERSION, _digest(tables), "trt_runtime.header")
+
+
+def test_plan_files() -> None:
+    _hold(CONTAINERS, CONTAINER_VERSION, _digest(CONTAINER_PREFIX.format), "trt_runtime.container")
+
+
+def test_programs() -> None:
+    kinds = [kind.name for kind in layout.SectionKind]
+    structures = [layout._PREFIX.format, layout._ENTRY.format, kinds, layout.ALIGNMENT]
+    graph = {name: value for name, value in vars(tables).items() if name.isupper()}
+    names = [sorted(literals._READERS), sorted(FUNCTIONS), sorted(extents._OPERATORS)]
+    _hold(PROGRAMS, layout.FORMAT_VERSION, _digest([structures, graph, names]), "trt_runtime.program.layout")
+
+
+def test_a_program_with_an_older_plan_says_where_and_which(static_engine: TRTModule, tmp_path: Path) -> None:
+    path = tmp_path / "older.trtp"
+    save(static_engine, path)
+    parts = ProgramFile.read(path.read_bytes())
+    plan = bytearray(parts.plans[0])
+    struct.pack_into("<I", plan, len(portable.MAGIC), portable.FORMAT_VERSION - 1)
+    parts.plans[0] = bytes(plan)
+    path.write_bytes(parts.to_bytes())
+    with pytest.raises(
+        PlanError, match=rf"the plan has format {portable.FORMAT_VERSION - 1}, .* reads format"
+    ) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_plan_that_lacks_a_field_says_which(static_engine: TRTModule, tmp_path: Path) -> None:
+    path = tmp_path / "forged.trtp"
+    save(static_engine, path)
+    parts = ProgramFile.read(path.read_bytes())
+    plan = portable.read_plan(parts.plans[0])
+    structure = json.loads(json.dumps(plan.structure))
+    del structure["engine"]["io"][0]["format"]
+    parts.plans[0] = bytes(portable.write_plan(structure, plan.weights))
+    path.write_bytes(parts.to_bytes())
+    with pytest.raises(PlanError, match=r"the engine's part of the plan .* lacks the field 'format'") as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_program_with_an_older_header_says_where_and_which(static_engine: TRTModule, tmp_path: Path) -> None:
+    path = tmp_path / "older.trtp"
+    save(static_engine, path)
+    parts = ProgramFile.read(path.read_bytes())
+    header = parts.graph["engines"][0]["header"]
+    header["format_version"] = HEADER_VERSION - 1
+    del header["refit"]
+    path.write_bytes(parts.to_bytes())
+    with pytest.raises(PlanError, match=f"format version {HEADER_VERSION - 1}") as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert "engine 0" in str(caught.value)
