@@ -21,6 +21,7 @@ from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_guard import InputGuard
 from trt_frontends.offload import offload
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
+from trt_frontends.snapshot import take_snapshot
 from trt_frontends.weightless import require_weights
 from trt_lowering import lower
 from trt_partition import PartitionReport, require_known_modules
@@ -50,6 +51,8 @@ def compile(
 
     Returns:
         A module that is called like the model, and refuses inputs that it was not compiled for with an `InputError`.
+        All its weights are those of the model at this time, also where PyTorch runs; what the model writes to, such as
+        running statistics and caches, is the model's own, as for eager calls.
         `meta["partition_report"]` holds the `PartitionReport`. With `dryrun` nothing is built, and the module runs in
         PyTorch.
 
@@ -79,6 +82,7 @@ def compile(
             compiled = graph
         else:
             compiled = compilation.run()
+            take_snapshot(compiled, graph)
     guard = InputGuard.of(graph.graph, compilation.ranges, parameter_names(module))
     result = CompiledModule(compiled, compiled.graph, guard, _graphs_on(compilation.settings))
     if compilation.settings.offload_module_to_cpu and not compilation.settings.dryrun:
