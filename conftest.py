@@ -25,8 +25,17 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the tests marked `gpu` where there is no CUDA device."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option that a check of what is installed needs, as against what it computes."""
+    parser.addoption("--first-cases", action="store_true", help="run the first case of every parametrized test only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the first cases where only these are asked for; skips tests marked `gpu` where there is no CUDA device."""
+    if config.getoption("--first-cases"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+        items[:] = list(reversed(first.values()))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")

@@ -93,9 +93,8 @@ def test_an_encoder_with_adapters_by_language() -> None:
 def test_a_detection_model() -> None:
     detection = pytest.importorskip("torchvision.models.detection")
     torch.manual_seed(0)
-    model = detection.maskrcnn_resnet50_fpn(
-        weights=None,
-        weights_backbone=None,
+    model = detection.MaskRCNN(
+        detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None),
         num_classes=3,
         min_size=64,
         max_size=96,

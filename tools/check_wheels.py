@@ -1,5 +1,6 @@
 """Builds every distribution, installs each wheel alone in a fresh environment, and runs its own tests there.
 
+Of a parametrized test the first case runs: what a wheel lacks shows there, and the suite runs all of them.
 The tests are copied to a folder that holds no source tree, so that only what the wheel brings can be imported.
 Arguments name the distributions to check; without any, all are.
 """
@@ -96,7 +97,18 @@ def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], 
     present = [member.replace("-", "_") for member in members]
     absent = [other.replace("-", "_") for other in known if other not in members]
     run([python, "-c", _IMPORT_CHECK, " ".join(present), " ".join(absent), str(ROOT)], home)
-    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not gpu",
+        "--first-cases",
+    ]
     output = run([*command, f"packages/{name}/tests"], home, expected=(0, _NO_TESTS_COLLECTED))
     return output.strip().splitlines()[-1]
 
