@@ -180,6 +180,32 @@ def test_autocast_dtype(model: nn.Module) -> None:
     assert not torch.equal(half, brain)
 
 
+def _kept(model: nn.Module, **settings: Any) -> list[tuple[str, str]]:
+    report = _explain(model, precision=torch.float16, **settings)
+    return [(node.name, str(node.kept_in_float32)) for node in report.kept_in_float32]
+
+
+def test_autocast_excluded_ops(model: nn.Module) -> None:
+    kept = _kept(model, autocast_excluded_ops={"aten.relu"})
+    assert kept == [("relu", "autocast_excluded_ops: torch.ops.aten.relu")]
+
+
+def test_autocast_excluded_nodes(model: nn.Module) -> None:
+    assert _kept(model, autocast_excluded_nodes={"^linear$"}) == [("linear", "autocast_excluded_nodes: ^linear$")]
+
+
+def test_autocast_max_output_threshold(model: nn.Module) -> None:
+    kept = dict(_kept(model, autocast_max_output_threshold=1.0))
+    assert kept["linear"] == "autocast_max_output_threshold: x reaches 3"
+    assert _kept(model, autocast_max_output_threshold=100.0) == []
+
+
+def test_autocast_max_depth_of_reduction(model: nn.Module) -> None:
+    kept = _kept(model, autocast_max_depth_of_reduction=3)
+    assert kept == [("linear", "autocast_max_depth_of_reduction: adds up 4 elements")]
+    assert _kept(model, autocast_max_depth_of_reduction=4) == []
+
+
 def test_truncate_long_and_double(model: nn.Module) -> None:
     x = X.double()
     assert len(_explain(model.double(), x).engines) == 0

@@ -71,8 +71,9 @@ def test_a_script_of_version_2_that_spells_out_the_defaults_compiles_with_the_de
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", DeprecationWarning)
         settings = read_settings(DEFAULTS_OF_VERSION_2)
-    # None, the default here, lets `engine_cache_dir` decide
-    assert settings.replace(cache_built_engines=None, reuse_cached_engines=None) == CompilationSettings()
+    # None, the default here, lets `engine_cache_dir` decide, and measures no magnitudes
+    undecided = {"cache_built_engines": None, "reuse_cached_engines": None, "autocast_max_output_threshold": None}
+    assert settings.replace(**undecided) == CompilationSettings()
 
 
 def test_no_setting_is_retired() -> None:

@@ -18,14 +18,25 @@ _PLACEHOLDER_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 def module_path(node: fx.Node) -> str:
     """Returns the dotted path of the innermost module that made the node, `encoder.layer.0`; empty at the root."""
     stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ""
-    path, _ = next(reversed(stack.values()))
+    return _plain_path(next(reversed(stack.values()))[0]) if stack else ""
+
+
+def module_paths(node: fx.Node) -> tuple[str, ...]:
+    """Returns the dotted paths of all modules around the node, outermost first; the root, which has none, is left out.
+
+    A module that is called several times has one path.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = (_plain_path(path).partition("@")[0] for path, _ in stack.values())
+    return tuple(dict.fromkeys(path for path in paths if path))
+
+
+def _plain_path(path: object) -> str:
     if path == _PLACEHOLDER_MODULE:
         return ""
     # export writes paths relative to the root, torch.compile writes them as L['self'].encoder
-    path = re.sub(r"^L\['self'\]\.?", "", str(path))
-    return re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", path).strip(".")
+    plain = re.sub(r"^L\['self'\]\.?", "", str(path))
+    return re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", plain).strip(".")
 
 
 def node_location(node: fx.Node) -> str:

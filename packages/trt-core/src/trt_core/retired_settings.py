@@ -124,19 +124,11 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
         "keep the model in float32 and set enable_autocast=True, or cast around the products that need it",
         _OFF,
     ),
-    "autocast_excluded_nodes": Refused(
-        "autocast casts matrix and convolution operators, and no others",
-        "cast the model where float32 matters, or list the operators in torch_executed_ops",
-        (None, frozenset(), ()),
+    "autocast_calibration_dataloader": Refused(
+        "it is an argument of compile and explain; torch.compile measures the inputs of a graph's first call",
+        "write compile(model, autocast_calibration_dataloader=...)",
+        (None,),
     ),
-    "autocast_excluded_ops": Refused(
-        "autocast casts matrix and convolution operators, and no others",
-        "cast the model where float32 matters, or list the operators in torch_executed_ops",
-        (None, frozenset(), ()),
-    ),
-    "autocast_max_output_threshold": NoEffect("autocast chooses by operator, not by the size of values", (512, None)),
-    "autocast_max_depth_of_reduction": NoEffect("products accumulate in float32 under autocast", (None,)),
-    "autocast_calibration_dataloader": NoEffect("autocast chooses by operator and measures nothing", (None,)),
     "decompose_attention": NoEffect("attention has a converter of its own, which decomposes where it must", _OFF),
     "attn_bias_is_causal": NoEffect("attention masks are always applied as they are", (True, False, None)),
     # weights and memory

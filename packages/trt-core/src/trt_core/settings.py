@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import re
 import typing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -26,6 +27,21 @@ from trt_core.setting_values import ANY, OneOf, Range, ReadBy, read_setting
 MiB = 1 << 20
 
 
+def _patterns(value: Any) -> frozenset[str]:
+    """Regular expressions; None means none."""
+    if isinstance(value, (str, re.Pattern)):
+        raise TypeError("give a collection of regular expressions, not one")
+    found = frozenset(getattr(item, "pattern", item) for item in value or ())
+    for pattern in found:
+        if not isinstance(pattern, str):
+            raise TypeError(f"give regular expressions, not {pattern!r}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return found
+
+
 def _module_names(value: Any) -> frozenset[str]:
     """Modules may be given as classes."""
     if isinstance(value, str):
@@ -37,6 +53,13 @@ def _operator_names(value: Any) -> frozenset[str]:
     if isinstance(value, str):
         raise TypeError("give a collection of names, not one string")
     return canonical_operators(value)
+
+
+def _excluded_operators(value: Any) -> frozenset[str]:
+    """Operators; None means none."""
+    if isinstance(value, str):
+        raise TypeError("give a collection of names, not one string")
+    return canonical_operators(value or (), "autocast_excluded_ops")
 
 
 def _capability(value: Any) -> Any:
@@ -68,6 +91,14 @@ class CompilationSettings:
             False has no effect other than a warning.
         enable_autocast: Let lowering run matrix and convolution work in `autocast_dtype`, the rest in float32.
         autocast_dtype: Type that `enable_autocast` uses, float16 by default.
+        autocast_excluded_ops: Operators that compute in float32 whatever `precision` or `enable_autocast` ask for.
+        autocast_excluded_nodes: Regular expressions of nodes that compute in float32; each is matched from the start of
+            a node's name, of the path of every module around it, and of its place in reports (`module/node`).
+        autocast_max_output_threshold: Operators with an operand or result of a larger magnitude compute in float32.
+            Magnitudes are measured on `autocast_calibration_dataloader`, an argument of `compile`, else on its example
+            inputs and random ones like them. None (default) measures nothing.
+        autocast_max_depth_of_reduction: Operators that add up more elements than this for one element of their result
+            compute in float32. None (default) is no limit.
         truncate_long_and_double: Compute in float32 what the model computes in float64, which engines cannot. A
             constant beyond float32's range is an error, inputs beyond it become infinite. Engines take int64 as it is.
         torch_executed_ops: Operators that run in PyTorch whatever the converters can do.
@@ -142,6 +173,10 @@ class CompilationSettings:
     use_explicit_typing: bool = True
     enable_autocast: bool = False
     autocast_dtype: Annotated[torch.dtype, _COMPUTED] = torch.float16
+    autocast_excluded_ops: Annotated[frozenset[str], ReadBy(_excluded_operators)] = frozenset()
+    autocast_excluded_nodes: Annotated[frozenset[str], ReadBy(_patterns)] = frozenset()
+    autocast_max_output_threshold: Annotated[float | None, Range(0)] = None
+    autocast_max_depth_of_reduction: Annotated[int | None, Range(1)] = None
     truncate_long_and_double: bool = False
     torch_executed_ops: Annotated[frozenset[str], ReadBy(_operator_names)] = frozenset()
     torch_executed_modules: Annotated[frozenset[str], ReadBy(_module_names)] = frozenset()

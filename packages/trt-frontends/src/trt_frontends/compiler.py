@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -23,7 +23,8 @@ from trt_frontends.offload import offload
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_frontends.snapshot import take_snapshot
 from trt_frontends.weightless import require_weights
-from trt_lowering import lower
+from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering
+from trt_lowering.contract import Observer
 from trt_partition import PartitionReport, require_known_modules
 
 
@@ -34,6 +35,7 @@ def compile(
     *,
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
+    autocast_calibration_dataloader: Iterable[Any] | None = None,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
@@ -45,6 +47,9 @@ def compile(
         inputs, arg_inputs: Positional inputs, tensors or `Input`s. For an exported program they may be left out;
             given, they decide the range and the optimum of its dynamic dimensions.
         kwarg_inputs: Inputs by keyword.
+        autocast_calibration_dataloader: Inputs that precision is decided on, where a setting measures anything: tuples
+            of positional inputs, dicts of keyword inputs, pairs of both, or tensors. By default the tensors among the
+            inputs, and random ones like them.
         progress: Called with what is being done, and how much of it.
         registry: Where converters are looked up; a changed `DYNAMO_CONVERTERS.copy()` is for this compilation alone.
         settings: Compilation settings; see `CompilationSettings`.
@@ -70,8 +75,9 @@ def compile(
         >>> compiled.meta["partition_report"].coverage
         1.0
     """
+    given = {**settings, _CALIBRATION: autocast_calibration_dataloader}
     compilation, graph = prepare(
-        module, inputs, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True
+        module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True
     )
     _require_graphs(compilation.settings)
     with visible_log(compilation.settings):
@@ -97,14 +103,16 @@ def explain(
     *,
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
+    autocast_calibration_dataloader: Iterable[Any] | None = None,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> PartitionReport:
     """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
 
     Args:
-        module, inputs, arg_inputs, kwarg_inputs, registry, settings: See `compile`. The module may lack weights: a
-            model on the `meta` device, or made of fake tensors, is explained like the real one, in little memory.
+        module, inputs, arg_inputs, kwarg_inputs, autocast_calibration_dataloader, registry, settings: See `compile`.
+            The module may lack weights: a model on the `meta` device, or made of fake tensors, is explained like the
+            real one, in little memory.
 
     Raises:
         ExportError: The module cannot be exported.
@@ -117,7 +125,11 @@ def explain(
         (1, 1)
     """
     # the obstacles are what the report is asked for, so they are no error here
-    without_demands = {**settings, "require_full_compilation": False}
+    without_demands = {
+        **settings,
+        _CALIBRATION: autocast_calibration_dataloader,
+        "require_full_compilation": False,
+    }
     compilation, _ = prepare(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)
     return compilation.report()
 
@@ -132,20 +144,22 @@ def prepare(
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     *,
     needs_weights: bool = False,
+    observe: Observer | None = None,
 ) -> tuple[Compilation, fx.GraphModule]:
     """Captures and lowers; what compiling and explaining have in common.
 
     Args:
         module, inputs, arg_inputs, kwarg_inputs: See `compile`.
-        given: Settings as the user gave them.
+        given: Settings as the user gave them, with `autocast_calibration_dataloader` where it was given.
         progress: Told what is being done.
         registry: Where converters are looked up.
         needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
+        observe: Sees the graph after every lowering pass.
 
     Returns:
         The compilation, and the lowered graph that it is about.
     """
-    settings = read_settings(given)
+    settings = settings_in(given)
     examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
     settings = with_device(settings, given, device_of(module, examples))
     if needs_weights and not settings.dryrun:
@@ -156,12 +170,47 @@ def prepare(
         if needs_weights and not settings.dryrun:
             require_weights(program)
         progress("lowering", 0, 1)
-        graph = lower(program, settings, preserve=preserve_predicate(settings, registry))
+        preserve = preserve_predicate(settings, registry)
+        decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)
+        flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
+        ranges = ShapeRanges.from_placeholders(decomposed.graph, flat, program.range_constraints)
+        graph = decomposed.finish(_exclusions(decomposed, module, program, examples, given.get(_CALIBRATION), ranges))
     require_known_modules(graph, settings)
-    flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
-    ranges = ShapeRanges.from_placeholders(graph, flat, program.range_constraints)
     _require_one_profile(ranges, settings)
     return Compilation(graph, settings, ranges, registry, progress), graph
+
+
+_CALIBRATION: Final = "autocast_calibration_dataloader"
+
+
+def settings_in(given: Mapping[str, Any]) -> CompilationSettings:
+    """Reads the settings among the keywords that `compile` takes.
+
+    Raises:
+        SettingsError: A setting cannot be read.
+    """
+    return read_settings({name: value for name, value in given.items() if name != _CALIBRATION})
+
+
+def _exclusions(
+    decomposed: DecomposedGraph,
+    module: nn.Module | torch.export.ExportedProgram,
+    program: torch.export.ExportedProgram,
+    examples: ExampleInputs | None,
+    calibration: Iterable[Any] | None,
+    ranges: ShapeRanges,
+) -> PrecisionRules:
+    """Returns what is to stay in float32; whatever has to be measured for that is."""
+    from trt_frontends.precision.calibration import Calibration  # it runs models, which compiling seldom has to
+    from trt_frontends.precision.exclusions import exclusions, warn_of_unmatched
+
+    if examples is None and program.example_inputs is not None:
+        args, kwargs = program.example_inputs
+        examples = ExampleInputs(tuple(args), dict(kwargs))
+    warn_of_unmatched(decomposed)
+    guard = InputGuard.of(decomposed.graph.graph, ranges, parameter_names(module))
+    device = decomposed.settings.device.torch_device
+    return exclusions(decomposed, Calibration(examples, calibration, guard, device).flat)
 
 
 def _require_graphs(settings: CompilationSettings) -> None:

@@ -114,7 +114,7 @@ def test_a_fault_in_a_layer_is_found(deep: nn.Module, monkeypatch: pytest.Monkey
 
 
 def test_a_fault_in_lowering_is_told_apart(deep: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trt_lowering import pipeline
+    from trt_lowering import decomposed
 
     class Spoil(GraphPass):
         """Replaces tanh by relu, which it should not."""
@@ -127,8 +127,8 @@ def test_a_fault_in_lowering_is_told_apart(deep: nn.Module, monkeypatch: pytest.
                 node.target = aten.relu.default
             return len(nodes)
 
-    passes = pipeline.lowering_passes
-    monkeypatch.setattr(pipeline, "lowering_passes", lambda *rest: [*passes(*rest)[:3], Spoil(), *passes(*rest)[3:]])
+    passes = decomposed.decomposing_passes
+    monkeypatch.setattr(decomposed, "decomposing_passes", lambda *rest: [Spoil(), *passes(*rest)])
     report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
     assert (report.stage, report.lowering_pass) == (Stage.LOWERING, "spoil")
     assert "'spoil'" in report.to_text()

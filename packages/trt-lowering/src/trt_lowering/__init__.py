@@ -6,16 +6,22 @@
 from __future__ import annotations
 
 from trt_lowering.contract import GraphPass, PassResult, run_passes
+from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.export import export_module
-from trt_lowering.functional_graph import lower_graph
+from trt_lowering.functional_graph import begin_lowering_graph, lower_graph
 from trt_lowering.graph_form import check_graph_form
-from trt_lowering.lower import decompose_program, lower
+from trt_lowering.lower import begin_lowering, decompose_program, lower
+from trt_lowering.precision_rules import PrecisionRules
 from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_whole
 
 __all__ = [
+    "DecomposedGraph",
     "GraphPass",
     "PassResult",
+    "PrecisionRules",
+    "begin_lowering",
+    "begin_lowering_graph",
     "check_graph_form",
     "decompose_program",
     "export_module",

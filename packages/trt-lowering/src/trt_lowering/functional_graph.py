@@ -11,10 +11,10 @@ from torch import fx
 from trt_core import CompilationSettings, LoweringError
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import run_passes
+from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.node_metadata import fake_mode_of
 from trt_lowering.passes.remove_assertions import RemoveAssertions
-from trt_lowering.pipeline import finish
 from trt_lowering.tracing import traces
 
 
@@ -43,10 +43,22 @@ def lower_graph(
     Raises:
         LoweringError: A name in `constants` is unknown, or a pass broke its contract.
     """
+    return begin_lowering_graph(gm, settings, preserve=preserve, constants=constants).finish()
+
+
+@traces("the captured graph cannot be lowered")
+def begin_lowering_graph(
+    gm: fx.GraphModule,
+    settings: CompilationSettings,
+    *,
+    preserve: Preserve,
+    constants: Mapping[str, torch.Tensor] | None = None,
+) -> DecomposedGraph:
+    """Lowers a functional graph as far as its values do not matter; see `lower_graph` for arguments and errors."""
     lowered = _copy(gm)
     _fix_constants(lowered, dict(constants or {}))
     run_passes(lowered, [RemoveAssertions()], recompile=False)
-    return finish(lowered, DecompositionRules(preserve, settings), settings)
+    return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings)
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:

@@ -9,13 +9,13 @@ from torch import fx
 
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_lowering.contract import Observer, run_passes
+from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
 from trt_lowering.passes.remove_assertions import RemoveAssertions
-from trt_lowering.pipeline import finish
 from trt_lowering.signature import rename_results
 from trt_lowering.tracing import traces
 from trt_lowering.unlift import unlift
@@ -43,6 +43,18 @@ def lower(
     Raises:
         LoweringError: A pass broke its contract, or the program cannot be turned into a module.
     """
+    return begin_lowering(program, settings, preserve=preserve, observe=observe).finish()
+
+
+@traces("the exported program cannot be lowered")
+def begin_lowering(
+    program: torch.export.ExportedProgram,
+    settings: CompilationSettings,
+    *,
+    preserve: Preserve,
+    observe: Observer | None = None,
+) -> DecomposedGraph:
+    """Lowers an exported program as far as its values do not matter; see `lower` for arguments and errors."""
     rules = DecompositionRules(preserve, settings)
     gm = _flat_functional(program)
     if gm is None:
@@ -54,7 +66,7 @@ def lower(
         )
     if observe is not None:
         observe("capture", gm)
-    return finish(gm, rules, settings, observe)
+    return DecomposedGraph(gm, rules, settings, observe)
 
 
 @traces("the exported program cannot be decomposed")

@@ -8,11 +8,13 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-_PROVENANCE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn", "custom")
+from trt_core.precision import EXCLUDED
+
+_PROVENANCE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn", "custom", EXCLUDED)
 
 
 def provenance_of(node: fx.Node) -> dict[str, Any]:
-    """Returns the metadata that says where a node comes from, for the nodes that take its place."""
+    """Returns the metadata that says where a node comes from, and so what holds for the nodes that take its place."""
     meta = node.meta
     return {key: meta[key] for key in _PROVENANCE if key in meta}
 

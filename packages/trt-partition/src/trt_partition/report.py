@@ -84,6 +84,11 @@ class PartitionReport:
         return tuple(node for node in self.nodes if not node.verdict.supported)
 
     @cached_property
+    def kept_in_float32(self) -> tuple[NodeReport, ...]:
+        """The nodes that compute in float32 although computation is reduced; each says why."""
+        return tuple(node for node in self.nodes if node.kept_in_float32 is not None)
+
+    @cached_property
     def unsupported(self) -> Mapping[str, int]:
         """How often each operator is refused, by name, most first."""
         return count_names(node.op for node in self.nodes if not node.is_convertible)

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, Verdict, operator_name
+from trt_core.precision import kept_in_float32
 from trt_core.provenance import node_location
 from trt_core.ranges import ShapeRanges
 from trt_core.state import is_state
@@ -79,6 +80,7 @@ def _describe_nodes(
             verdict=_final_verdict(plan, node.name),
             flops=estimate_flops(node, reader.opt),
             converter=origin(node) if origin and plan.verdicts[node.name].supported else "",
+            kept_in_float32=kept_in_float32(node),
         )
         for node in graph.nodes
         if node.op == "call_function"

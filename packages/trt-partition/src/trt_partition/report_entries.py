@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from trt_core import Verdict
+from trt_core.precision import KeptInFloat32
 from trt_partition.plan import BlockKind
 from trt_partition.values import NumberSpec, TensorSpec
 
@@ -25,6 +26,7 @@ class NodeReport:
         verdict: Why it runs in PyTorch, or the verdict of support when it runs in an engine.
         flops: Estimated floating-point operations at the opt shapes.
         converter: Package of the converter that takes the node, where it is not the built-in one; else empty.
+        kept_in_float32: Why the node was not reduced, where computation is; None where it was, or never could be.
     """
 
     op: str
@@ -36,6 +38,7 @@ class NodeReport:
     verdict: Verdict
     flops: int
     converter: str = ""
+    kept_in_float32: KeptInFloat32 | None = None
 
 
 @dataclass(frozen=True)

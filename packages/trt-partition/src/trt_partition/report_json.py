@@ -7,6 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core import PartitionError, Reason, Verdict
+from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.report_entries import BlockReport, NodeReport, Transition
@@ -212,6 +213,7 @@ def _node(node: NodeReport) -> dict[str, Any]:
         "message": node.verdict.message,
         "source": node.verdict.source,
         **({"converter": node.converter} if node.converter else {}),
+        **({"kept_in_float32": _kept(node.kept_in_float32)} if node.kept_in_float32 else {}),
     }
 
 
@@ -228,4 +230,13 @@ def _parse_node(data: dict[str, Any]) -> NodeReport:
         verdict=Verdict(reason is None, reason, data["message"], data["source"]),
         flops=data["flops"],
         converter=data.get("converter", ""),
+        kept_in_float32=_parse_kept(data.get("kept_in_float32")),
     )
+
+
+def _kept(kept: KeptInFloat32) -> dict[str, str]:
+    return {"rule": kept.rule.value, "why": kept.why}
+
+
+def _parse_kept(data: dict[str, str] | None) -> KeptInFloat32 | None:
+    return None if data is None else KeptInFloat32(PrecisionRule(data["rule"]), data["why"])

@@ -41,6 +41,12 @@ def _lines(report: PartitionReport) -> Iterator[str]:
             yield f"Node: {node.op}, with layer location: {node.location}"
             yield f"  {_reason(node)}"
         yield "Note: Some of the above nodes may be supported, but were not included in a TRT graph by the partitioner"
+    if report.kept_in_float32:
+        yield ""
+        yield "The following nodes are kept in float32:"
+        for node in report.kept_in_float32:
+            yield f"Node: {node.op}, with layer location: {node.location}"
+            yield f"  {node.kept_in_float32}"
     yield ""
     yield f"Compiled with: {report.settings_text}"
     yield ""

@@ -8,14 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters import preserve_predicate
-from trt_core import read_settings
 from trt_frontends.accuracy.experiment import tensors_of
 from trt_frontends.accuracy.output_error import measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs
-from trt_frontends.capture import capture
-from trt_frontends.example_inputs import ExampleInputs
-from trt_lowering import lower
+from trt_frontends.compiler import prepare
 
 
 def find_lowering_pass(
@@ -32,7 +28,6 @@ def find_lowering_pass(
     Returns:
         The name of the first pass after which the error is beyond `allowed`; `capture` when it is so before any pass.
     """
-    settings = read_settings(given)
     first: list[str] = []
 
     def observe(name: str, gm: fx.GraphModule) -> None:
@@ -45,6 +40,5 @@ def find_lowering_pass(
         if max(measure_error(left, right).scaled for left, right in pairs) > allowed:
             first.append(name)
 
-    program = capture(model, ExampleInputs.read(None, arg_inputs, kwarg_inputs))
-    lower(program, settings, preserve=preserve_predicate(settings), observe=observe)
+    prepare(model, None, arg_inputs, kwarg_inputs, given, observe=observe)
     return first[0] if first else ""

@@ -32,7 +32,9 @@ class SampleInputs:
         return function(*args, **kwargs)
 
 
-def sample_inputs(examples: ExampleInputs, device: torch.device, count: int, seed: int) -> Iterator[SampleInputs]:
+def sample_inputs(
+    examples: ExampleInputs, device: torch.device, count: int, seed: int, *, edges: bool = True
+) -> Iterator[SampleInputs]:
     """Yields inputs within the domain of the examples.
 
     Args:
@@ -41,6 +43,7 @@ def sample_inputs(examples: ExampleInputs, device: torch.device, count: int, see
         device: Where tensors of `Input`s are made.
         count: How many random sets are made; the examples themselves, edges and dynamic sizes come on top.
         seed: Seed of the first random set.
+        edges: Whether to yield inputs that are as low, or as high, as the domain goes in every element.
     """
     leaves = examples.leaves()
     specs = [leaf for leaf in leaves if isinstance(leaf, Input)]
@@ -48,8 +51,9 @@ def sample_inputs(examples: ExampleInputs, device: torch.device, count: int, see
         yield _make("as given", examples, lambda leaf: leaf, device, "opt", seed)
     for offset in range(count):
         yield _make(f"seed {seed + offset}", examples, _redraw, device, "opt", seed + offset)
-    yield _make("all lowest", examples, lambda leaf: _filled(leaf, lowest=True), device, "opt", seed)
-    yield _make("all highest", examples, lambda leaf: _filled(leaf, lowest=False), device, "opt", seed)
+    if edges:
+        yield _make("all lowest", examples, lambda leaf: _filled(leaf, lowest=True), device, "opt", seed)
+        yield _make("all highest", examples, lambda leaf: _filled(leaf, lowest=False), device, "opt", seed)
     profiles = max((len(spec.profiles) for spec in specs), default=1)
     for profile in range(profiles):
         of_profile = f" of profile {profile}" if profiles > 1 else ""
@@ -57,8 +61,12 @@ def sample_inputs(examples: ExampleInputs, device: torch.device, count: int, see
             yield _make(f"{which} sizes{of_profile}", examples, _redraw, device, which, seed, profile)
 
 
-def read_inputs(inputs: Iterable[Any]) -> Iterator[SampleInputs]:
+def read_inputs(inputs: Iterable[Any], when_empty: str = "there are no inputs to compare on") -> Iterator[SampleInputs]:
     """Yields inputs that a caller gives: tuples of positional inputs, dicts of keyword inputs, pairs of both, tensors.
+
+    Args:
+        inputs: What the caller gives.
+        when_empty: What to say where there are none.
 
     Raises:
         InputError: There are none, or one is none of these.
@@ -80,7 +88,7 @@ def read_inputs(inputs: Iterable[Any]) -> Iterator[SampleInputs]:
                 hint="give tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)",
             )
     if index < 0:
-        raise InputError("there are no inputs to compare on", hint="give at least one, or leave `inputs` out")
+        raise InputError(when_empty, hint="give at least one, or leave it out")
 
 
 def _is_pair(item: Sequence[Any]) -> bool:

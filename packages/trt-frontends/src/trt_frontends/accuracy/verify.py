@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from trt_core import InputError, provider_identity, read_settings
+from trt_core import InputError, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_frontends.accuracy.output_error import OutputError, measure_error, worst_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
@@ -17,6 +17,7 @@ from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, samp
 from trt_frontends.accuracy.wide_mode import run_wide
 from trt_frontends.capture import device_of
 from trt_frontends.compiler import compile as compile_model
+from trt_frontends.compiler import settings_in
 from trt_frontends.example_inputs import ExampleInputs
 
 Model = nn.Module | torch.export.ExportedProgram
@@ -189,7 +190,7 @@ def tolerance_of(given: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> f
         given: Compilation settings.
         outputs: What eager returns.
     """
-    settings = read_settings(given)
+    settings = settings_in(given)
     computed = {tensor.dtype for tensor in outputs} | {settings.precision}
     if settings.enable_autocast:
         computed.add(settings.autocast_dtype)

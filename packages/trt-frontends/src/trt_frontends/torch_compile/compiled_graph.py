@@ -23,11 +23,12 @@ from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.ranges import ShapeRanges
 from trt_frontends.compiler import visible_log
 from trt_frontends.pipeline import Compilation, announce
+from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
 from trt_frontends.torch_compile.output_views import borrowed_results, cut_output_views
 from trt_frontends.torch_compile.pytorch_blocks import compile_pytorch_blocks, with_inductor
 from trt_frontends.torch_compile.size_ranges import GraphSizes, outside
-from trt_lowering import lower_graph, tracing_lock
+from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
 
 WORTHWHILE: Final = 16
@@ -236,23 +237,25 @@ class CompiledGraph:
         logger.debug("building a graph of %d nodes: %s", len(self._gm.graph.nodes), reason)
         with visible_log(self._settings), torch.no_grad():
             constants = {at: inputs[at] for at in (*frozen_at, *numbers_at)}
-            run, report = self._compile(constants, len(inputs), ranges)
+            run, report = self._compile(constants, inputs, ranges)
         self.history.append(BuildReport(reason, report))
         return Build(run, frozen_at, frozen, numbers_at, numbers, ranges)
 
     def _compile(
-        self, constants: dict[int, torch.Tensor], count: int, ranges: ShapeRanges
+        self, constants: dict[int, torch.Tensor], inputs: Sequence[Any], ranges: ShapeRanges
     ) -> tuple[Run, PartitionReport | None]:
         settings = self._settings
         cut = cut_output_views(self._gm)
         names = [str(node.target) for node in cut.body.graph.find_nodes(op="placeholder")]
+        kept = [at for at in range(len(inputs)) if at not in constants]
         try:
-            lowered = lower_graph(
+            decomposed = begin_lowering_graph(
                 cut.body,
                 settings,
                 preserve=preserve_predicate(settings, self._registry),
                 constants={names[at]: tensor for at, tensor in constants.items()},
             )
+            lowered = decomposed.finish(exclusions(decomposed, lambda: [[inputs[at] for at in kept]]))
         except LoweringError as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(self._gm.graph.nodes), error)
             return self._in_pytorch(), None
@@ -264,7 +267,6 @@ class CompiledGraph:
         compiled = compilation.run()
         if settings.torch_fallback == "inductor":
             compile_pytorch_blocks(compiled)
-        kept = [at for at in range(count) if at not in constants]
         run = _runner(compiled, kept, borrowed_results(lowered), cut.tail, cut.inputs)
         return run, compiled.meta["partition_report"]
 

@@ -9,6 +9,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_core.precision import KEPT, exclusion_of
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
@@ -51,7 +52,8 @@ class Autocast(GraphPass):
     accuracy of the reduced type.
 
     Requires: values on nodes; no in-place operator but write backs.
-    Ensures: every matrix operator that worked in float32 works in the reduced type, and what others read is float32.
+    Ensures: every matrix operator that worked in float32 works in the reduced type, unless it is marked as excluded,
+    and what others read is float32.
 
     Args:
         settings: `enable_autocast` and `autocast_dtype`; operators in `torch_executed_ops` stay as they are.
@@ -70,9 +72,14 @@ class Autocast(GraphPass):
         reduced: dict[fx.Node, fx.Node] = {}  # float32 node -> the same in the reduced type
         changes = 0
         for node in list(gm.graph.nodes):
-            if self._applies(node):
+            if not self._applies(node):
+                continue
+            exclusion = exclusion_of(node)
+            if exclusion is None:
                 self._rewrite(gm, node, reduced)
                 changes += 1
+            else:
+                node.meta[KEPT] = exclusion
         for wide in reduced:
             if not wide.users and wide.target is aten._to_copy.default:
                 gm.graph.erase_node(wide)
@@ -82,7 +89,7 @@ class Autocast(GraphPass):
         """Checks that no matrix operator is left in float32."""
         self.require_values(gm)
         for node in gm.graph.nodes:
-            if self._applies(node):
+            if self._applies(node) and exclusion_of(node) is None:
                 self.fail(node, f"{node.target} still works in float32")
 
     def _applies(self, node: fx.Node) -> bool:

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS, dtype_name
+from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.narrowing import Narrowing, saturate
@@ -33,7 +34,8 @@ class ConvertFloatType(GraphPass):
     beyond its range stop at its largest number, see `Narrowing`.
 
     Operators that run in PyTorch anyway keep their type, with casts around them: its kernels may know no narrower one,
-    sub-graphs of control flow are not rewritten, and running statistics must be updated where they are.
+    sub-graphs of control flow are not rewritten, and running statistics must be updated where they are. Nodes that are
+    excluded from reduced precision keep it too, in engines.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: no computation but the casts at the rim has the former type; outputs keep their types.
@@ -42,6 +44,7 @@ class ConvertFloatType(GraphPass):
         source: Type that is replaced.
         target: Type that replaces it.
         runs_in_torch: Whether an operator runs in PyTorch for sure. By default none does.
+        exclusion: Why a node keeps its type all the same; by default none does.
     """
 
     def __init__(
@@ -49,12 +52,14 @@ class ConvertFloatType(GraphPass):
         source: torch.dtype,
         target: torch.dtype,
         runs_in_torch: Callable[[OpOverload], bool] = lambda target: False,
+        exclusion: Callable[[fx.Node], KeptInFloat32 | None] = lambda node: None,
     ) -> None:
         self.name = f"convert_{dtype_name(source)}_to_{dtype_name(target)}"
         self._source = source
         self._target = target
         self._narrowing = Narrowing(source, target)
         self._runs_in_torch = runs_in_torch
+        self._exclusion = exclusion
         self._rim: set[fx.Node] = set()
         self._kept: set[fx.Node] = set()
         self._converted: set[fx.Node] = set()
@@ -68,7 +73,7 @@ class ConvertFloatType(GraphPass):
         if settings.truncate_long_and_double:
             passes.append(cls(torch.float64, torch.float32, runs_in_torch))
         if settings.precision in FLOATS - {torch.float32}:
-            passes.append(cls(torch.float32, settings.precision, runs_in_torch))
+            passes.append(cls(torch.float32, settings.precision, runs_in_torch, exclusion_of))
         return passes
 
     def call(self, gm: fx.GraphModule) -> int:
@@ -144,11 +149,16 @@ class ConvertFloatType(GraphPass):
             return isinstance(source, fx.Node) and self._keeps_type(source)
         if isinstance(node.target, HigherOrderOperator) or has_hidden_state(node):
             return True
+        if self._exclusion(node) is not None:
+            return True
         return isinstance(node.target, OpOverload) and self._runs_in_torch(node.target)
 
     def _keep(self, graph: fx.Graph, node: fx.Node) -> int:
         """Gives an operator what it took before, and the others a narrow result."""
         changes = 0
+        exclusion = self._exclusion(node)
+        if exclusion is not None and node.target is not operator.getitem:
+            node.meta[KEPT] = exclusion
         for operand in node.all_input_nodes:
             if operand in self._converted:
                 changes += self._cast_back(graph, node, operand, self._source, node)
