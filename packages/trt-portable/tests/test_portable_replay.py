@@ -51,7 +51,7 @@ def expected(engine: Any, monkeypatch: Any) -> Any:
     monkeypatch.setenv(replay.SWITCH, "0")
     context = engine.create_execution_context()
     monkeypatch.delenv(replay.SWITCH)
-    assert context._replay is None
+    assert context._execution.replay is None
     return lambda x: run(context, x)
 
 
@@ -74,7 +74,7 @@ def test_records_after_a_warm_up(engine: Any, expected: Any) -> None:
     for index in range(4):
         x = torch.randn(4, 64, device="cuda")
         same(run(context, x), expected(x))
-        assert len(context._replay._recordings) == (index > 0)
+        assert len(context._execution.replay._recordings) == (index > 0)
 
 
 def test_addresses_that_stay_are_recorded_in_place(engine: Any, expected: Any) -> None:
@@ -83,7 +83,7 @@ def test_addresses_that_stay_are_recorded_in_place(engine: Any, expected: Any) -
     for _ in range(10):
         x.normal_()
         same(run(context, x, outputs), expected(x))
-    assert len(context._replay._pinned) == 1
+    assert len(context._execution.replay._pinned) == 1
     other = torch.randn(4, 64, device="cuda")
     same(run(context, other), expected(other))
 
@@ -94,7 +94,7 @@ def test_shapes_that_never_settle(engine: Any, expected: Any) -> None:
     for _ in range(200):
         x = torch.randn(int(torch.randint(1, 17, (), generator=generator)), 64, device="cuda")
         same(run(context, x), expected(x))
-    assert 0 < len(context._replay._recordings) <= replay._MAX_SHAPES
+    assert 0 < len(context._execution.replay._recordings) <= replay._MAX_SHAPES
 
 
 def test_a_refit_is_seen(engine: Any, expected: Any, logger: Any) -> None:
@@ -200,7 +200,7 @@ def test_a_layer_that_waits_for_data_runs_directly(builder: trt.Builder, load: A
     found.name = "found"
     network.mark_output(found)
     context = load(network).create_execution_context()
-    assert context._replay is None
+    assert context._execution.replay is None
 
 
 def test_what_cannot_be_recorded_runs_directly(engine: Any, expected: Any, monkeypatch: Any) -> None:
@@ -212,7 +212,7 @@ def test_what_cannot_be_recorded_runs_directly(engine: Any, expected: Any, monke
     for _ in range(4):
         x = torch.randn(4, 64, device="cuda")
         same(run(context, x), expected(x))
-    assert context._replay._is_refused
+    assert context._execution.replay._is_refused
 
 
 def test_profilers_see_layers(engine: Any, expected: Any) -> None:

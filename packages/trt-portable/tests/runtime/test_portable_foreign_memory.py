@@ -121,7 +121,7 @@ def test_memory_and_stream_of_the_driver(builder: Any, load: Any) -> None:
             x.write(values, stream)
             assert context.execute_async_v3(stream.value)
             np.testing.assert_allclose(y.read(stream), _wanted(engine, values), rtol=1e-3, atol=1e-3)
-        assert context._replay._pinned
+        assert context._execution.replay._pinned
     finally:
         driver().cuStreamDestroy_v2(stream)
 
@@ -155,7 +155,7 @@ def enqueue(request: Any, builder: Any, load: Any, monkeypatch: Any) -> Callable
     engine = _engine(builder, load)
     assert isinstance(engine._state.executable, SpecializedProgram) is (request.param == "compiled")
     context = engine.create_execution_context()
-    assert (context._replay is None) is (request.param == "direct")
+    assert (context._execution.replay is None) is (request.param == "direct")
     x, y = torch.randn(BATCH, WIDTH, device="cuda"), torch.empty(BATCH, WIDTH, device="cuda")
     context.set_input_shape("x", tuple(x.shape))
     context.set_tensor_address("x", x.data_ptr())
@@ -231,7 +231,7 @@ def test_a_compiled_engine_writes_its_output_in_place(builder: Any, load: Any, m
     run = lambda: context.execute_async_v3(torch.cuda.current_stream().cuda_stream)  # noqa: E731
     for _ in range(8):
         assert run()
-    assert context._replay._pinned
+    assert context._execution.replay._pinned
     x.normal_()
     y.zero_()
     torch.cuda.synchronize()

@@ -143,4 +143,4 @@ def test_recorded_runs_read_and_write_packed_memory(
             found = _run(context, memory, result, x, stream.cuda_stream)
         torch.cuda.synchronize()
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert context._replay._pinned
+    assert context._execution.replay._pinned

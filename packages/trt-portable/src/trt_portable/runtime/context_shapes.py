@@ -8,73 +8,67 @@ from typing import TYPE_CHECKING
 import torch
 
 from trt_portable.dims import MAX_RANK, Dims
-from trt_portable.enums import ExecutionContextAllocationStrategy
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.formats import LAYOUTS
 from trt_portable.plan.engine_info import Shape
 from trt_portable.runtime.binding import Binding
-from trt_portable.runtime.context_settings import ContextSettings
 from trt_portable.runtime.program import LayerFailure
 from trt_portable.runtime.shape_report import ShapeReport
 from trt_portable.values import HostValues, Value
 
 if TYPE_CHECKING:
-    from trt_portable.runtime.engine import ICudaEngine
     from trt_portable.runtime.engine_state import EngineState
 
 
-class ContextShapes(ContextSettings):
-    """The part of a context that knows extents.
+class ContextShapes:
+    """The tensors of a context, and what is known of their extents.
+
+    Args:
+        state: The engine.
+        reporter: Receives what is wrong with a question.
 
     Attributes:
-        _values: Inputs as the program takes them, while nothing that they depend on has changed.
-        _is_checked: Whether shapes and the presence of addresses passed the checks of a run.
+        bindings: Every input and output, in the order of the engine.
+        by_name: The same by name.
+        inputs: The inputs.
+        outputs: The outputs.
+        profile: Index of the profile in use.
+        values: Inputs as the program takes them, while nothing that they depend on has changed.
+        is_checked: Whether shapes and the presence of addresses passed the checks of a run.
     """
 
-    def __init__(
-        self,
-        engine: ICudaEngine,
-        state: EngineState,
-        strategy: ExecutionContextAllocationStrategy,
-        reporter: Reporter,
-    ) -> None:
-        super().__init__(engine, state, strategy, reporter)
-        self._bindings = [Binding(tensor, state.device) for tensor in state.info.io]
-        self._by_name = {binding.tensor.name: binding for binding in self._bindings}
-        self._inputs = [binding for binding in self._bindings if binding.tensor.is_input]
-        self._outputs = [binding for binding in self._bindings if not binding.tensor.is_input]
-        self._has_named_dimensions = any(any(binding.tensor.dimension_names) for binding in self._inputs)
-        self._profile = 0
-        self._values: list[Value] | None = None
-        self._is_checked = False
-        self._reset_shapes()
+    def __init__(self, state: EngineState, reporter: Reporter) -> None:
+        self._state = state
+        self._reporter = reporter
+        self.bindings = [Binding(tensor, state.device) for tensor in state.info.io]
+        self.by_name = {binding.tensor.name: binding for binding in self.bindings}
+        self.inputs = [binding for binding in self.bindings if binding.tensor.is_input]
+        self.outputs = [binding for binding in self.bindings if not binding.tensor.is_input]
+        self.profile = 0
+        self.values: list[Value] | None = None
+        self.is_checked = False
+        self._has_named_dimensions = any(any(binding.tensor.dimension_names) for binding in self.inputs)
+        self._reset()
 
-    @property
-    def active_optimization_profile(self) -> int:
-        """Index of the profile in use."""
-        return self._profile
-
-    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+    def select_profile(self, index: int) -> None:
         """Switches to another profile; input shapes must be set again.
 
         Raises:
             RuntimeError: There is no such profile.
         """
-        index = int(profile_index)
         count = len(self._state.info.profiles)
         if not 0 <= index < count:
             message = f"profile {index} does not exist: the engine has {count}"
             self._reporter.error("set_optimization_profile_async", message)
             raise RuntimeError(message)
-        self._profile = index
-        self._reset_shapes()
-        return True
+        self.profile = index
+        self._reset()
 
-    def _reset_shapes(self) -> None:
+    def _reset(self) -> None:
         """Forgets the shapes of inputs that the profile does not determine."""
-        shapes = self._state.info.profiles[self._profile].shapes
-        for binding in self._inputs:
+        shapes = self._state.info.profiles[self.profile].shapes
+        for binding in self.inputs:
             tensor = binding.tensor
             allowed = shapes.get(tensor.name)
             if not tensor.is_dynamic:
@@ -83,7 +77,7 @@ class ContextShapes(ContextSettings):
                 binding.shape = allowed.min
             else:
                 binding.shape = None
-        self._forget()
+        self.forget()
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
         """Sets the extents of an input.
@@ -95,29 +89,29 @@ class ContextShapes(ContextSettings):
         Raises:
             RuntimeError: More than 8 extents.
         """
-        binding = self._by_name.get(name)
+        binding = self.by_name.get(name)
         extents = tuple(shape)
         if binding is not None and binding.shape == extents:
             return True
         if len(extents) > MAX_RANK:
             raise RuntimeError(f"{name}: a shape has at most {MAX_RANK} extents, not {len(extents)}")
         extents = tuple(int(extent) for extent in extents)
-        if binding is None or (self._profile, extents) not in binding.allowed:
+        if binding is None or (self.profile, extents) not in binding.allowed:
             violation = self._shape_violation(binding, extents)
             if violation is not None or binding is None:
                 self._reporter.error(f"set_input_shape({name!r}, {extents})", violation or "")
                 return False
-            binding.allow(self._profile, extents)
+            binding.allow(self.profile, extents)
         if binding.shape is None or self._has_named_dimensions:
-            self._is_checked = False
+            self.is_checked = False
         binding.shape = extents
-        self._values = None
+        self.values = None
         return True
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """The next run checks everything again."""
-        self._values = None
-        self._is_checked = False
+        self.values = None
+        self.is_checked = False
 
     def _shape_violation(self, binding: Binding | None, extents: Shape) -> str | None:
         if binding is None:
@@ -130,16 +124,16 @@ class ContextShapes(ContextSettings):
         for axis, (extent, known) in enumerate(zip(extents, declared, strict=True)):
             if known != -1 and extent != known:
                 return f"axis {axis} is {extent}, but the network fixes it to {known}"
-        allowed = self._state.info.profiles[self._profile].shapes.get(binding.tensor.name)
+        allowed = self._state.info.profiles[self.profile].shapes.get(binding.tensor.name)
         violation = allowed.violation(extents) if allowed is not None else None
-        return None if violation is None else f"profile {self._profile}: {violation}"
+        return None if violation is None else f"profile {self.profile}: {violation}"
 
     @property
-    def all_binding_shapes_specified(self) -> bool:
+    def are_complete(self) -> bool:
         """Whether every dynamic input has a shape."""
-        return all(binding.shape is not None for binding in self._inputs)
+        return all(binding.shape is not None for binding in self.inputs)
 
-    def infer_shapes(self) -> list[str]:
+    def infer(self) -> list[str]:
         """Computes output shapes from input shapes and host inputs, and writes the host outputs.
 
         Returns:
@@ -156,7 +150,7 @@ class ContextShapes(ContextSettings):
         except (Refusal, LayerFailure) as error:
             self._reporter.error("infer_shapes", str(error))
             raise RuntimeError(f"infer_shapes: {error}") from error
-        for binding, value in zip(self._outputs, report.outputs, strict=True):
+        for binding, value in zip(self.outputs, report.outputs, strict=True):
             if binding.tensor.is_host and binding.address and isinstance(value, HostValues):
                 numbers = torch.tensor(value.numbers(), dtype=value.dtype)
                 binding.write(numbers.reshape(value.shape))
@@ -165,7 +159,7 @@ class ContextShapes(ContextSettings):
     def _insufficient_inputs(self) -> list[str]:
         return [
             binding.tensor.name
-            for binding in self._inputs
+            for binding in self.inputs
             if binding.shape is None or (binding.tensor.is_host and not binding.address)
         ]
 
@@ -176,27 +170,27 @@ class ContextShapes(ContextSettings):
             Refusal: Numbers of a host input leave the profile.
             LayerFailure: A layer refused the shapes.
         """
-        shapes = tuple(binding.shape or () for binding in self._inputs)
-        numbers = {index: tuple(self._read_host(self._inputs[index]).numbers()) for index in self._state.host_inputs}
+        shapes = tuple(binding.shape or () for binding in self.inputs)
+        numbers = {index: tuple(self.read_host(self.inputs[index]).numbers()) for index in self._state.host_inputs}
         return self._state.infer(shapes, numbers)
 
-    def _read_host(self, binding: Binding) -> HostValues:
+    def read_host(self, binding: Binding) -> HostValues:
         """The numbers at a host input's address, checked against the profile.
 
         Raises:
             Refusal: A number leaves the profile.
         """
         values = binding.read_numbers()
-        allowed = self._state.info.profiles[self._profile].values.get(binding.tensor.name)
+        allowed = self._state.info.profiles[self.profile].values.get(binding.tensor.name)
         if allowed is not None:
             violation = allowed.violation([int(number) for number in values.numbers()])
             if violation is not None:
-                raise Refusal(f"{binding.tensor.name!r}: profile {self._profile}: {violation}")
+                raise Refusal(f"{binding.tensor.name!r}: profile {self.profile}: {violation}")
         return values
 
-    def get_tensor_shape(self, name: str) -> Dims:
+    def shape_of(self, name: str) -> Dims:
         """Extents as far as they are known, -1 for the others; invalid dims for an unknown name."""
-        binding = self._by_name.get(name)
+        binding = self.by_name.get(name)
         if binding is None:
             self._reporter.error("get_tensor_shape", f"the engine has no tensor named {name!r}")
             return Dims._invalid()
@@ -209,13 +203,13 @@ class ContextShapes(ContextSettings):
         if not tensor.is_dynamic or self._insufficient_inputs():
             return tensor.shape
         try:
-            value = self._shape_report().outputs[self._outputs.index(binding)]
+            value = self._shape_report().outputs[self.outputs.index(binding)]
         except (Refusal, LayerFailure) as error:
             self._reporter.error(f"shape of {tensor.name!r}", str(error))
             return tensor.shape
         return tensor.shape if value is None else tuple(int(extent) for extent in value.shape)
 
-    def _announced(self, binding: Binding) -> tuple[Shape | None, int | None]:
+    def announced(self, binding: Binding) -> tuple[Shape | None, int | None]:
         """Extents of an output; where they depend on data, the greatest size in bytes. None for what is not known."""
         if not binding.tensor.is_dynamic:
             return binding.tensor.shape, None
@@ -223,18 +217,18 @@ class ContextShapes(ContextSettings):
             report = self._shape_report()
         except (Refusal, LayerFailure):
             return None, None
-        at = self._outputs.index(binding)
+        at = self.outputs.index(binding)
         value, bound = report.outputs[at], report.bounds[at]
         if value is not None:
             return tuple(int(extent) for extent in value.shape), None
         return None, None if bound is None else binding.bytes_of(bound)
 
-    def get_tensor_strides(self, name: str) -> Dims:
+    def strides_of(self, name: str) -> Dims:
         """Distance between neighbours along each axis, in elements, or in vectors where the format has them."""
-        shape = self.get_tensor_shape(name)
+        shape = self.shape_of(name)
         if not shape._is_valid:
             return shape
-        layout = LAYOUTS.get(self._by_name[name].tensor.format)
+        layout = LAYOUTS.get(self.by_name[name].tensor.format)
         if layout is not None:
             return Dims(layout.strides(tuple(shape)))
         strides: list[int] = []
@@ -244,9 +238,9 @@ class ContextShapes(ContextSettings):
             step = -1 if extent == -1 or step == -1 else step * max(extent, 1)
         return Dims(strides[::-1])
 
-    def get_max_output_size(self, name: str) -> int:
+    def greatest_bytes_of(self, name: str) -> int:
         """Upper bound, in bytes, of an output for the present shapes; -1 when there is none."""
-        binding = self._by_name.get(name)
+        binding = self.by_name.get(name)
         if binding is None or binding.tensor.is_input:
             self._reporter.error("get_max_output_size", f"the engine has no output named {name!r}")
             return -1
@@ -254,9 +248,9 @@ class ContextShapes(ContextSettings):
         if shape is not None and -1 in shape:
             shape = None
             if not self._insufficient_inputs():
-                shape = self._shape_report().bounds[self._outputs.index(binding)]
+                shape = self._shape_report().bounds[self.outputs.index(binding)]
         return -1 if shape is None else binding.bytes_of(shape)
 
-    def update_device_memory_size_for_shapes(self) -> int:
+    def peak_bytes(self) -> int:
         """Bytes of intermediate values for the present shapes; 0 when inputs are not specified."""
         return 0 if self._insufficient_inputs() else self._shape_report().peak_bytes

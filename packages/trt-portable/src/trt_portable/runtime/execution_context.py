@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from trt_portable.allocators import IOutputAllocator, notify_shape, request_output
-from trt_portable.device import external_stream, record_event
+from trt_portable.allocators import IGpuAllocator, IOutputAllocator
+from trt_portable.context_managers import ContextManaged
 from trt_portable.dims import Dims
-from trt_portable.enums import ErrorCodeTRT, ExecutionContextAllocationStrategy
-from trt_portable.error_recorder import Reporter
-from trt_portable.errors import Refusal
-from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
-from trt_portable.runtime.binding import Binding
+from trt_portable.enums import ErrorCodeTRT, ExecutionContextAllocationStrategy, ProfilingVerbosity
+from trt_portable.error_recorder import RecordsErrors, Reporter
+from trt_portable.memory import CUDA_ALIGNMENT
 from trt_portable.runtime.context_shapes import ContextShapes
-from trt_portable.runtime.launcher import DirectLauncher, Launcher, is_capturing
-from trt_portable.runtime.observers import LayerTimer, RunObserver
-from trt_portable.runtime.replay import ReplayLauncher, can_replay
-from trt_portable.values import Value, as_tensor
+from trt_portable.runtime.execution import Execution
+from trt_portable.runtime.observers import DebugTensors, IDebugListener, IProfiler, LayerTimes
+from trt_portable.sealed import Sealed
 
 if TYPE_CHECKING:
     from trt_portable.runtime.engine import ICudaEngine
     from trt_portable.runtime.engine_state import EngineState
     from trt_portable.runtime.runtime_config import IRuntimeConfig
 
+_DETAIL: Final = (ProfilingVerbosity.NONE, ProfilingVerbosity.LAYER_NAMES_ONLY, ProfilingVerbosity.DETAILED)
 
-class IExecutionContext(ContextShapes):
+
+class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
     """Runs an engine; made by `ICudaEngine.create_execution_context`. One thread at a time.
 
-    Any number of contexts may use the same engine, and the same profile, at once.
+    Any number of contexts may use the same engine, and the same profile, at once. The interface is TensorRT's; the work
+    is done by `ContextShapes` and `Execution`. Intermediate values live in memory of PyTorch's allocator, so auxiliary
+    streams, user-managed memory and allocators are kept and reported, and not used.
     """
+
+    name: str = ""
+    """Free text that tells contexts apart."""
+    persistent_cache_limit: int = 0
+    """Bytes of persistent cache; kept."""
 
     def __init__(
         self,
@@ -41,29 +45,88 @@ class IExecutionContext(ContextShapes):
         config: IRuntimeConfig,
         reporter: Reporter,
     ) -> None:
-        super().__init__(engine, state, strategy, reporter)
+        self._engine = engine
+        self._strategy = strategy
         self._config = config
-        self._device = state.device
-        self._is_cuda = state.device.type == "cuda"
-        self._direct: Launcher = DirectLauncher(state.executable)
-        self._replay: Launcher | None = ReplayLauncher(state, state.executable) if can_replay(state) else None
-        self._host_inputs = state.host_inputs
-        self._aliases = [
-            (binding, self._by_name[binding.tensor.aliased_input])
-            for binding in self._outputs
-            if binding.tensor.aliased_input is not None
-        ]
-        self._allocators: dict[str, IOutputAllocator] = {}
-        self._in_place: list[Binding] = []  # inputs whose memory an output overwrites
-        self._is_tied = bool(self._aliases)  # whether an output shares memory with an input
-        self._read_addresses: frozenset[int] = frozenset()
-        self._unpacked = [binding for binding in self._inputs if binding.is_packed]
-        self._last_unpacked: tuple[int, torch.cuda.Event] | None = None  # stream of the last run that unpacked, its end
-        self._inference = torch.inference_mode()
+        self._reporter = reporter
+        self._times = LayerTimes()
+        self._debug = DebugTensors(state.info.debug_tensors)
+        self._shapes = ContextShapes(state, reporter)
+        self._execution = Execution(state, self._shapes, self._times, self._debug, reporter)
+        self._device_memory = (0, 0)
+        self._nvtx_verbosity = self._most_verbose = state.info.verbosity
+        self._temporary_allocator: IGpuAllocator | None = None
+        self._aux_streams: tuple[int, ...] = ()
+        self._communicator: object = None
+
+    @property
+    def engine(self) -> ICudaEngine:
+        """The engine this context runs."""
+        return self._engine
 
     def get_runtime_config(self) -> IRuntimeConfig:
         """The configuration that the context was created with."""
         return self._config
+
+    # Profiles and shapes ---------------------------------------------------------------------------
+
+    @property
+    def active_optimization_profile(self) -> int:
+        """Index of the profile in use."""
+        return self._shapes.profile
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        """Switches to another profile; input shapes must be set again.
+
+        Raises:
+            RuntimeError: There is no such profile.
+        """
+        self._shapes.select_profile(int(profile_index))
+        return True
+
+    def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
+        """Sets the extents of an input.
+
+        Returns:
+            False, with a report, for an unknown name, an output, or extents that the network or the
+            profile does not allow.
+
+        Raises:
+            RuntimeError: More than 8 extents.
+        """
+        return self._shapes.set_input_shape(name, shape)
+
+    @property
+    def all_binding_shapes_specified(self) -> bool:
+        """Whether every dynamic input has a shape."""
+        return self._shapes.are_complete
+
+    def infer_shapes(self) -> list[str]:
+        """Computes output shapes from input shapes and host inputs, and writes the host outputs.
+
+        Returns:
+            Names of inputs that lack a shape or, on the host, an address; empty when all is known.
+
+        Raises:
+            RuntimeError: The layers do not accept these shapes, or numbers leave the profile.
+        """
+        return self._shapes.infer()
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        """Extents as far as they are known, -1 for the others; invalid dims for an unknown name."""
+        return self._shapes.shape_of(name)
+
+    def get_tensor_strides(self, name: str) -> Dims:
+        """Distance between neighbours along each axis, in elements, or in vectors where the format has them."""
+        return self._shapes.strides_of(name)
+
+    def get_max_output_size(self, name: str) -> int:
+        """Upper bound, in bytes, of an output for the present shapes; -1 when there is none."""
+        return self._shapes.greatest_bytes_of(name)
+
+    def update_device_memory_size_for_shapes(self) -> int:
+        """Bytes of intermediate values for the present shapes; 0 when inputs are not specified."""
+        return self._shapes.peak_bytes()
 
     # Addresses -------------------------------------------------------------------------------------
 
@@ -75,51 +138,32 @@ class IExecutionContext(ContextShapes):
         Returns:
             False, with a report, for an unknown name or a misaligned address.
         """
-        binding = self._by_name.get(name)
-        if binding is None:
-            self._reporter.error("set_tensor_address", f"the engine has no tensor named {name!r}")
-            return False
-        address = int(memory)
-        if address == binding.address:
-            return True
-        if binding.is_cuda and address % CUDA_ALIGNMENT:
-            self._reporter.error(
-                f"set_tensor_address({name!r})",
-                f"address {address:#x} is not aligned to {CUDA_ALIGNMENT} bytes",
-            )
-            return False
-        if not (address and binding.address):
-            self._is_checked = False
-            self._values = None
-        elif binding.tensor.is_input or self._is_tied or address in self._read_addresses:
-            self._values = None  # else an output moved that no input knows of
-        binding.address = address
-        return True
+        return self._execution.bind(name, memory)
 
     def get_tensor_address(self, name: str) -> int:
         """The bound address, 0 when there is none."""
-        binding = self._by_name.get(name)
+        binding = self._shapes.by_name.get(name)
         return 0 if binding is None else binding.address
 
     def set_output_allocator(self, name: str, output_allocator: IOutputAllocator | None) -> bool:
         """Sets what provides an output's memory; None returns to the bound address."""
-        binding = self._by_name.get(name)
+        binding = self._shapes.by_name.get(name)
         if binding is None or binding.tensor.is_input:
             self._reporter.error("set_output_allocator", f"the engine has no output named {name!r}")
             return False
         if output_allocator is None:
-            self._allocators.pop(name, None)
+            self._execution.allocators.pop(name, None)
         elif not isinstance(output_allocator, IOutputAllocator):
             kind = type(output_allocator).__name__
             raise TypeError(f"output_allocator must be IOutputAllocator, not {kind}")
         else:
-            self._allocators[name] = output_allocator
-        self._forget()
+            self._execution.allocators[name] = output_allocator
+        self._shapes.forget()
         return True
 
     def get_output_allocator(self, name: str) -> IOutputAllocator | None:
         """The allocator of an output, or None."""
-        return self._allocators.get(name)
+        return self._execution.allocators.get(name)
 
     # Execution -------------------------------------------------------------------------------------
 
@@ -132,209 +176,154 @@ class IExecutionContext(ContextShapes):
         Returns:
             False, with a report, when shapes or addresses are missing or a layer fails.
         """
-        try:
-            values = self._values
-            if values is None:
-                values = self._prepare()
-            if self._host_inputs:
-                values = self._with_host_values(values)
-            if self._is_cuda:
-                self._run_on(int(stream_handle), values)
-            elif torch.is_inference_mode_enabled():
-                self._run(values, stream_handle)
-            else:
-                with self._inference:
-                    self._run(values, stream_handle)
-        except Refusal as refusal:
-            self._reporter.refuse("execute_async_v3", refusal)
-            return False
-        except RuntimeError as error:  # a layer failed, no memory, or earlier asynchronous work failed
-            code = ErrorCodeTRT.FAILED_EXECUTION
-            self._reporter.error("execute_async_v3", str(error), code)
-            return False
-        return True
+        return self._execution.run(stream_handle)
 
     def execute_v2(self, bindings: Sequence[int]) -> bool:
         """Runs and waits, on addresses in the order of the engine's tensors."""
-        if len(bindings) != len(self._bindings):
-            rule = f"{len(bindings)} addresses for {len(self._bindings)} tensors"
-            self._reporter.error("execute_v2", rule)
+        return self._execution.run_and_wait(bindings)
+
+    @property
+    def debug_sync(self) -> bool:
+        """Whether each run waits until the device is done."""
+        return self._execution.debug_sync
+
+    @debug_sync.setter
+    def debug_sync(self, flag: bool) -> None:
+        self._execution.debug_sync = bool(flag)
+
+    def set_input_consumed_event(self, event: int) -> bool:
+        """Sets a CUDA event that is recorded when the inputs may be overwritten; 0 clears it."""
+        self._execution.input_consumed_event = int(event)
+        return True
+
+    def get_input_consumed_event(self) -> int:
+        """The event, 0 when there is none."""
+        return self._execution.input_consumed_event
+
+    # Profiling -------------------------------------------------------------------------------------
+
+    @property
+    def profiler(self) -> IProfiler | None:
+        """Receives the time of each layer; while it is set, every run waits for each layer."""
+        return self._times.profiler
+
+    @profiler.setter
+    def profiler(self, profiler: IProfiler | None) -> None:
+        if profiler is not None and not isinstance(profiler, IProfiler):
+            raise TypeError(f"profiler must be IProfiler, not {type(profiler).__name__}")
+        self._times.profiler = profiler
+
+    @property
+    def enqueue_emits_profile(self) -> bool:
+        """Whether a run reports to the profiler itself, or `report_to_profiler` does later."""
+        return self._times.are_reported_at_once
+
+    @enqueue_emits_profile.setter
+    def enqueue_emits_profile(self, flag: bool) -> None:
+        self._times.are_reported_at_once = bool(flag)
+
+    def report_to_profiler(self) -> bool:
+        """Reports the times of the last run; False when there is no profiler or no run."""
+        if self._times.report():
+            return True
+        self._reporter.error("report_to_profiler", "no profiler, or no run", ErrorCodeTRT.INVALID_STATE)
+        return False
+
+    @property
+    def nvtx_verbosity(self) -> ProfilingVerbosity:
+        """Detail of profiling ranges; at most the engine's."""
+        return self._nvtx_verbosity
+
+    @nvtx_verbosity.setter
+    def nvtx_verbosity(self, verbosity: ProfilingVerbosity) -> None:
+        if not isinstance(verbosity, ProfilingVerbosity):
+            raise TypeError(f"nvtx_verbosity must be ProfilingVerbosity, not {type(verbosity)}")
+        if _DETAIL.index(verbosity) <= _DETAIL.index(self._most_verbose):
+            self._nvtx_verbosity = verbosity
+
+    # Debug tensors ---------------------------------------------------------------------------------
+
+    def set_debug_listener(self, listener: IDebugListener | None) -> bool:
+        """Sets who sees the debug tensors that are turned on."""
+        if listener is not None and not isinstance(listener, IDebugListener):
+            raise TypeError(f"listener must be IDebugListener, not {type(listener).__name__}")
+        self._debug.listener = listener
+        return True
+
+    def get_debug_listener(self) -> IDebugListener | None:
+        """The debug listener, or None."""
+        return self._debug.listener
+
+    def set_tensor_debug_state(self, name: str, flag: bool) -> bool:
+        """Turns one debug tensor on or off; False when the network did not mark it."""
+        if not self._debug.set_state(name, bool(flag)):
+            self._reporter.error("set_tensor_debug_state", f"{name!r} is not a debug tensor")
             return False
-        for binding, address in zip(self._bindings, bindings, strict=True):
-            if not self.set_tensor_address(binding.tensor.name, address):
-                return False
-        if not self._is_cuda:
-            return self.execute_async_v3(0)
-        stream = torch.cuda.current_stream(self._device)
-        done = self.execute_async_v3(stream.cuda_stream)
-        stream.synchronize()
-        return done
+        return True
 
-    def _prepare(self) -> list[Value]:
-        """Checks what execution needs and has changed, and wraps the inputs.
+    def set_all_tensors_debug_state(self, flag: bool) -> bool:
+        """Turns all debug tensors on or off."""
+        self._debug.set_all(bool(flag))
+        return True
 
-        Raises:
-            Refusal: A shape, an address or weights are missing.
-        """
-        if not self._is_checked:
-            self._check()
-            self._is_checked = True
-        for binding, source in self._aliases:
-            if binding.address != source.address:
-                raise Refusal(
-                    f"output {binding.tensor.name!r} updates input {source.tensor.name!r} in place, so both must be "
-                    "bound to the same address"
-                )
-        written = {binding.address for binding in self._outputs}
-        self._in_place = [binding for binding in self._inputs if binding.address in written]
-        self._is_tied = bool(self._aliases or self._in_place)
-        self._read_addresses = frozenset(binding.address for binding in self._inputs)
-        if not self._host_inputs:
-            self._announce_outputs()
-        self._values = [binding.input_value() for binding in self._inputs]
-        return self._values
+    def get_debug_state(self, name: str) -> bool:
+        """Whether a debug tensor is turned on."""
+        return self._debug.state(name)
 
-    def _check(self) -> None:
-        """Checks shapes, addresses and weights, in the documented order.
+    @property
+    def unfused_tensors_debug_state(self) -> bool:
+        """Whether all other tensors are shown to the debug listener as well."""
+        return self._debug.unfused_state
 
-        Raises:
-            Refusal: One of them is missing.
-        """
-        for binding in self._inputs:
-            if binding.shape is None:
-                raise Refusal(
-                    f"input {binding.tensor.name!r} has dynamic extents {binding.tensor.shape}: "
-                    "call set_input_shape first",
-                    ErrorCodeTRT.INVALID_STATE,
-                )
-        self._check_dimension_names()
-        for binding in self._bindings:
-            self._check_address(binding)
-        missing = len(self._state.weights.missing)
-        if missing:
-            raise Refusal(
-                f"{missing} weights of this stripped engine are missing: refit it first",
+    @unfused_tensors_debug_state.setter
+    def unfused_tensors_debug_state(self, flag: bool) -> None:
+        self._debug.unfused_state = flag
+
+    # What is kept and reported ---------------------------------------------------------------------
+
+    def set_device_memory(self, memory: int, size: int) -> None:
+        """Accepts memory for intermediate values; only for contexts with user-managed memory."""
+        if self._strategy is not ExecutionContextAllocationStrategy.USER_MANAGED:
+            self._reporter.error(
+                "set_device_memory",
+                "the context was not created with user-managed memory",
                 ErrorCodeTRT.INVALID_STATE,
             )
-
-    def _check_address(self, binding: Binding) -> None:
-        tensor = binding.tensor
-        if binding.address:
             return
-        optional = self._state.shape_only_inputs if tensor.is_input else self._allocators
-        if tensor.name not in optional:
-            raise Refusal(
-                f"{tensor.name!r} has no address: call set_tensor_address first",
-                ErrorCodeTRT.INVALID_STATE,
+        needed = self._engine.device_memory_size_v2
+        if memory % CUDA_ALIGNMENT or size < needed:
+            self._reporter.error(
+                "set_device_memory",
+                f"needs {needed} bytes aligned to {CUDA_ALIGNMENT}, got {size} at {memory:#x}",
             )
-
-    def _check_dimension_names(self) -> None:
-        extents: dict[str, tuple[str, int]] = {}
-        for binding in self._inputs:
-            names = binding.tensor.dimension_names
-            for name, extent in zip(names, binding.shape or (), strict=False):
-                first, known = extents.setdefault(name, (binding.tensor.name, extent))
-                if name and known != extent:
-                    raise Refusal(
-                        f"dimension {name!r} is {known} in {first!r}, but {extent} in {binding.tensor.name!r}"
-                    )
-
-    def _with_host_values(self, values: list[Value]) -> list[Value]:
-        """Replaces host inputs by the numbers that are at their addresses now."""
-        values = list(values)
-        for index in self._host_inputs:
-            values[index] = self._read_host(self._inputs[index])
-        self._announce_outputs()  # the numbers may decide about extents
-        return values
-
-    def _announce_outputs(self) -> None:
-        """Notes for each output what whoever bound its memory was told of its size."""
-        for binding in self._outputs:
-            binding.shape = binding.room = None
-            if binding.tensor.name not in self._allocators:
-                binding.shape, binding.room = self._announced(binding)
-
-    def _run_on(self, handle: int, values: list[Value]) -> None:
-        """Runs on a CUDA stream; entering it costs more than asking whether it is current anyway."""
-        with self._inference:
-            if torch.cuda.current_stream(self._device).cuda_stream == handle:
-                self._run_in_order(handle, values)
-            else:
-                is_foreign = is_capturing(self._device)  # whoever records another stream has not asked for this run
-                with torch.cuda.stream(external_stream(handle, self._device)):
-                    self._run_in_order(handle, values, may_replay=not is_foreign)
-        if self._input_consumed_event:
-            record_event(self._input_consumed_event, handle)
-        if self.debug_sync:
-            external_stream(handle, self._device).synchronize()
-
-    def _run_in_order(self, handle: int, values: list[Value], *, may_replay: bool = True) -> None:
-        """Runs after earlier runs on other streams have read the copies of packed inputs that this one overwrites."""
-        if not self._unpacked or is_capturing(self._device):
-            self._run(values, handle, may_replay=may_replay)
             return
-        stream = torch.cuda.current_stream(self._device)
-        last = self._last_unpacked
-        if last is not None and last[0] != handle:
-            stream.wait_event(last[1])
-        self._run(values, handle, may_replay=may_replay)
-        done = torch.cuda.Event() if last is None else last[1]
-        done.record(stream)
-        self._last_unpacked = (handle, done)
+        self._device_memory = (int(memory), int(size))
 
-    def _run(self, values: list[Value], stream: int, *, may_replay: bool = True) -> None:
-        """Computes the outputs and puts them where they belong, in inference mode."""
-        for binding in self._unpacked:
-            binding.unpack()
-        if self._profiler is None and not self._debug.is_active:
-            if not self._allocators:
-                if may_replay and self._replay is not None and self._replay.launch(values, self._outputs):
-                    return
-                if not self._in_place:
-                    self._direct.launch(values, self._outputs)
-                    return
-            results = list(self._state.executable.run(values))
-        else:
-            results = self._run_observed(values, stream)
-        if self._in_place:
-            results = [self._without_views(as_tensor(value)) for value in results]
-        for binding, value in zip(self._outputs, results, strict=True):
-            if binding.tensor.name in self._allocators:
-                self._allocate(binding, value, stream)
-            binding.write(value)
+    @property
+    def device_memory(self) -> int:
+        """Address of user-managed memory. TensorRT's property can only be written."""
+        return self._device_memory[0]
 
-    def _run_observed(self, values: list[Value], stream: int) -> list[Value]:
-        timer = None if self._profiler is None else LayerTimer(self._device)
-        debug = self._debug if self._debug.is_active else None
-        if debug is not None:
-            debug.show_inputs([binding.tensor.id for binding in self._inputs], values, stream)
-        results = self._state.program.run_observed(values, RunObserver(timer, debug, stream))
-        if timer is not None:
-            self._layer_times = timer.milliseconds()
-            if self.enqueue_emits_profile:
-                self.report_to_profiler()
-        return results
+    @device_memory.setter
+    def device_memory(self, memory: int) -> None:
+        self._device_memory = (int(memory), self._device_memory[1])
 
-    def _without_views(self, result: torch.Tensor) -> torch.Tensor:
-        """An output that no write to another output can change."""
-        shares = any(binding.shares_memory_with(result) for binding in self._in_place)
-        return result.clone() if shares else result
+    @property
+    def temporary_allocator(self) -> IGpuAllocator | None:
+        """Kept and reported."""
+        return self._temporary_allocator
 
-    def _allocate(self, binding: Binding, value: Value, stream: int) -> None:
-        """Asks an output's allocator for memory and tells it the shape.
+    @temporary_allocator.setter
+    def temporary_allocator(self, allocator: IGpuAllocator | None) -> None:
+        if allocator is not None and not isinstance(allocator, IGpuAllocator):
+            raise TypeError(f"temporary_allocator must be IGpuAllocator, not {type(allocator)}")
+        self._temporary_allocator = allocator
 
-        Raises:
-            Refusal: The allocator provided no memory, or misaligned memory.
-        """
-        name = binding.tensor.name
-        shape = tuple(int(extent) for extent in value.shape)
-        size = max(binding.bytes_of(shape), 1)
-        allocator = self._allocators[name]
-        address = request_output(allocator, name, binding.address, size, CUDA_ALIGNMENT, stream)
-        if not address or not is_aligned(address, binding.device):
-            raise Refusal(
-                f"the output allocator of {name!r} returned {address:#x} for {size} bytes",
-                ErrorCodeTRT.FAILED_ALLOCATION,
-            )
-        binding.address = address
-        notify_shape(allocator, name, Dims(shape))
+    def set_aux_streams(self, aux_streams: Sequence[int]) -> None:
+        """Offers auxiliary streams; kept, since everything runs on the main stream."""
+        self._aux_streams = tuple(int(stream) for stream in aux_streams)
+
+    def set_communicator(self, communicator: Any) -> bool:
+        """Keeps a communicator; engines with collectives are refused when they are built."""
+        self._communicator = communicator
+        return True

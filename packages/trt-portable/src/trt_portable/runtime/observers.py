@@ -80,6 +80,38 @@ class LayerTimer:
         return self._times
 
 
+class LayerTimes:
+    """Layer times of the last run of a context, and the profiler that receives them.
+
+    Attributes:
+        profiler: The receiver; None while nobody asks.
+        are_reported_at_once: Whether a run reports itself, or `report` does later.
+    """
+
+    def __init__(self) -> None:
+        self.profiler: IProfiler | None = None
+        self.are_reported_at_once = True
+        self._times: list[tuple[str, float]] = []
+
+    def take(self, times: list[tuple[str, float]]) -> None:
+        """Receives the times of a run, in milliseconds by layer."""
+        self._times = times
+        if self.are_reported_at_once:
+            self.report()
+
+    def report(self) -> bool:
+        """Tells the profiler; False when there is none, or no run that it was not told of."""
+        if self.profiler is None or not self._times:
+            return False
+        for name, milliseconds in self._times:
+            try:
+                self.profiler.report_layer_time(name, milliseconds)
+            except Exception as error:
+                report_callback_failure("report_layer_time()", error)
+        self._times = []
+        return True
+
+
 class DebugTensors:
     """Which debug tensors a context shows to its listener.
 
