@@ -74,7 +74,6 @@ def test_expressions_have_the_bounds_of_their_symbols(doubled: fx.GraphModule, e
 def test_a_number_is_its_own_range(doubled: fx.GraphModule) -> None:
     ranges = ShapeRanges.from_placeholders(doubled)
     assert ranges.bounds(3) == (3, 3, 3)
-    assert ranges.is_bounded(3)
 
 
 def test_a_dimension_that_nothing_bounds_is_reported_so() -> None:
@@ -82,7 +81,6 @@ def test_a_dimension_that_nothing_bounds_is_reported_so() -> None:
     ranges = ShapeRanges.from_placeholders(gm)
     extent = _shape(gm)[0]
     assert ranges.bounds(extent)[2] == UNBOUNDED
-    assert not ranges.is_bounded(extent)
 
 
 def test_inputs_that_share_a_dimension_share_its_range() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from trt_core import PartitionError, Reason, Verdict
-from trt_partition import BlockKind, PartitionReport, Sweep, make_plan, make_report, split_into_blocks
+from trt_core import PartitionError, Reason
+from trt_partition import PartitionReport, Sweep, make_plan, make_report, split_into_blocks
 from trt_partition.recommendations import recommend
 from trt_partition.report_json import schema
 
@@ -181,20 +181,6 @@ def test_schema_notices_a_field_that_is_missing(report: PartitionReport) -> None
 def test_foreign_json_is_refused(text: str, match: str) -> None:
     with pytest.raises(PartitionError, match=match):
         PartitionReport.from_json(text)
-
-
-def test_failed_build_moves_its_block_to_pytorch(report: PartitionReport) -> None:
-    failed = Verdict.refuse(Reason.BUILD_FAILED, "no tactic")
-    after = report.with_verdicts({"linear": failed})
-    assert [engine.name for engine in after.engines] == ["_run_on_acc_2", "_run_on_acc_4"]
-    assert after.blocks[0].kind is BlockKind.TORCH
-    assert after.supported_operators == report.supported_operators - 1
-    codes = {node.name: node.verdict for node in after.torch_nodes}
-    assert codes["linear"] == failed
-    assert codes["tanh"].reason is Reason.BUILD_FAILED
-    assert "`linear`" in codes["tanh"].message
-    with pytest.raises(KeyError):
-        report.with_verdicts({"nowhere": failed})
 
 
 class Scalar(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trt_core import PartitionError, Reason, Verdict
+from trt_core import PartitionError
 from trt_partition import PartitionReport, diff_reports, make_plan, make_report, save_report, write_report
 
 
@@ -94,11 +94,3 @@ def test_differences_name_figures_settings_operators_and_nodes(
     }
     assert "torch.ops.aten.relu.default at relu: PyTorch (TRT-F001) -> engine" in diff.to_text()
     assert diff.to_dict()["unsupported"]["torch.ops.aten.relu.default"] == [1, 0]
-
-
-def test_difference_after_a_failed_build(report: PartitionReport) -> None:
-    after = report.with_verdicts({"linear": Verdict.refuse(Reason.BUILD_FAILED)})
-    diff = diff_reports(report, after)
-    assert diff.figures["engines"] == (2, 1)
-    assert not diff.added
-    assert not diff.removed

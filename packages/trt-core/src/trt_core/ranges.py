@@ -81,10 +81,6 @@ class ShapeRanges:
         """Returns the ranges of each optimization profile, one where there is nothing to choose."""
         return self.profiles or (self,)
 
-    def is_bounded(self, value: int | torch.SymInt) -> bool:
-        """Whether anything bounds the dimension from above."""
-        return self.bounds(value)[2] < UNBOUNDED
-
     def _opt(self, expr: Any) -> int:
         known = {symbol: self.symbols.get(str(symbol), (0, 1, UNBOUNDED))[1] for symbol in expr.free_symbols}
         result = expr.subs(known)

@@ -5,7 +5,6 @@ Text, JSON and HTML are renderings of it; see `report_text`, `report_json` and `
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from trt_core import Verdict
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.recommendations import Recommendation, recommend
@@ -117,28 +115,6 @@ class PartitionReport:
         """Values of `min_block_size` worth knowing, with the number of engines that each gives."""
         return recommend(self.sweep, self.min_block_size, len(self.engines))
 
-    def with_verdicts(self, verdicts: Mapping[str, Verdict]) -> PartitionReport:
-        """Returns the report after blocks failed to build: they run in PyTorch, under the name that they have.
-
-        Args:
-            verdicts: Refusals by node name. An engine that holds any of the nodes becomes a PyTorch block; its other
-                nodes get the reason of the first one.
-
-        Raises:
-            KeyError: The report has no such node.
-        """
-        home = {node.name: node.block for node in self.nodes}
-        failed: dict[str, tuple[str, Verdict]] = {}
-        engines = {engine.name for engine in self.engines}
-        for name, verdict in verdicts.items():
-            if home[name] in engines and not verdict.supported:
-                failed.setdefault(home[name], (name, verdict))
-        nodes = tuple(_after_failure(node, verdicts.get(node.name), failed.get(node.block)) for node in self.nodes)
-        blocks = tuple(
-            dataclasses.replace(block, kind=BlockKind.TORCH) if block.name in failed else block for block in self.blocks
-        )
-        return dataclasses.replace(self, nodes=nodes, blocks=blocks)
-
     def to_text(self) -> str:
         """Returns the report as text."""
         return render_text(self)
@@ -170,14 +146,3 @@ def count_names(names: Iterable[str]) -> Mapping[str, int]:
     """Returns how often each name occurs, most first, then by name."""
     ordered = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))
     return MappingProxyType(dict(ordered))
-
-
-def _after_failure(node: NodeReport, own: Verdict | None, cause: tuple[str, Verdict] | None) -> NodeReport:
-    if own is not None and not own.supported:
-        return dataclasses.replace(node, is_convertible=False, verdict=own)
-    if cause is None:
-        return node
-    name, verdict = cause
-    assert verdict.reason is not None
-    message = f"its block runs in PyTorch because of `{name}`: {verdict.message}"
-    return dataclasses.replace(node, verdict=Verdict.refuse(verdict.reason, message))

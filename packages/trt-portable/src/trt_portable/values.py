@@ -20,8 +20,6 @@ from trt_portable.enums import DataType
 HOST_LIMIT: Final = 64
 """Most elements that a shape tensor may have."""
 
-_HOST_INTEGERS: Final = frozenset({torch.int32, torch.int64, torch.int8, torch.uint8})
-
 
 def is_known_to_host(dtype: DataType, count: int) -> bool:
     """Whether the host knows the values of a constant, so that shapes may depend on them."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trt_portable.dtypes import FROM_NUMPY, PACKED, nptype, storage_bytes, storage_dtype
+from trt_portable.dtypes import FROM_NUMPY, nptype, storage_bytes, storage_dtype
 from trt_portable.enums import DataType
 
 
@@ -113,10 +113,6 @@ class Weights:
     def _key(self) -> tuple[int, DataType, int]:
         """What makes two weights the same to a network: address, type and count."""
         return (self._ptr, self._dtype, self._count)
-
-    @property
-    def _is_packed(self) -> bool:
-        return self._dtype in PACKED
 
     def __repr__(self) -> str:
         return f"Weights({self._dtype}, {self._count} elements)"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
 from trt_core import InputError
 from trt_frontends.cli.output_file import require_new, write_new
+
+if TYPE_CHECKING:
+    from trt_frontends.accuracy import AccuracyReport, BisectReport
 
 console = Console()
 
@@ -59,12 +62,9 @@ def verify(
         depth=depth,
         **read_assignments(setting or ()),
     )
-    _print(report.to_text())
-    write_new(json, report.to_json())
     if html is not None:
         write_new(html, report.to_html())
-    if not report.passed:
-        raise typer.Exit(_FAILED)
+    _conclude(report, json, is_right=report.passed)
 
 
 def bisect(
@@ -103,10 +103,7 @@ def bisect(
             progress=progress,
             **read_assignments(setting or ()),
         )
-    _print(report.to_text())
-    write_new(json, report.to_json())
-    if report.stage is not Stage.NONE:
-        raise typer.Exit(_FAILED)
+    _conclude(report, json, is_right=report.stage is Stage.NONE)
 
 
 def read_assignments(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
@@ -152,5 +149,9 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def _print(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
+def _conclude(report: AccuracyReport | BisectReport, json: Path | None, *, is_right: bool) -> None:
+    """Prints a report, writes it where it is asked for, and ends the command with 1 where something is wrong."""
+    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    write_new(json, report.to_json())
+    if not is_right:
+        raise typer.Exit(_FAILED)
