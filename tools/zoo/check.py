@@ -58,21 +58,25 @@ def check(entry: Entry, case: Case) -> Record:
         except Mismatch as mismatch:
             return Record.of(case, Outcome.WRONG, why=str(mismatch), **facts)
         outcome = _judge(facts)
-        if (
-            outcome is Outcome.WRONG
-            and case.shapes is Shapes.STATIC
-            and not _exports_right(model, samples[0], expected[0])
-        ):
-            why = "the program that torch.export captures gives other results than the model does"
+        if outcome is Outcome.WRONG and (why := _captured_wrong(model, case, samples, expected)):
             return Record.of(case, Outcome.NOT_CAPTURED, why=why, **facts)
     return Record.of(case, outcome, **facts)
 
 
-def _exports_right(model: nn.Module, values: Values, expected: Any) -> bool:
-    """Whether the exported program, run by PyTorch, agrees with the model: if not, the compiler got another model."""
-    args, kwargs = values
-    program = torch.export.export(model, args, kwargs, strict=False)
-    return agrees(error(_call(program.module(), values), expected), None)
+def _captured_wrong(model: nn.Module, case: Case, samples: Sequence[Values], expected: Sequence[Any]) -> str:
+    """Says so where what PyTorch captures, run by PyTorch, does not agree with the model: we got another model."""
+    if case.route is Route.TORCH_COMPILE:
+        torch.compiler.reset()
+        captured = torch.compile(model, backend="eager", dynamic=case.shapes is Shapes.DYNAMIC)
+        why = 'torch.compile(backend="eager") gives other results than the model does'
+    elif case.shapes is Shapes.STATIC:
+        captured = torch.export.export(model, *samples[0], strict=False).module()
+        why = "the program that torch.export captures gives other results than the model does"
+    else:
+        return ""
+    found = [_call(captured, values) for values in samples]
+    right = all(agrees(error(ours, theirs), None) for ours, theirs in zip(found, expected, strict=True))
+    return "" if right else why
 
 
 def _judge(facts: Mapping[str, Any]) -> Outcome:
