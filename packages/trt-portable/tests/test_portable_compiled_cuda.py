@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice
+from trt_portable.builder import trial
 from trt_portable.builder.inductor import Inductor
 from trt_portable.plan import artifact
 from trt_portable.runtime.specialized import SpecializedProgram
@@ -47,7 +47,7 @@ def residual_network(builder: trt.Builder, layers: int = 4) -> trt.INetworkDefin
 def _compiled(monkeypatch: Any) -> None:
     """Small networks are compiled too, and what is compiled wins."""
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 4)
-    monkeypatch.setattr(tactic_choice._Trial, "time_interpreted", lambda trial: 1e9)
+    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_compiler_that_fails_is_not_chosen(
 def test_a_wrong_result_is_not_chosen(
     builder: trt.Builder, load: Any, logger: Any, _compiled: None, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(tactic_choice, "first_difference", lambda *_: "output 0 is off")
+    monkeypatch.setattr(trial, "first_difference", lambda *_: "output 0 is off")
     engine = load(residual_network(builder), {"x": ((1, WIDTH, 16, 16), (4, WIDTH, 16, 16), (8, WIDTH, 16, 16))})
     assert engine._state.executable is engine._state.program
     assert any("something else" in text for _, text in logger.messages)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice
+from trt_portable.builder import tactic_choice, trial
 from trt_portable.builder.record_launches import LaunchRecorder
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.builder.timing import first_difference
@@ -61,7 +61,7 @@ def build(builder: trt.Builder, logger: Any, monkeypatch: Any) -> Callable[..., 
     """Builds relu(x) @ matrix for 1 to 8 rows, 2 at best, with the given tactics, which beat interpreting."""
 
     def build(*tactics: Tactic, cache: Any = None, flags: Any = (), level: int = 3) -> Any:
-        monkeypatch.setattr(tactic_choice._Trial, "time_interpreted", lambda trial: 1e9)
+        monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
         monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", tactics)
         network = builder.create_network()
         x = network.add_input("x", trt.float32, (-1, 4))
@@ -176,7 +176,7 @@ def test_level_0_tries_nothing(build: Any) -> None:
 def test_a_second_build_times_nothing(build: Any, builder: trt.Builder, monkeypatch: Any) -> None:
     cache = builder.create_builder_config().create_timing_cache(b"")
     assert build(Recorded(), cache=cache) is not None
-    monkeypatch.setattr(tactic_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(trial, "milliseconds", lambda *_: pytest.fail("timed again"))
     assert build(Recorded(), cache=cache, flags=[trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]) is not None
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice
+from trt_portable.builder import tactic_choice, trial
 from trt_portable.builder.inductor import Inductor
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.formats import LAYOUTS
@@ -91,7 +91,7 @@ def _run(context: Any, memory: Memory, result: Memory, value: torch.Tensor, stre
 
 @pytest.mark.parametrize("formats", FORMATS, ids=lambda pair: "-".join(kind.name for kind in pair))
 def test_compiled_tactics_read_and_write_packed_memory(builder: Any, load: Any, monkeypatch: Any, formats: Any) -> None:
-    monkeypatch.setattr(tactic_choice._Trial, "time_interpreted", lambda trial: 1e9)
+    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
     monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
     engine = load(_network(builder, formats), RANGES)
     assert isinstance(engine._state.executable, SpecializedProgram)
@@ -105,7 +105,7 @@ def test_compiled_tactics_read_and_write_packed_memory(builder: Any, load: Any, 
 
 
 def test_outputs_are_left_in_the_memory_that_is_offered(builder: Any, load: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(tactic_choice._Trial, "time_interpreted", lambda trial: 1e9)
+    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
     monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
     engine = load(_network(builder, (F.LINEAR, F.LINEAR)), RANGES)
     x, target = torch.randn(SHAPE), torch.empty(SHAPE)
@@ -125,7 +125,7 @@ def test_recorded_runs_read_and_write_packed_memory(
     builder: Any, load: Any, monkeypatch: Any, formats: Any, compiled: bool
 ) -> None:
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 4 if compiled else 1000)
-    monkeypatch.setattr(tactic_choice._Trial, "time_interpreted", lambda trial: 1e9)
+    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
     with trt.device("cuda"):
         engine = load(_network(builder, formats, layers=3), RANGES)
         context = engine.create_execution_context()

@@ -13,13 +13,15 @@ import torch
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.image import load_image
-from trt_portable.runtime.interpret import interpreted_program
+from trt_portable.runtime.image import ProgramImage, load_image
+from trt_portable.runtime.interpret import interpreted_program, prepacked_program
 from trt_portable.runtime.program import Program
 from trt_portable.values import HostValues, Value
 
 INTERPRET: Final = "interpret"
 """Name of the tactic that every engine has: PyTorch's kernels, layer by layer."""
+PREPACKED: Final = "prepacked"
+"""Name of the tactic that does the same with products by kernels that want weights packed; for the CPU."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,23 @@ class Subject:
 
     def interpreted(self) -> Program:
         """The program, interpreted, with its weights bound."""
-        image, layers = load_image(self.structure, self.info, self.device)
-        WeightStore(self.info.weight_slots, layers, self.tensors)
-        program = interpreted_program(image)
+        program = interpreted_program(self._image())
         program.load_constants()
         return program
+
+    def prepacked(self) -> Program | None:
+        """The program with products packed for the CPU; None where there is nothing to pack."""
+        if self.device.type != "cpu":
+            return None
+        program = prepacked_program(self._image())
+        if program is not None:
+            program.load_constants()
+        return program
+
+    def _image(self) -> ProgramImage:
+        image, layers = load_image(self.structure, self.info, self.device)
+        WeightStore(self.info.weight_slots, layers, self.tensors)
+        return image
 
     def weights(self) -> WeightStore:
         """The weights as a loaded engine keeps them."""

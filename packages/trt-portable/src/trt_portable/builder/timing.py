@@ -15,6 +15,8 @@ from trt_portable.values import Value, as_tensor
 _LEAST_SECONDS: Final = 0.002
 """Runs are repeated until a sample is at least that long, so that the clock's grain does not matter."""
 _LEAST_SAMPLES: Final = 5
+_LONG_SECONDS: Final = 0.1
+"""A run of that length on the CPU is sampled but twice: it is far above the noise, and a build waits for it."""
 # Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
 # a wrong kernel by more.
 _TOLERANCES: Final = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
@@ -29,20 +31,22 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         executable: What is timed.
         values: Its inputs.
         device: Where it runs.
-        iterations: Samples to take, at least `_LEAST_SAMPLES`.
+        iterations: Samples to take; short runs have `_LEAST_SAMPLES` at least.
 
     Raises:
         PortableError: The program cannot run on these values.
     """
     with torch.inference_mode():
-        executable.run(values)  # warms up allocator and kernels
+        first = _seconds(lambda: executable.run(values), 1, device)  # warms up allocator and kernels
+        if first >= _LONG_SECONDS and device.type != "cuda":
+            return min(_seconds(lambda: executable.run(values), 1, device) for _ in range(max(iterations, 2))) * 1e3
         replay = record_run(executable, values, device) if device.type == "cuda" else None
         run = (lambda: executable.run(values)) if replay is None else replay.replay
         run()
         once = _seconds(run, 1, device)
         repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))
-        samples = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, _LEAST_SAMPLES))]
-    return min(samples) * 1e3
+        times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, _LEAST_SAMPLES))]
+    return min(times) * 1e3
 
 
 def _seconds(run: object, repeats: int, device: torch.device) -> float:

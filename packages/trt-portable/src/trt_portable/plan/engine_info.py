@@ -162,6 +162,7 @@ class EngineInfo:
         stripped: Ids of weights that the plan leaves out.
         debug_tensors: Names of tensors that a debug listener may see, by tensor id.
         tactic: Name of the tactic that runs the program.
+        prepacked: Whether products are computed with weights packed for the CPU, where no artifact runs.
         settings: Builder settings that are only reported.
     """
 
@@ -173,6 +174,7 @@ class EngineInfo:
     refit: RefitMode = RefitMode.NONE
     debug_tensors: Mapping[int, str] = field(default_factory=dict)
     tactic: str = "interpret"
+    prepacked: bool = False
     optimization_level: int = 3
     verbosity: ProfilingVerbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
     capability: EngineCapability = EngineCapability.STANDARD
@@ -196,6 +198,7 @@ class EngineInfo:
             "refit": self.refit.value,
             "debug_tensors": [[tensor, name] for tensor, name in self.debug_tensors.items()],
             "tactic": self.tactic,
+            "prepacked": self.prepacked,
             "optimization_level": self.optimization_level,
             "verbosity": self.verbosity.name,
             "capability": self.capability.name,
@@ -225,6 +228,7 @@ class EngineInfo:
             refit=RefitMode(data["refit"]),
             debug_tensors=dict(debug),
             tactic=data["tactic"],
+            prepacked=data.get("prepacked", False),
             optimization_level=data["optimization_level"],
             verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
             capability=typed.member(EngineCapability, data["capability"], "the capability"),
@@ -255,6 +259,7 @@ class EngineInfo:
                     raise ValueError(f"a profile has values for {name!r}, which is no input")
         typed.text(self.name, "the name of the network")
         typed.text(self.tactic, "the name of a tactic")
+        typed.flag(self.prepacked, "whether weights are packed")
         typed.integer(self.optimization_level, "the optimization level")
         typed.integer(self.tactic_sources, "the sources of tactics")
         typed.flag(self.weight_streaming, "whether weights are streamed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -55,15 +55,16 @@ class WeightStore:
         """The tensor of a use, None while it is missing."""
         return self._tensors[index]
 
-    def replace(self, tensors: Mapping[int, torch.Tensor], program: Program) -> None:
-        """Gives uses new tensors; runs that have begun keep the old ones."""
+    def replace(self, tensors: Mapping[int, torch.Tensor], programs: Iterable[Program]) -> None:
+        """Gives uses new tensors, and programs the constants that changed; runs that have begun keep the old ones."""
         for index, tensor in tensors.items():
             self._tensors[index] = tensor
             self.missing.discard(index)
             self._bind(index)
         if not self.missing:
             changed = {self.slots[index].layer for index in tensors}
-            program.load_constants([self._layers[layer] for layer in changed])
+            for program in programs:
+                program.load_constants([self._layers[layer] for layer in changed])
 
     def _bind(self, index: int) -> None:
         tensor = self._tensors[index]

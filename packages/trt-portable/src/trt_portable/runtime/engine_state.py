@@ -16,7 +16,7 @@ from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import load_image, shape_only_inputs
-from trt_portable.runtime.interpret import interpreted_program
+from trt_portable.runtime.interpret import interpreted_program, prepacked_program
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import LayerFailure, Program
@@ -47,7 +47,7 @@ class EngineState:
         shape_only_inputs: Names of inputs of which only the extents matter.
         weights: Which tensor stands for each use of weights.
         program: The layers, interpreted; what profilers and debug listeners watch.
-        executable: What runs otherwise: the program, or what the engine's tactic made of it.
+        executable: What runs otherwise: the program, prepacked or not, or what the engine's tactic made of it.
         compiled: The plan's section of compiled artifacts.
         generation: Grows with every refit; what was made from older weights is stale.
     """
@@ -71,12 +71,14 @@ class EngineState:
         with reading("the table of weights", plan):
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(device, plan, info))
         self.program = interpreted_program(self.image)
+        self._fast_program = (device.type == "cpu" and info.prepacked and prepacked_program(self.image)) or self.program
         self.compiled = plan.compiled
         self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)
         self._reporter = reporter
-        self.executable: Executable = self.program
+        self.executable: Executable = self._fast_program
         if not self.weights.missing:
-            self.program.load_constants()
+            for program in self._programs:
+                program.load_constants()
             self._load_artifacts()
         self.generation = 0
         self._shape_program: Program | None = None
@@ -84,13 +86,17 @@ class EngineState:
 
     def replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
         """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""
-        self.weights.replace(tensors, self.program)
+        self.weights.replace(tensors, self._programs)
         if not self.weights.missing:
             self._load_artifacts()
         self.generation += 1
         if any(is_host_constant(self.weights.slots[index]) for index in tensors):
             self._shape_program = None
             self._shape_reports = {}
+
+    @property
+    def _programs(self) -> set[Program]:
+        return {self.program, self._fast_program}
 
     def _load_artifacts(self) -> None:
         """Brings compiled artifacts up, or up to date with the weights."""
@@ -99,7 +105,7 @@ class EngineState:
         elif self._artifacts:
             try:
                 compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
-                self.executable = SpecializedProgram(compiled, self.program)
+                self.executable = SpecializedProgram(compiled, self._fast_program)
             except PortableError as error:
                 self._reporter.warning(f"engine {self.info.name!r} is interpreted: {error}")
             self._artifacts = []

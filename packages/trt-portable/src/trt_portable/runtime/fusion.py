@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -54,6 +55,21 @@ def fuse_linear(calls: Sequence[LayerCall], visible: Collection[int]) -> list[La
                     break
         fused.append(biased or call)
     return [call for call in fused if call is not None]
+
+
+@dataclass(frozen=True)
+class LinearForm:
+    """How a linear map reads its matrix, the second input, and whether a third is its bias."""
+
+    is_transposed: bool
+    has_bias: bool
+
+
+def linear_form(call: LayerCall) -> LinearForm | None:
+    """What `fuse_linear` made of a call; None for other calls."""
+    if call.compute not in (_linear, _transposed_linear):
+        return None
+    return LinearForm(call.compute is _transposed_linear, len(call.inputs) > 2)
 
 
 def _linear_product(call: LayerCall, constants: dict[int | None, Shape]) -> LayerCall | None:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from trt_portable.runtime.fusion import fuse_linear
 from trt_portable.runtime.image import ProgramImage
+from trt_portable.runtime.prepack_products import prepack_products
+from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 from trt_portable.runtime.program import Program
 
 
 def interpreted_program(image: ProgramImage) -> Program:
     """The program that runs the layers of an image."""
     return Program(fuse_linear(image.calls, image.visible), image.inputs, image.outputs)
+
+
+def prepacked_program(image: ProgramImage) -> Program | None:
+    """The same with products packed for the CPU; None where there is nothing to pack, or no kernel for it."""
+    if not has_prepacked_kernels():
+        return None
+    calls = prepack_products(fuse_linear(image.calls, image.visible), image.visible)
+    return None if calls is None else Program(calls, image.inputs, image.outputs)

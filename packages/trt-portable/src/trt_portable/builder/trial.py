@@ -1,0 +1,129 @@
+"""Candidates at one profile: built, held to what interpreting computes, and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final
+
+import torch
+
+from trt_portable.builder.tactics import PREPACKED, Subject, Tactic
+from trt_portable.builder.timing import first_difference, milliseconds
+from trt_portable.error_recorder import Reporter
+from trt_portable.errors import PortableError
+from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.runtime.launch_list import CompiledProgram
+from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.program import Program
+from trt_portable.values import Value
+
+_BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
+"""No further candidate is begun after that time; what was begun is finished."""
+NEVER: Final = float("inf")
+"""The time of what cannot run."""
+
+
+class Trial:
+    """Builds and times candidates.
+
+    Args:
+        subject: What is built.
+        profile: The profile whose optimal shapes count.
+        iterations: Samples to take of each candidate.
+        level: The optimization level, which bounds the time.
+        reporter: Hears what became of each candidate.
+        step: Called once per candidate.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        profile: int,
+        iterations: int,
+        level: int,
+        reporter: Reporter,
+        step: Callable[[], None],
+    ) -> None:
+        self._subject = subject
+        self._profile = profile
+        self._iterations = iterations
+        self._until = time.monotonic() + _BUDGET_SECONDS[level]
+        self._reporter = reporter
+        self._step = step
+
+    def time_interpreted(self) -> float:
+        """Milliseconds of an interpreted run; `NEVER` when the network cannot run on example inputs."""
+        self._step()
+        try:
+            return self._milliseconds(self._interpreted)
+        except PortableError:
+            return NEVER
+
+    def time_prepacked(self) -> float:
+        """Milliseconds of a run with weights packed; `NEVER` where nothing is to pack, or something goes wrong."""
+        self._step()
+        try:
+            program = self._subject.prepacked()
+            if program is None:
+                return NEVER
+            return self._milliseconds(program) if self._is_right(PREPACKED, program) else NEVER
+        except Exception as error:
+            self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
+            return NEVER
+
+    def build(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
+        """What a tactic makes, if it computes what it should; None, with a note, whatever goes wrong."""
+        self._step()
+        if time.monotonic() > self._until:
+            self._reporter.verbose(f"tactic {tactic.name}: not tried, the time for tactics is spent")
+            return None
+        started = time.monotonic()
+        try:
+            artifact = tactic.build(self._subject, self._profile)
+            if artifact is None:
+                return None
+            program = CompiledProgram(artifact, self._weights, self._subject.device)
+            is_right = self._is_right(tactic.name, program)
+        except Exception as error:  # a compiler may fail in any way, and an engine needs none
+            self._reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
+            return None
+        self._reporter.verbose(f"tactic {tactic.name}: built in {time.monotonic() - started:.1f} s")
+        return (artifact, program) if is_right else None
+
+    def time(self, tactic: Tactic, program: CompiledProgram) -> float:
+        """Milliseconds of a run of what a tactic made; `NEVER` when it fails."""
+        try:
+            return self._milliseconds(program)
+        except Exception as error:
+            self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
+            return NEVER
+
+    def _is_right(self, name: str, executable: Executable) -> bool:
+        """Whether a candidate computes what interpreting computes; says so where it does not."""
+        with torch.inference_mode():
+            difference = first_difference(executable.run(self._values), self._expected)
+        if difference is not None:
+            self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
+        return difference is None
+
+    def _milliseconds(self, executable: Executable) -> float:
+        return milliseconds(executable, self._values, self._subject.device, self._iterations)
+
+    @cached_property
+    def _values(self) -> list[Value]:
+        return self._subject.example_inputs(self._profile)
+
+    @cached_property
+    def _interpreted(self) -> Program:
+        return self._subject.interpreted()
+
+    @cached_property
+    def _expected(self) -> Sequence[Value]:
+        return self._interpreted.run(self._values)
+
+    @cached_property
+    def _weights(self) -> WeightStore:
+        return self._subject.weights()

@@ -1,0 +1,198 @@
+"""Products with constant weights on the CPU, by oneDNN: weights packed once, and what follows in the same kernel.
+
+PyTorch's ordinary kernels read weights as they lie in memory and return before an activation begins. Those of
+oneDNN, which PyTorch ships for its compiler, read weights in blocks of the processor's own width, and apply an
+activation or add another tensor to a result while it is in registers. No code is generated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trt_portable.values import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.layers.convolution import IConvolutionLayer
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a kernel does to a product before it writes it.
+
+    Attributes:
+        adds: Whether a tensor of the result's shape, which is the last input, is added first.
+        unary: oneDNN's name of an activation; ``none``, or ``relu`` where something is added.
+        scalars: Coefficients of the activation.
+        algorithm: Which form of the activation, where there are several.
+    """
+
+    adds: bool = False
+    unary: str = "none"
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+
+
+def has_prepacked_kernels() -> bool:
+    """Whether this PyTorch has the kernels, for this processor."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class PrepackedProduct(ABC):
+    """A product and its epilogue as one kernel.
+
+    Weights are packed at the first run, and again when a refit replaced them.
+
+    Args:
+        epilogue: What follows the product.
+        plain: Computes the same from the same inputs, layer by layer.
+    """
+
+    def __init__(self, epilogue: Epilogue, plain: Callable[[Sequence[Value | None]], Sequence[Value]]) -> None:
+        self._epilogue = epilogue
+        self._plain = plain
+        self._packed: tuple[torch.Tensor, torch.Tensor] | None = None  # weights, and the same packed
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result; layer by layer where the kernel cannot: no elements, or a sum that broadcasts."""
+        first = inputs[0]
+        assert first is not None
+        x = as_tensor(first)
+        if not x.numel():
+            return self._plain(inputs)
+        if not self._epilogue.adds:
+            return (self._run(x, inputs),)
+        last = inputs[-1]
+        assert last is not None
+        other = as_tensor(last)
+        if other.shape != self._result_shape(x, inputs):
+            return self._plain(inputs)
+        return (self._run_and_add(x, other, inputs),)
+
+    def _weights(self, found: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Weights, packed for the extents of the first input that came; other extents may use them too."""
+        packed = self._packed
+        if packed is None or packed[0] is not found:
+            self._packed = packed = (found, self._pack(found, x))
+        return packed[1]
+
+    @abstractmethod
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
+
+
+class PrepackedConvolution(PrepackedProduct):
+    """A convolution with its own weights. Its result has channels last in memory, which the next one likes.
+
+    Args:
+        layer: Symmetric padding, and one input.
+        epilogue: What follows.
+        plain: The same, layer by layer.
+    """
+
+    def __init__(
+        self,
+        layer: IConvolutionLayer,
+        epilogue: Epilogue,
+        plain: Callable[[Sequence[Value | None]], Sequence[Value]],
+    ) -> None:
+        super().__init__(epilogue, plain)
+        self._layer = layer
+        self._paddings = list(layer.pre_padding)
+        self._stride, self._dilation = list(layer.stride_nd), list(layer.dilation_nd)
+        self._spans = layer._spans()
+
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(x.shape))
+        return packed
+
+    def _operands(self, x: torch.Tensor) -> tuple[Any, ...]:
+        kernel, bias = self._layer._own_weights(x)
+        geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
+        return (self._weights(kernel, x), bias, *geometry)
+
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        how = self._epilogue
+        found: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, *self._operands(x), how.unary, how.scalars, how.algorithm
+        )
+        return found
+
+    def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        unary = None if self._epilogue.unary == "none" else self._epilogue.unary
+        found: torch.Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
+            x, other, *self._operands(x), "add", 1.0, unary, [], None
+        )
+        return found
+
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
+        axes = zip(x.shape[2:], self._paddings, self._spans, self._stride, strict=True)
+        extents = ((extent + 2 * padding - span) // stride + 1 for extent, padding, span, stride in axes)
+        return (x.shape[0], self._layer.num_output_maps, *extents)
+
+
+class PrepackedLinear(PrepackedProduct):
+    """A product with a constant matrix, the second input, plus a bias, the third, where there is one.
+
+    Args:
+        is_transposed: Whether the matrix is (N, K).
+        has_bias: Whether there is a bias.
+        epilogue: What follows.
+        plain: The same, layer by layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_transposed: bool,
+        has_bias: bool,
+        epilogue: Epilogue,
+        plain: Callable[[Sequence[Value | None]], Sequence[Value]],
+    ) -> None:
+        super().__init__(epilogue, plain)
+        self._is_transposed = is_transposed
+        self._has_bias = has_bias
+
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        matrix = weights.reshape(weights.shape[-2:])
+        matrix = matrix if self._is_transposed else matrix.mT.contiguous()
+        rows = x.numel() // x.shape[-1]
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(matrix, rows)
+        return packed
+
+    def _operands(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        matrix, bias = inputs[1], inputs[2] if self._has_bias else None
+        assert matrix is not None
+        flat = None if bias is None else as_tensor(bias).reshape(-1)
+        return self._weights(as_tensor(matrix), x), flat
+
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        how = self._epilogue
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, *self._operands(x, inputs), how.unary, how.scalars, how.algorithm
+        )
+        return found
+
+    def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *self._operands(x, inputs), "add")
+        return found
+
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
+        matrix = inputs[1]
+        assert matrix is not None
+        return (*x.shape[:-1], matrix.shape[-2 if self._is_transposed else -1])

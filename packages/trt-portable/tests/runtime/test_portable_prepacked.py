@@ -1,0 +1,207 @@
+"""Products with packed weights on the CPU: what is fused, and that it computes what the layers compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.builder import tactic_choice, trial
+from trt_portable.runtime import interpret
+from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
+
+pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
+
+CHANNELS = 6
+ACTIVATIONS = ("RELU", "SIGMOID", "TANH", "GELU_ERF", "GELU_TANH", "LEAKY_RELU", "HARD_SIGMOID", "SOFTSIGN")
+
+
+class Net:
+    """A network of (N, 6, 8, 8), N from 1 to 4, with short ways to add layers."""
+
+    def __init__(self, builder: trt.Builder) -> None:
+        self.builder = builder
+        self.network = builder.create_network()
+        self.x = self.network.add_input("x", trt.float32, (-1, CHANNELS, 8, 8))
+        self.random = np.random.default_rng(0)
+
+    def weights(self, *shape: int) -> np.ndarray:
+        return (self.random.standard_normal(shape) / 3).astype(np.float32)
+
+    def convolution(self, x: Any, *, name: str, extent: int = 3, groups: int = 1, stride: int = 1) -> Any:
+        kernel = self.weights(CHANNELS, CHANNELS // groups, extent, extent)
+        layer = self.network.add_convolution_nd(x, CHANNELS, (extent, extent), kernel, self.weights(CHANNELS))
+        layer.name, layer.num_groups = name, groups
+        layer.padding_nd, layer.stride_nd = (extent // 2, extent // 2), (stride, stride)
+        return layer.get_output(0)
+
+    def linear(self, x: Any, *, name: str, transposed: bool = False) -> Any:
+        none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        matrix = self.network.add_constant((1, 1, 8, 8), self.weights(1, 1, 8, 8)).get_output(0)
+        layer = self.network.add_matrix_multiply(x, none, matrix, transpose if transposed else none)
+        layer.name = name
+        bias = self.network.add_constant((1, 1, 1, 8), self.weights(1, 1, 1, 8)).get_output(0)
+        return self.binary(layer.get_output(0), bias, "SUM")
+
+    def activation(self, x: Any, kind: str) -> Any:
+        layer = self.network.add_activation(x, getattr(trt.ActivationType, kind))
+        layer.alpha, layer.beta = (1 / 6, 0.5) if kind == "HARD_SIGMOID" else (0.1, 0.0)
+        return layer.get_output(0)
+
+    def binary(self, first: Any, second: Any, operation: str) -> Any:
+        return self.network.add_elementwise(first, second, getattr(trt.ElementWiseOperation, operation)).get_output(0)
+
+    def plan(self, *outputs: Any, cache: Any = None, flags: Any = ()) -> bytes:
+        for index, output in enumerate(outputs):
+            output.name = f"y{index}"
+            self.network.mark_output(output)
+        config = self.builder.create_builder_config()
+        profile = self.builder.create_optimization_profile()
+        profile.set_shape("x", (1, CHANNELS, 8, 8), (2, CHANNELS, 8, 8), (4, CHANNELS, 8, 8))
+        config.add_optimization_profile(profile)
+        for flag in flags:
+            config.set_flag(flag)
+        if cache is not None:
+            assert config.set_timing_cache(cache, False)
+        return bytes(self.builder.build_serialized_network(self.network, config))
+
+
+@pytest.fixture
+def net(builder: trt.Builder, monkeypatch: pytest.MonkeyPatch) -> Net:
+    """Packed weights are tried however few, and always win."""
+    monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
+    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
+    return Net(builder)
+
+
+@pytest.fixture
+def read(logger: Any) -> Callable[[bytes], trt.ICudaEngine]:
+    return lambda plan: trt.Runtime(logger).deserialize_cuda_engine(plan)
+
+
+def steps(engine: trt.ICudaEngine) -> list[str]:
+    return [call.name for *_, call in engine._state.executable.steps]  # type: ignore[attr-defined]
+
+
+def agree(engine: trt.ICudaEngine, execute: Any, rows: int = 3) -> None:
+    """Runs an engine, and its layers one by one."""
+    x = torch.randn(rows, CHANNELS, 8, 8)
+    found = execute(engine.create_execution_context(), {"x": x})
+    with torch.inference_mode():
+        expected = engine._state.program.run([x])
+    for index, value in enumerate(expected):
+        torch.testing.assert_close(found[f"y{index}"], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_product_takes_its_activation_along(net: Net, read: Any, execute: Any) -> None:
+    outputs = []
+    for kind in ACTIVATIONS:
+        y = net.activation(net.convolution(net.x, name=f"convolution {kind}"), kind)
+        outputs.append(net.activation(net.linear(y, name=f"linear {kind}"), kind))
+    engine = read(net.plan(*outputs))
+    assert engine._state.info.tactic == "prepacked"
+    assert len(steps(engine)) == 2 * len(ACTIVATIONS) + 2  # there is no kernel with a softsign
+    agree(engine, execute)
+
+
+@pytest.mark.parametrize("kind", ["SIGMOID", "HARD_SIGMOID"])
+def test_a_gate_of_itself_is_one_activation(net: Net, read: Any, execute: Any, kind: str) -> None:
+    y = net.convolution(net.x, name="gated", groups=CHANNELS, extent=5)
+    engine = read(net.plan(net.binary(y, net.activation(y, kind), "PROD")))
+    assert len(steps(engine)) == 1
+    agree(engine, execute)
+
+
+def test_another_coefficient_is_another_function(net: Net, read: Any, execute: Any) -> None:
+    y = net.network.add_activation(net.convolution(net.x, name="c"), trt.ActivationType.HARD_SIGMOID)
+    y.alpha, y.beta = 0.25, 0.5
+    engine = read(net.plan(y.get_output(0)))
+    assert len(steps(engine)) == 2
+    agree(engine, execute)
+
+
+def test_residuals_are_added_in_the_kernel(net: Net, read: Any, execute: Any) -> None:
+    y = net.activation(net.convolution(net.x, name="first"), "RELU")
+    y = net.activation(net.binary(net.x, net.convolution(y, name="second"), "SUM"), "RELU")
+    y = net.binary(net.linear(y, name="third", transposed=True), y, "SUM")
+    engine = read(net.plan(y))
+    assert len(steps(engine)) == 3
+    agree(engine, execute)
+    agree(engine, execute, rows=1)
+
+
+def test_a_sum_that_broadcasts_is_computed_layer_by_layer(net: Net, read: Any, execute: Any) -> None:
+    pooled = net.network.add_reduce(net.x, trt.ReduceOperation.AVG, 0b1100, True).get_output(0)
+    outputs = [
+        net.binary(pooled, net.convolution(net.x, name="large and small"), "SUM"),
+        net.binary(net.convolution(pooled, name="small and large", extent=1), net.x, "SUM"),
+        net.binary(net.linear(net.x, name="a map"), pooled, "SUM"),
+    ]
+    agree(read(net.plan(*outputs)), execute)
+
+
+def test_what_others_read_is_not_fused_away(net: Net, read: Any, execute: Any) -> None:
+    shared = net.convolution(net.x, name="shared")
+    gate = net.activation(shared, "SIGMOID")
+    outputs = [shared, net.activation(shared, "RELU"), net.binary(shared, gate, "PROD"), net.binary(gate, gate, "SUM")]
+    agree(read(net.plan(*outputs)), execute)
+
+
+def test_two_products_of_one_sum(net: Net, read: Any, execute: Any) -> None:
+    y = net.binary(net.convolution(net.x, name="a", stride=2), net.convolution(net.x, name="b", stride=2), "SUM")
+    engine = read(net.plan(net.activation(y, "RELU")))
+    assert len(steps(engine)) == 2
+    agree(engine, execute)
+
+
+def test_a_refit_reaches_packed_weights(net: Net, read: Any, execute: Any, logger: Any) -> None:
+    y = net.activation(net.convolution(net.x, name="c"), "RELU")
+    engine = read(net.plan(y, flags=[trt.BuilderFlag.REFIT]))
+    agree(engine, execute)
+    refitter = trt.Refitter(engine, logger)
+    fresh = net.weights(CHANNELS, CHANNELS, 3, 3)
+    assert refitter.set_weights("c", trt.WeightsRole.KERNEL, trt.Weights(fresh))
+    assert refitter.refit_cuda_engine()
+    assert len(steps(engine)) == 1
+    agree(engine, execute)
+
+
+def test_a_second_build_times_nothing(net: Net, builder: trt.Builder, monkeypatch: Any) -> None:
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    first = net.plan(net.convolution(net.x, name="c"), cache=cache)
+    monkeypatch.setattr(trial, "milliseconds", lambda *_: pytest.fail("timed again"))
+    again = Net(builder)
+    assert again.plan(again.convolution(again.x, name="c"), cache=cache) == first
+
+
+def test_a_machine_without_the_kernels_interprets(
+    net: Net, read: Any, execute: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = net.plan(net.activation(net.convolution(net.x, name="c"), "RELU"))
+    monkeypatch.setattr(interpret, "has_prepacked_kernels", lambda: False)
+    engine = read(plan)
+    assert engine._state.executable is engine._state.program
+    agree(engine, execute)
+
+
+def test_wrong_results_are_not_chosen(net: Net, read: Any, logger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "first_difference", lambda *_: "output 0 is off")
+    engine = read(net.plan(net.convolution(net.x, name="c")))
+    assert engine._state.info.tactic == "interpret"
+    assert any("output 0 is off" in text for _, text in logger.messages)
+
+
+def test_level_0_packs_nothing(net: Net, monkeypatch: pytest.MonkeyPatch, logger: Any) -> None:
+    y = net.convolution(net.x, name="c")
+    net.network.mark_output(y)
+    config = net.builder.create_builder_config()
+    config.builder_optimization_level = 0
+    profile = net.builder.create_optimization_profile()
+    profile.set_shape("x", *[(2, CHANNELS, 8, 8)] * 3)
+    config.add_optimization_profile(profile)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(net.builder.build_serialized_network(net.network, config))
+    assert not engine._state.info.prepacked
