@@ -228,7 +228,7 @@ class EngineInfo:
             refit=RefitMode(data["refit"]),
             debug_tensors=dict(debug),
             tactic=data["tactic"],
-            prepacked=data.get("prepacked", False),
+            prepacked=data["prepacked"],
             optimization_level=data["optimization_level"],
             verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
             capability=typed.member(EngineCapability, data["capability"], "the capability"),

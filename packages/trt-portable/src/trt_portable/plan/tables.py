@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -22,6 +22,7 @@ ENGINE: Final = (
     "refit",
     "debug_tensors",
     "tactic",
+    "prepacked",
     "optimization_level",
     "verbosity",
     "capability",
