@@ -55,10 +55,8 @@ class DecomposedGraph:
     def copy(self) -> DecomposedGraph:
         """Returns a twin to lower in another way; tensors are shared, and no observer sees it."""
         twin = copy.copy(self)
-        twin.graph = fx.GraphModule(self.graph, copy.deepcopy(self.graph.graph), class_name=self.graph._get_name())
+        twin.graph = fx.GraphModule(self.graph, _copy(self.graph.graph), class_name=self.graph._get_name())
         twin.graph.meta = dict(self.graph.meta)
-        for original, copied in zip(self.graph.graph.nodes, twin.graph.graph.nodes, strict=True):
-            copied.name = original.name  # a copy renames what is called like a Python builtin
         twin._observe = None
         return twin
 
@@ -105,3 +103,14 @@ class DecomposedGraph:
     def _run(self, passes: list[GraphPass]) -> None:
         for result in run_passes(self.graph, passes, recompile=False, observe=self._observe):
             logger.debug("lowering pass %s: %d changes", result.name, result.changes)
+
+
+def _copy(graph: fx.Graph) -> fx.Graph:
+    """A copy that is called like the original, with nodes of the same names; a deep copy renames some."""
+    twin = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    twin.output(twin.graph_copy(graph, copies))
+    twin.set_codegen(graph._codegen)
+    for original, copied in zip(graph.nodes, twin.nodes, strict=True):
+        copied.name, copied.meta = original.name, copy.copy(original.meta)
+    return twin

@@ -11,13 +11,16 @@ from torch import fx
 
 from trt_core import TrtError, operator_name
 from trt_core.provenance import module_path, source_line
-from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Stage, describe_tensor
+from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
 from trt_frontends.accuracy.blocks import EngineCase, LoweredModel, isolated_error, layers_of
+from trt_frontends.accuracy.culprit_search import CulpritSearch
 from trt_frontends.accuracy.experiment import Experiment, tensors_of
 from trt_frontends.accuracy.lowering_fault import find_lowering_pass
+from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
 from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.verify import Model, cases_of, tolerance_of
 from trt_frontends.pipeline import Progress, no_progress
+from trt_lowering.precision_rules import reduced_type
 
 
 def bisect(
@@ -38,8 +41,9 @@ def bisect(
 
     The model is compiled and compared with eager. When it is beyond tolerance, the first suspect is lowering; then the
     nodes in engines are moved to PyTorch, half of what is in doubt at a time, until the last one is found whose move
-    makes the output right; that is repeated while others are left. What was found is proved by compiling the whole
-    model with the setting that keeps those operators in PyTorch.
+    makes the output right; that is repeated while others are left. Where lowering is wrong because it reduces types,
+    the same search finds the nodes that have to stay in float32. What was found is proved by compiling the whole model
+    with the setting that keeps those operators in float32, or in PyTorch.
 
     Args:
         model: The model in eager PyTorch, or an exported program of it.
@@ -65,24 +69,42 @@ def bisect(
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
     lowered = LoweredModel.prepare(model, arg_inputs, kwarg_inputs, settings)
     experiment = Experiment(lowered, cases, expected, None if state is None else Path(state))
-    search = _Search(experiment, allowed, most, progress)
+    search = CulpritSearch(experiment, allowed, most, progress)
 
     name = type(eager).__name__
     without_engines = experiment.error(node.name for node in experiment.nodes)
     before = experiment.error(())
     if before <= allowed:
         return BisectReport(name, allowed, Stage.NONE, before, before, builds=experiment.builds)
+    proof = _Proof(model, cases, expected, arg_inputs, kwarg_inputs, settings)
     if without_engines > allowed:
+        precision = PrecisionFault.look(model, arg_inputs, kwarg_inputs, settings, cases, expected)
+        if precision is not None and precision.is_to_blame(allowed):
+            search = CulpritSearch(precision.trials, allowed, most, progress)
+            found = search.run()
+            remedy, after = proof.first_right([exclusions_of(found, precision.trials.nodes)], allowed)
+            return BisectReport(
+                name,
+                allowed,
+                Stage.PRECISION,
+                before,
+                after,
+                reduced_to=precision.reduced_to,
+                culprits=precision.describe(found, experiment),
+                remedy=remedy,
+                complete=search.complete,
+                builds=experiment.builds,
+            )
         culprit = find_lowering_pass(model, cases[0], arg_inputs, kwarg_inputs, settings, expected[0], allowed)
         return BisectReport(
             name, allowed, Stage.LOWERING, before, without_engines, lowering_pass=culprit, builds=experiment.builds
         )
     engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
     found = search.run()
-    proof = _Proof(model, cases, expected, arg_inputs, kwarg_inputs, settings)
     culprits = _describe(found, experiment, lowered, cases[0])
-    operators = sorted({culprit.operator for culprit in culprits})
-    after = proof.error(operators) if operators else before
+    operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
+    remedies = [operators] if reduced_type(lowered.settings) is None else [exclusions_of(found, ()), operators]
+    remedy, after = proof.first_right(remedies, allowed) if culprits else ({}, before)
     return BisectReport(
         name,
         allowed,
@@ -91,63 +113,14 @@ def bisect(
         after,
         engines=engines,
         culprits=culprits,
+        remedy=remedy,
         complete=search.complete,
         builds=experiment.builds,
     )
 
 
-class _Search:
-    """Finds a small set of nodes whose move to PyTorch makes the output right."""
-
-    def __init__(self, experiment: Experiment, allowed: float, most: int, progress: Progress) -> None:
-        self.complete = False
-        self._experiment = experiment
-        self._allowed = allowed
-        self._most = most
-        self._progress = progress
-
-    def run(self) -> list[fx.Node]:
-        """Returns the culprits in the order of the graph; `complete` says whether moving them is enough."""
-        culprits: list[fx.Node] = []
-        while len(culprits) < self._most:
-            if self._is_right(culprits):
-                self.complete = True
-                return self._without_innocent(culprits)
-            culprits.insert(0, self._last_culprit(culprits))
-        self.complete = self._is_right(culprits)
-        return culprits
-
-    def _last_culprit(self, known: Sequence[fx.Node]) -> fx.Node:
-        """The node that makes the output right when it joins all nodes before it, and those known, in PyTorch.
-
-        With nothing moved the output is wrong, with everything moved it is right. So halving always ends at a node
-        that makes the difference, also where the error does not grow evenly along the graph.
-        """
-        nodes = self._experiment.nodes
-        wrong, right = 0, len(nodes)
-        while right - wrong > 1:
-            self._progress(f"looking for culprit {len(known) + 1}", len(nodes) - (right - wrong), len(nodes))
-            middle = (wrong + right) // 2
-            if self._is_right([*nodes[:middle], *known]):
-                right = middle
-            else:
-                wrong = middle
-        return nodes[right - 1]
-
-    def _without_innocent(self, culprits: list[fx.Node]) -> list[fx.Node]:
-        """Leaves out nodes that need not move once the others have."""
-        for node in list(culprits):
-            others = [other for other in culprits if other is not node]
-            if others and self._is_right(others):
-                culprits = others
-        return culprits
-
-    def _is_right(self, kept: Iterable[fx.Node]) -> bool:
-        return self._experiment.error(node.name for node in kept) <= self._allowed
-
-
 class _Proof:
-    """Compiles the whole model with the culprits' operators in PyTorch."""
+    """Compiles the whole model with the settings that are proposed."""
 
     def __init__(
         self,
@@ -158,15 +131,23 @@ class _Proof:
         kwarg_inputs: Mapping[str, Any] | None,
         settings: Mapping[str, Any],
     ) -> None:
+        self._given = settings
         self._prepare: Callable[[Mapping[str, Any]], LoweredModel] = lambda given: LoweredModel.prepare(
             model, arg_inputs, kwarg_inputs, given
         )
-        self._cases, self._expected, self._settings = cases, expected, settings
+        self._cases, self._expected = cases, expected
 
-    def error(self, operators: Iterable[str]) -> float:
-        """Returns the error with these operators in PyTorch too."""
-        forced = {*self._settings.get("torch_executed_ops", ()), *operators}
-        lowered = self._prepare({**self._settings, "torch_executed_ops": forced})
+    def first_right(self, remedies: Sequence[Remedy], allowed: float) -> tuple[Remedy, float]:
+        """Returns the first remedy that makes the output right, else the last, and the error with it."""
+        for remedy in remedies:
+            error = self._error(remedy)
+            if error <= allowed:
+                break
+        return remedy, error
+
+    def _error(self, remedy: Remedy) -> float:
+        joined = {name: {*(self._given.get(name) or ()), *values} for name, values in remedy.items()}
+        lowered = self._prepare({**self._given, **joined})
         return Experiment(lowered, self._cases, self._expected).error(())
 
 

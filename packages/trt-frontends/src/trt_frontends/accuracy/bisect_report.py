@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,7 +19,12 @@ class Stage(enum.Enum):
 
     NONE = "nowhere"
     LOWERING = "lowering"
+    PRECISION = "reduced precision"
     ENGINES = "engines"
+
+
+Remedy = Mapping[str, tuple[str, ...]]
+"""Settings that are collections of names, with the names to add to each."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class TensorStatistics:
 
 @dataclass(frozen=True)
 class Culprit:
-    """An operator that makes the output wrong when it runs in an engine.
+    """An operator that makes the output wrong when it runs in an engine, or in a reduced type.
 
     Attributes:
         node, operator: Its node and what it computes.
@@ -52,7 +58,7 @@ class Culprit:
         module, source: The module and the line of the model's code that made it; empty when unknown.
         layers: Layers that its converter makes, `name (type)`.
         error_alone: Scaled error of an engine of this operator alone, given PyTorch's inputs; None when it does not
-            convert alone.
+            convert alone. For reduced precision, the error of the model's output when it alone is reduced.
         inputs: Its operands.
     """
 
@@ -86,9 +92,11 @@ class BisectReport:
         error_after: Error with the proposed setting, found by compiling with it; for `Stage.LOWERING`, the error of the
             lowered graph in PyTorch.
         lowering_pass: The pass after which the lowered graph is wrong; empty for other stages.
+        reduced_to: The type that loses too much, for `Stage.PRECISION`.
         engines: The error that each engine makes.
         culprits: The operators.
-        complete: Whether moving the culprits to PyTorch is enough.
+        remedy: The setting that avoids the error.
+        complete: Whether the culprits are all.
         builds: How many engines the search built.
     """
 
@@ -98,18 +106,17 @@ class BisectReport:
     error_before: float
     error_after: float
     lowering_pass: str = ""
+    reduced_to: str = ""
     engines: tuple[EngineError, ...] = ()
     culprits: tuple[Culprit, ...] = ()
+    remedy: Remedy = field(default_factory=dict)
     complete: bool = True
     builds: int = 0
 
     @property
     def setting(self) -> str:
         """The setting that avoids the error, as it is written in a call; empty when there is none."""
-        if not self.culprits:
-            return ""
-        names = ", ".join(repr(name) for name in sorted({culprit.operator for culprit in self.culprits}))
-        return f"torch_executed_ops={{{names}}}"
+        return ", ".join(f"{name}={{{', '.join(map(repr, values))}}}" for name, values in self.remedy.items())
 
     @property
     def is_proved(self) -> bool:
@@ -123,17 +130,22 @@ class BisectReport:
             lines.append("nothing is wrong")
         elif self.stage is Stage.LOWERING:
             lines.append(f"the error arises in lowering, with pass {self.lowering_pass!r}, before any engine is built")
+        elif self.stage is Stage.PRECISION:
+            lines.append(f"the error is what {self.reduced_to} loses; no engine is to blame")
+            lines += self._culprit_lines("reduced alone")
         else:
-            lines += self._engine_lines()
+            lines += [f"engine {engine.name} alone: {engine.error:.3g}" for engine in self.engines]
+            lines += self._culprit_lines("alone, with the same inputs")
         return "\n".join(lines) + "\n"
 
-    def _engine_lines(self) -> list[str]:
-        lines = [f"engine {engine.name} alone: {engine.error:.3g}" for engine in self.engines]
+    def _culprit_lines(self, alone: str) -> list[str]:
+        lines = []
         for culprit in self.culprits:
             place = ", ".join(part for part in (culprit.module, culprit.source) if part)
-            lines += ["", f"{culprit.operator} ({culprit.node}) in {culprit.engine}" + (f", {place}" if place else "")]
+            engine = f" in {culprit.engine}" if culprit.engine else ""
+            lines += ["", f"{culprit.operator} ({culprit.node}){engine}" + (f", {place}" if place else "")]
             if culprit.error_alone is not None:
-                lines.append(f"  alone, with the same inputs: {culprit.error_alone:.3g}")
+                lines.append(f"  {alone}: {culprit.error_alone:.3g}")
             if culprit.layers:
                 lines.append(f"  layers: {', '.join(culprit.layers)}")
             for item in culprit.inputs:

@@ -11,7 +11,7 @@ from torch import fx
 from trt_frontends.accuracy.experiment import tensors_of
 from trt_frontends.accuracy.output_error import measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs
-from trt_frontends.compiler import prepare
+from trt_frontends.preparation import prepare
 
 
 def find_lowering_pass(

@@ -17,8 +17,8 @@ from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, samp
 from trt_frontends.accuracy.wide_mode import run_wide
 from trt_frontends.capture import device_of
 from trt_frontends.compiler import compile as compile_model
-from trt_frontends.compiler import settings_in
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.preparation import settings_in
 
 Model = nn.Module | torch.export.ExportedProgram
 

@@ -21,13 +21,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.ranges import ShapeRanges
-from trt_frontends.compiler import visible_log
 from trt_frontends.pipeline import Compilation, announce
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
 from trt_frontends.torch_compile.output_views import borrowed_results, cut_output_views
 from trt_frontends.torch_compile.pytorch_blocks import compile_pytorch_blocks, with_inductor
 from trt_frontends.torch_compile.size_ranges import GraphSizes, outside
+from trt_frontends.visible_log import visible_log
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
 

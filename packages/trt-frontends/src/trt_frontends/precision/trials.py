@@ -1,0 +1,85 @@
+"""One question, asked many times: how large is the error when these nodes compute in float32 and the rest is reduced?
+
+Answers come from PyTorch, which runs the graph with the very casts that the engines would get. No engine is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_core import CompilationSettings
+from trt_core.precision import PrecisionRule, kept_in_float32
+from trt_frontends.accuracy.output_error import measure_error
+from trt_frontends.precision.graph_run import GraphRun
+from trt_lowering import DecomposedGraph, PrecisionRules
+
+
+class PrecisionTrials:
+    """Runs a decomposed graph in reduced types, and compares with what it should return.
+
+    Args:
+        decomposed: The graph; not changed.
+        settings: Settings that reduce precision, and what they exclude.
+        rules: What the settings keep in float32, measured.
+        inputs: Flat inputs.
+        expected: Results for them: tensors, in order.
+
+    Attributes:
+        runs: How many times the graph was run with other types, over all inputs each time.
+    """
+
+    def __init__(
+        self,
+        decomposed: DecomposedGraph,
+        settings: CompilationSettings,
+        rules: PrecisionRules,
+        inputs: Sequence[Sequence[Any]],
+        expected: Sequence[Sequence[torch.Tensor]],
+    ) -> None:
+        self.runs = 0
+        self._twin = decomposed.with_settings(settings)
+        self._rules = rules
+        self._inputs = inputs
+        self._expected = expected
+        self._known: dict[frozenset[str], float] = {}
+        self.nodes = self._reducible()
+
+    def error(self, kept: Iterable[str]) -> float:
+        """Returns the worst scaled error of any output on any input, with the nodes of these names in float32."""
+        names = frozenset(kept)
+        if names not in self._known:
+            self.runs += 1
+            gm = self._settled(names)
+            self._known[names] = worst_error((GraphRun(gm).results(flat) for flat in self._inputs), self._expected)
+        return self._known[names]
+
+    def _settled(self, kept: frozenset[str]) -> fx.GraphModule:
+        rules = dataclasses.replace(self._rules, sensitive=dict.fromkeys(kept, "tried"))
+        return self._twin.copy().settle_types(rules)
+
+    def _reducible(self) -> tuple[fx.Node, ...]:
+        """The nodes that are reduced, unless they are kept: those of the given graph, in its order."""
+        everything = frozenset(node.name for node in self._twin.graph.graph.nodes)
+        kept = {
+            node.name
+            for node in self._settled(everything).graph.nodes
+            if (found := kept_in_float32(node)) is not None and found.rule is PrecisionRule.SENSITIVITY
+        }
+        return tuple(node for node in self._twin.graph.graph.nodes if node.name in kept)
+
+
+def worst_error(found: Iterable[Sequence[torch.Tensor]], expected: Sequence[Sequence[torch.Tensor]]) -> float:
+    """Returns the worst scaled error of any output on any input."""
+    return max(
+        (
+            measure_error(left, right).scaled
+            for results, wanted in zip(found, expected, strict=True)
+            for left, right in zip(results, wanted, strict=True)
+        ),
+        default=0.0,
+    )

@@ -1,0 +1,202 @@
+"""From what `compile` was called with to a graph that is ready to be partitioned.
+
+It takes two steps. `begin` captures the model and lowers it as far as its values do not matter; what computes in which
+type is decided on that; `Preparation.finish` lowers the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx, nn
+
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
+from trt_core import CompilationSettings, SettingsError, read_settings
+from trt_core.ranges import ShapeRanges
+from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
+from trt_frontends.device_check import require_device
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.input_guard import InputGuard
+from trt_frontends.pipeline import Compilation, Progress, no_progress
+from trt_frontends.visible_log import visible_log
+from trt_frontends.weightless import require_weights
+from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering
+from trt_lowering.contract import Observer
+from trt_partition import require_known_modules
+
+if TYPE_CHECKING:
+    from trt_frontends.precision.calibration import Calibration
+
+CALIBRATION: Final = "autocast_calibration_dataloader"
+"""The one keyword of `compile` that goes with its settings and is none: inputs are no plain values."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A captured model whose types are still its own.
+
+    Attributes:
+        module: What was captured.
+        decomposed: Its graph.
+        ranges: Ranges of the symbolic dimensions.
+        registry: Where converters are looked up.
+        progress: Told what is being done.
+        examples: Inputs that the model was captured with; None where they are unknown.
+        calibration_data: Inputs that the user wants precision decided on.
+    """
+
+    module: nn.Module | torch.export.ExportedProgram
+    decomposed: DecomposedGraph
+    ranges: ShapeRanges
+    registry: ConverterRegistry
+    progress: Progress
+    examples: ExampleInputs | None
+    calibration_data: Iterable[Any] | None
+
+    @property
+    def settings(self) -> CompilationSettings:
+        """What to compile with."""
+        return self.decomposed.settings
+
+    def guard(self) -> InputGuard:
+        """Returns what brings the inputs of a call into the flat order of the graph."""
+        return InputGuard.of(self.decomposed.graph.graph, self.ranges, parameter_names(self.module))
+
+    def calibration(self) -> Calibration:
+        """Returns the inputs that precision is decided on."""
+        from trt_frontends.precision.calibration import Calibration  # measuring is seldom asked for
+
+        return Calibration(self.examples, self.calibration_data, self.guard(), self.settings.device.torch_device)
+
+    def rules(self) -> PrecisionRules:
+        """Returns what the settings keep in float32; whatever has to be measured for that is.
+
+        Raises:
+            InputError: Something has to be measured, and the inputs for it cannot be used.
+        """
+        if self.settings.autocast_max_output_threshold is None:
+            return PrecisionRules.of(self.settings)
+        from trt_frontends.precision.exclusions import exclusions
+
+        return exclusions(self.decomposed, lambda: self.calibration().flat())
+
+    def with_settings(self, settings: CompilationSettings) -> Preparation:
+        """Returns a twin that computes in the types that other settings ask for; they may differ in that only."""
+        return dataclasses.replace(self, decomposed=self.decomposed.with_settings(settings))
+
+    def finish(self, rules: PrecisionRules | None = None) -> Compilation:
+        """Lowers the rest of the way; nothing is left to be done with this object.
+
+        Args:
+            rules: What stays in float32; by default what the settings keep there.
+
+        Raises:
+            InputError: See `rules`.
+            LoweringError: A pass broke its contract.
+            SettingsError: `torch_executed_modules` names a module that the model does not have.
+        """
+        with visible_log(self.settings):
+            graph = self.decomposed.finish(self.rules() if rules is None else rules)
+        require_known_modules(graph, self.settings)
+        return Compilation(graph, self.settings, self.ranges, self.registry, self.progress)
+
+
+def begin(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    *,
+    needs_weights: bool = False,
+    observe: Observer | None = None,
+) -> Preparation:
+    """Captures, and lowers as far as values do not matter; see `prepare`."""
+    settings = settings_in(given)
+    examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
+    settings = with_device(settings, given, device_of(module, examples))
+    if needs_weights and not settings.dryrun:
+        require_device(settings.device)
+    with visible_log(settings):
+        progress("capturing", 0, 1)
+        program = capture(module, examples)
+        if needs_weights and not settings.dryrun:
+            require_weights(program)
+        progress("lowering", 0, 1)
+        preserve = preserve_predicate(settings, registry)
+        decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)
+    if decomposed.unmatched_exclusions:
+        from trt_frontends.precision.exclusions import warn_of_unmatched
+
+        warn_of_unmatched(decomposed)
+    flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
+    ranges = ShapeRanges.from_placeholders(decomposed.graph, flat, program.range_constraints)
+    _require_one_profile(ranges, settings)
+    if examples is None and program.example_inputs is not None:
+        args, kwargs = program.example_inputs
+        examples = ExampleInputs(tuple(args), dict(kwargs))
+    return Preparation(module, decomposed, ranges, registry, progress, examples, given.get(CALIBRATION))
+
+
+def prepare(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    *,
+    needs_weights: bool = False,
+    observe: Observer | None = None,
+) -> tuple[Compilation, fx.GraphModule]:
+    """Captures and lowers; what compiling and explaining have in common.
+
+    Args:
+        module, inputs, arg_inputs, kwarg_inputs: See `compile`.
+        given: Settings as the user gave them, with `autocast_calibration_dataloader` where it was given.
+        progress: Told what is being done.
+        registry: Where converters are looked up.
+        needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
+        observe: Sees the graph after every lowering pass.
+
+    Returns:
+        The compilation, and the lowered graph that it is about.
+    """
+    begun = begin(
+        module,
+        inputs,
+        arg_inputs,
+        kwarg_inputs,
+        given,
+        progress,
+        registry,
+        needs_weights=needs_weights,
+        observe=observe,
+    )
+    compilation = begun.finish()
+    return compilation, compilation.graph
+
+
+def settings_in(given: Mapping[str, Any]) -> CompilationSettings:
+    """Reads the settings among the keywords that `compile` takes.
+
+    Raises:
+        SettingsError: A setting cannot be read.
+    """
+    return read_settings({name: value for name, value in given.items() if name != CALIBRATION})
+
+
+def _require_one_profile(ranges: ShapeRanges, settings: CompilationSettings) -> None:
+    if settings.refit and ranges.profiles:
+        raise SettingsError(
+            "refit goes with one optimization profile",
+            why=f"the inputs have {len(ranges.profiles)}, and TensorRT refits engines of one profile only",
+            hint="give each input one range, or leave refit out",
+        )
