@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from trt_core import trt
+from trt_core import modelopt_operators, quantization, trt
 from trt_core.device import Device
 from trt_core.dtypes import from_trt, parse_dtype, to_trt
 from trt_core.errors import (
@@ -77,11 +77,13 @@ __all__ = [
     "device_scope",
     "from_trt",
     "logger",
+    "modelopt_operators",
     "operator_name",
     "parse_dtype",
     "provider_identity",
     "provider_module",
     "provider_version",
+    "quantization",
     "read_settings",
     "set_provider",
     "to_trt",

@@ -92,6 +92,13 @@ class Reason(enum.Enum):
         "The layer that expresses this operator is not in the version in use.",
         "Install a TensorRT that has it.",
     )
+    NO_LOW_PRECISION = (
+        "TRT-F033",
+        "No low-precision form",
+        "The operator computes with quantized values in a form that no layer has: packed for one library's kernels, or "
+        "of a type that networks do not quantize to.",
+        "Quantize the float model with `trt_frontends.quantize`, or export it before its weights are packed.",
+    )
     CHECK_FAILED = (
         "TRT-F040",
         "Support check failed",

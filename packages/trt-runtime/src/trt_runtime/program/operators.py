@@ -22,6 +22,9 @@ from trt_core.errors import PlanError
 OWN_NAMESPACES: Final = ("aten", "prims")
 """Namespaces of PyTorch itself."""
 
+OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize"})
+"""Operators of ours that programs may call, beside engines; see `trt_core.quantization`."""
+
 _REFUSED: Final = frozenset(
     {
         "convolution_backward_overrideable",
@@ -143,12 +146,13 @@ def find_operator(name: str, overload: str, libraries: Collection[str] = ()) -> 
         raise PlanError(f"{name!r:.80} is no name of an operator")
     namespace, base = parts.groups()
     title = f"{namespace}.{base}.{overload or 'default'}"
-    if namespace not in OWN_NAMESPACES and namespace not in libraries:
+    is_own = namespace in OWN_NAMESPACES or name in OWN_OPERATORS
+    if not is_own and namespace not in libraries:
         raise PlanError(
             f"the program calls {title}, an operator of the library {namespace!r}",
             hint=f"if you trust that library, load the program with operators=[{namespace!r}]",
         )
-    if not _is_registered(name, overload) and namespace not in OWN_NAMESPACES:
+    if not _is_registered(name, overload) and not is_own:
         _import(namespace, title)
     if not _is_registered(name, overload):
         raise PlanError(
