@@ -19,6 +19,7 @@ from trt_lowering.operator_traits import (
     is_random,
     is_size_query,
 )
+from trt_lowering.quantization_decompositions import QUANTIZATION_DECOMPOSITIONS
 
 _UNFAITHFUL: Final = frozenset(
     f"aten::{name}.{overload}"
@@ -27,7 +28,10 @@ _UNFAITHFUL: Final = frozenset(
 )
 """Operators whose decomposition differs from them: integer results are truncated from other intermediate values."""
 
-_OWN: Final[dict[str, Callable[..., Any]]] = {"aten::_transformer_encoder_layer_fwd": transformer_encoder_layer}
+_OWN: Final[dict[str, Callable[..., Any]]] = {
+    "aten::_transformer_encoder_layer_fwd": transformer_encoder_layer,
+    **QUANTIZATION_DECOMPOSITIONS,
+}
 """Decompositions by operator."""
 
 Preserve = Callable[[OpOverload], bool]
@@ -37,7 +41,7 @@ Preserve = Callable[[OpOverload], bool]
 class Source(enum.Enum):
     """Where a decomposition comes from, which decides how far it is trusted."""
 
-    OWN = "a table of ours, for fused operators that PyTorch does not decompose"
+    OWN = "a table of ours, for fused operators and those of quantization libraries"
     COMPOSITE = "the operator's own composite kernel"
     CORE = "the core ATen table"
     REFERENCE = "PyTorch's wider table"

@@ -15,6 +15,7 @@ from trt_lowering.node_metadata import graph_results
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
+from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.passes.remove_assertions import RemoveAssertions
 from trt_lowering.signature import rename_results
 from trt_lowering.tracing import traces
@@ -125,7 +126,9 @@ def _flat_functional(program: torch.export.ExportedProgram) -> fx.GraphModule | 
     gm = unlift(program)
     if find_autocast_region(gm) is not None:
         return None
-    run_passes(gm, [InlineWrappedRegions(), RemoveAssertions()], recompile=False)
+    run_passes(gm, [InlineWrappedRegions(), RemoveAssertions(), OpenWrappedTensors()], recompile=False)
+    if wrapped_attributes(gm):
+        return None
     return None if _is_entangled(gm, Functionalize()) else gm
 
 

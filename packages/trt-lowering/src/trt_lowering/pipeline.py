@@ -14,6 +14,9 @@ from trt_lowering.passes.drop_empty_operands import DropEmptyOperands
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction
 from trt_lowering.passes.fold_constants import FoldConstants
+from trt_lowering.passes.merge_dequantization import MergeDequantization
+from trt_lowering.passes.normalize_quantization import NormalizeQuantization
+from trt_lowering.passes.recognize_dequantization import RecognizeDequantization
 from trt_lowering.passes.remove_identities import RemoveIdentities
 from trt_lowering.passes.simplify_sizes import SimplifySizes
 from trt_lowering.precision_rules import PrecisionRules, reduced_type
@@ -26,13 +29,18 @@ def decomposing_passes(
 
     Identities go before decomposition, which has less to trace then. What is excluded from reduced precision by name
     is marked while its operators are still those of the model.
+    Quantization is written in one form before it could be decomposed; its scales, and weights that are quantized, are
+    computed before types change.
     """
     return [
         RemoveIdentities(settings),
         DropEmptyOperands(settings),
         EliminateDeadCode(),
         *([ExcludeFromReduction(precision.by_name)] if precision.patterns or precision.operators else []),
+        NormalizeQuantization(settings),
+        RecognizeDequantization(settings),
         Decompose(rules),
+        FoldConstants(settings, only_quantized=True),
     ]
 
 
@@ -53,6 +61,7 @@ def finishing_passes(settings: CompilationSettings) -> list[GraphPass]:
     Sizes are simplified before equal computations are merged, because reshapes of equal tensors become equal only then.
     """
     return [
+        MergeDequantization(settings),
         RemoveIdentities(settings),
         FoldConstants(settings),
         SimplifySizes(),

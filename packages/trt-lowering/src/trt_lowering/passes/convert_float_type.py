@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
+from trt_core.quantization import is_scale
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.narrowing import Narrowing, saturate
@@ -139,6 +140,8 @@ class ConvertFloatType(GraphPass):
         return 1
 
     def _reads_narrow(self, user: fx.Node, node: fx.Node) -> bool:
+        if is_scale(user, node):  # scales have more digits than what they scale
+            return False
         return user.op != "output" and not _is_write_to(user, node) and user not in self._kept
 
     def _keeps_type(self, node: fx.Node) -> bool:

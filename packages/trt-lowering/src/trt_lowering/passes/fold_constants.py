@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from trt_core import CompilationSettings
+from trt_core.quantization import dequantize, is_dequantization, quantize
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.attributes import add_constant, read_attribute, written_targets
 from trt_lowering.contract import GraphPass
@@ -41,17 +42,23 @@ class FoldConstants(GraphPass):
         settings: Operators in `torch_executed_ops` stay. With `refit`, each constant that is computed from weights
             of the model keeps the recipe that makes it again from other weights.
         small_bytes: Size in bytes up to which results are folded whatever they come from.
+        only_quantized: Fold nothing but scales and weights that are quantized.
     """
 
     name = "fold_constants"
 
-    def __init__(self, settings: CompilationSettings, *, small_bytes: int = SMALL_BYTES) -> None:
+    def __init__(
+        self, settings: CompilationSettings, *, small_bytes: int = SMALL_BYTES, only_quantized: bool = False
+    ) -> None:
         self._settings = settings
+        self._only_quantized = only_quantized
         self._small_bytes = small_bytes
 
     def call(self, gm: fx.GraphModule) -> int:
         """Finds the foldable nodes, computes them in order, and attaches what is read from outside."""
         foldable = self._find(gm)
+        if self._only_quantized:
+            foldable &= _operands_of_quantization(gm.graph)
         if not foldable:
             return 0
         remaining = {node: _uses_within(node, foldable) for node in foldable}
@@ -106,8 +113,21 @@ class FoldConstants(GraphPass):
         if node.op != "call_function" or not is_pure(node) or is_kept_in_torch(node.target, self._settings):
             return False
         if isinstance(node.target, OpOverload):
+            if is_dequantization(node.target):
+                return False  # a weight stays quantized
             return not is_data_dependent(node.target) and _is_static(node.meta["val"])
         return bool(node.all_input_nodes) and _is_static(node.meta["val"])
+
+
+def _operands_of_quantization(graph: fx.Graph) -> set[fx.Node]:
+    """Returns what quantized weights and scales are computed from, themselves included."""
+    wanted: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.target is quantize or node in wanted:
+            wanted.update((node, *node.all_input_nodes))
+        elif node.target is dequantize:
+            wanted.update(node.all_input_nodes)
+    return wanted
 
 
 def _without_list_readers(foldable: set[fx.Node]) -> set[fx.Node]:

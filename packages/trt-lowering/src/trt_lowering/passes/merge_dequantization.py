@@ -1,0 +1,107 @@
+"""Brings dequantization next to what reads it: casts and transpositions move to where they cost nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trt_core import CompilationSettings
+from trt_core.dtypes import FLOATS
+from trt_core.quantization import dequantize
+from trt_lowering.contract import GraphPass
+from trt_lowering.node_metadata import cast_value, insert_call
+from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
+from trt_lowering.passes.normalize_quantization import is_known
+
+aten = torch.ops.aten
+
+_CASTS: Final = frozenset({aten._to_copy.default, aten.to.dtype})
+_TRANSPOSITIONS: Final = frozenset({aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default})
+
+
+class MergeDequantization(GraphPass):
+    """Lets a product read what `trt::dequantize` makes: a float type of its own, and a weight as it is stored.
+
+    A cast of the result becomes the type of the result; a transposition of a dequantized weight becomes one of the
+    weight, which is computed ahead. Values are rounded once where they were rounded twice.
+
+    Requires: values on nodes; no in-place operator but write backs.
+    Ensures: values on nodes.
+
+    Args:
+        settings: Operators in `torch_executed_ops` stay.
+    """
+
+    name = "merge_dequantization"
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        self._settings = settings
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Looks at every node that reads a dequantized value once, in the order of the graph."""
+        changes = 0
+        for node in list(gm.graph.nodes):
+            source = node.args[0] if node.args else None
+            if not isinstance(source, fx.Node) or source.target is not dequantize:
+                continue
+            if is_kept_in_torch(node.target, self._settings):
+                continue
+            merged = self._merged(gm.graph, node, source)
+            if merged is not None:
+                node.replace_all_uses_with(merged)
+                gm.graph.erase_node(node)
+                if not source.users:
+                    gm.graph.erase_node(source)
+                changes += 1
+        return changes
+
+    def _merged(self, graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node | None:
+        value = tensor_value(node)
+        if value is None:
+            return None
+        input, scale = source.args[0], source.args[1]
+        assert isinstance(input, fx.Node)
+        bits, axis = argument(source, "bits"), argument(source, "axis")
+        if node.target in _CASTS:
+            if value.dtype not in FLOATS or value.device != source.meta["val"].device:
+                return None
+            with graph.inserting_before(node):
+                return _insert(graph, (input, scale, value.dtype, bits, axis), value, node)
+        if node.target not in _TRANSPOSITIONS or not is_known(input):
+            return None
+        order = _order(node)
+        per_block = scale.meta["val"].dim() > 1  # type: ignore[union-attr]
+        with graph.inserting_before(node):
+            moved = _permute(graph, input, order, node)
+            if per_block:
+                scale = _permute(graph, scale, order, node)
+            place = order.index(axis) if axis >= 0 else axis
+            return _insert(graph, (moved, scale, value.dtype, bits, place), value, node)
+
+
+def _insert(graph: fx.Graph, args: tuple[Any, ...], value: torch.Tensor, origin: fx.Node) -> fx.Node:
+    return insert_call(graph, dequantize, args, value=cast_value(value, args[2]), origin=origin)
+
+
+def _permute(graph: fx.Graph, operand: Any, order: list[int], origin: fx.Node) -> fx.Node:
+    value = operand.meta["val"]
+    assert isinstance(value, FakeTensor)
+    with value.fake_mode, torch.no_grad():
+        moved = value.permute(order)
+    return insert_call(graph, aten.permute.default, (operand, order), value=moved, origin=origin)
+
+
+def _order(node: fx.Node) -> list[int]:
+    """Returns where each axis of a transposition's result comes from."""
+    rank = node.meta["val"].dim()
+    order = list(range(rank))
+    if node.target is aten.permute.default:
+        return [axis % rank for axis in argument(node, "dims")]
+    if node.target is aten.transpose.int:
+        first, second = argument(node, "dim0") % rank, argument(node, "dim1") % rank
+        order[first], order[second] = order[second], order[first]
+        return order
+    return order[::-1]

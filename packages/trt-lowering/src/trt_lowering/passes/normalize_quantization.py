@@ -1,0 +1,332 @@
+"""Writes quantization in one form: `trt::quantize` and `trt::dequantize`, whatever library it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trt_core import CompilationSettings
+from trt_core.quantization import QUANTIZED, dequantize, limits, quantize, spread
+from trt_core.state import is_state
+from trt_lowering.attributes import read_attribute
+from trt_lowering.contract import GraphPass
+from trt_lowering.expansion import trace_call
+from trt_lowering.inlining import inline_module
+from trt_lowering.operator_traits import argument, is_kept_in_torch
+
+Form = Callable[[Mapping[str, Any]], Any]
+"""Computes a call in the one form, from the operator's arguments by name."""
+
+Reader = Callable[[fx.GraphModule, fx.Node], "Form | None"]
+"""Says how a call is written in the one form, None where it cannot be."""
+
+
+class NormalizeQuantization(GraphPass):
+    """Rewrites calls that quantize and dequantize without zero points, so that later passes know one form of them.
+
+    What has zero points, other types, or scales that are computed from data is left to decompositions and converters.
+
+    Requires: values on nodes; no in-place operator but write backs.
+    Ensures: values on nodes.
+
+    Args:
+        settings: Operators in `torch_executed_ops` stay.
+    """
+
+    name = "normalize_quantization"
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        self._settings = settings
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Traces each call's new form and puts it in place."""
+        changes = 0
+        for node in list(gm.graph.nodes):
+            if not isinstance(node.target, OpOverload) or is_kept_in_torch(node.target, self._settings):
+                continue
+            reader = _READERS.get(node.target.name())
+            form = None if reader is None else reader(gm, node)
+            body = None if form is None else trace_call(node, _by_name(node.target, form))
+            if body is not None:
+                inline_module(gm, node, body)
+                changes += 1
+        return changes
+
+
+def _by_name(target: OpOverload, form: Form) -> Callable[..., Any]:
+    names = [declared.name for declared in target._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return form({**dict(zip(names, args, strict=False)), **kwargs})
+
+    return call
+
+
+def _quantize_per_tensor(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    low = _lowest(node)
+    if low is None or _rank(node) == 0 or not _is_symmetric(gm, node):
+        return None
+
+    def form(given: Mapping[str, Any]) -> Any:
+        scale = _as_scale(given["scale"], given["input"])
+        return _quantize(given["input"], scale, -1, low)
+
+    return form
+
+
+def _dequantize_per_tensor(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    if _rank(node) == 0 or not _is_symmetric(gm, node):
+        return None
+
+    def form(given: Mapping[str, Any]) -> Any:
+        scale = _as_scale(given["scale"], given["input"])
+        return dequantize(given["input"], scale, node.meta["val"].dtype)
+
+    return form
+
+
+def _quantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    low = _lowest(node)
+    if low is None or not _is_symmetric(gm, node):
+        return None
+    axis = argument(node, "axis") % _rank(node)
+    return lambda given: _quantize(given["input"], given["scales"].to(torch.float32), axis, low)
+
+
+def _dequantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    if not _is_symmetric(gm, node):
+        return None
+    axis = argument(node, "axis") % _rank(node)
+
+    def form(given: Mapping[str, Any]) -> Any:
+        return dequantize(given["input"], given["scales"].to(torch.float32), node.meta["val"].dtype, 8, axis)
+
+    return form
+
+
+def _dequantize_groups(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    if not _is_symmetric(gm, node):
+        return None
+
+    def form(given: Mapping[str, Any]) -> Any:
+        return dequantize(given["input"], given["scales"].to(torch.float32), node.meta["val"].dtype, _bits(node))
+
+    return form
+
+
+def _dequantize_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    blocks = _blocks(node)
+    if blocks is None or not _is_symmetric(gm, node):
+        return None
+
+    def form(given: Mapping[str, Any]) -> Any:
+        scale, axis = _scale_of_blocks(given["scale"], blocks, given["input"].shape)
+        return dequantize(given["input"], scale, node.meta["val"].dtype, _bits(node), axis)
+
+    return form
+
+
+def _quantize_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    blocks, low = _blocks(node), _lowest(node)
+    if blocks is None or low is None or not _is_symmetric(gm, node):
+        return None
+
+    def form(given: Mapping[str, Any]) -> Any:
+        scale, axis = _scale_of_blocks(given["scale"], blocks, given["input"].shape)
+        return _quantize(given["input"], scale, axis, low)
+
+    return form
+
+
+def _fake_quantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    low = _lowest(node, torch.int8)
+    known = is_known(argument(node, "scale")) and _is_zero(gm, argument(node, "zero_point"))
+    if low is None or not known:
+        return None
+    axis = argument(node, "axis") % _rank(node)
+
+    def form(given: Mapping[str, Any]) -> Any:
+        scale = given["scale"].to(torch.float32)
+        return dequantize(_quantize(given["self"], scale, axis, low), scale, given["self"].dtype, 8, axis)
+
+    return form
+
+
+def _choose(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    """Chooses scale and zero point in float32, where PyTorch widens the scale to a type that engines do not have."""
+    symmetric = "symmetric" in _name(node)
+    if not _serves(node, _WHOLE) or (symmetric and argument(node, "dtype") is not torch.int8):
+        return None
+    low, high = float(argument(node, "quant_min")), float(argument(node, "quant_max"))
+    least = argument(node, "eps")
+
+    def form(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = given["input"].to(torch.float32)
+        smallest, largest = wide.amin().clamp(max=0.0), wide.amax().clamp(min=0.0)
+        if symmetric:
+            scale = (torch.maximum(-smallest, largest) / ((high - low) / 2)).clamp(min=least)
+            return scale, torch.zeros_like(scale, dtype=torch.int64)
+        scale = ((largest - smallest) / (high - low)).clamp(min=least)
+        zero = (low - (smallest / scale).round()).clamp(low, high)
+        return scale, zero.to(torch.int64)
+
+    return form
+
+
+def _choose_per_token(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    """Chooses a scale and zero point for each row in float32; see `_choose`."""
+    if not _serves(node, _ROWS) or argument(node, "dtype") is not torch.int8:
+        return None
+
+    def form(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = given["input"].to(torch.float32)
+        smallest = wide.amin(-1, keepdim=True).clamp(max=0.0)
+        largest = wide.amax(-1, keepdim=True).clamp(min=0.0)
+        scale = ((largest - smallest) / 255.0).clamp(min=torch.finfo(torch.float32).eps)
+        below, above = smallest / scale, largest / scale
+        # the end of the range that is off by less decides
+        zero = torch.where(below + above - 1.0 > 0.0, -128.0 - below, 127.0 - above)
+        return scale, zero.clamp(-128.0, 127.0).round().to(torch.int64)
+
+    return form
+
+
+def _serves(node: fx.Node, readers: frozenset[str]) -> bool:
+    """Whether what a call chooses is read by operators alone that take scales of any float type."""
+    return all(_name(reader) in readers for item in node.users for reader in item.users)
+
+
+_WHOLE: Final = frozenset(
+    f"quantized_decomposed::{name}.tensor" for name in ("quantize_per_tensor", "dequantize_per_tensor")
+)
+_ROWS: Final = frozenset(f"quantized_decomposed::{name}" for name in ("quantize_per_token", "dequantize_per_token"))
+
+_READERS: Final[dict[str, Reader]] = {
+    "quantized_decomposed::quantize_per_tensor": _quantize_per_tensor,
+    "quantized_decomposed::quantize_per_tensor.tensor": _quantize_per_tensor,
+    "quantized_decomposed::dequantize_per_tensor": _dequantize_per_tensor,
+    "quantized_decomposed::dequantize_per_tensor.tensor": _dequantize_per_tensor,
+    "quantized_decomposed::quantize_per_channel": _quantize_per_channel,
+    "quantized_decomposed::dequantize_per_channel": _dequantize_per_channel,
+    "quantized_decomposed::dequantize_per_channel_group": _dequantize_groups,
+    "quantized_decomposed::choose_qparams.tensor": _choose,
+    "quantized_decomposed::choose_qparams_symmetric.tensor": _choose,
+    "quantized_decomposed::choose_qparams_per_token_asymmetric": _choose_per_token,
+    "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl": _choose_per_token,
+    "aten::fake_quantize_per_channel_affine": _fake_quantize_per_channel,
+    "torchao::quantize_affine": _quantize_blocks,
+    "torchao::dequantize_affine": _dequantize_blocks,
+}
+
+
+def _quantize(input: torch.Tensor, scale: torch.Tensor, axis: int, low: float) -> Any:
+    """Quantizes to int8, of which symmetric ranges leave out the lowest value."""
+    if low > limits(torch.int8)[0]:
+        input = torch.clamp(input, min=(low * spread(scale, input, axis)).to(input.dtype))
+    return quantize(input, scale, torch.int8, 8, axis)
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value follows from numbers and parameters that the graph does not write to, by views and casts."""
+    while isinstance(value, fx.Node) and value.op == "call_function" and value.target in _MOVES:
+        value = value.args[0]
+    return not isinstance(value, fx.Node) or (value.op == "get_attr" and not is_state(value))
+
+
+_MOVES: Final = frozenset(
+    {
+        torch.ops.aten._to_copy.default,
+        torch.ops.aten.to.dtype,
+        torch.ops.aten.t.default,
+        torch.ops.aten.transpose.int,
+        torch.ops.aten.permute.default,
+        torch.ops.aten.reshape.default,
+        torch.ops.aten.view.default,
+        torch.ops.aten.flatten.using_ints,
+        torch.ops.aten.squeeze.dim,
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.detach.default,
+    }
+)
+
+
+def _is_symmetric(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call has a scale that is known, no zero point but 0, and values of a type that Q/DQ layers have."""
+    assert isinstance(node.target, OpOverload)
+    names = [declared.name for declared in node.target._schema.arguments]
+    zero_point = next(name for name in names if name.startswith("zero_point"))
+    scale = next(name for name in names if name.startswith("scale"))
+    input: Any = argument(node, "input")
+    values = {input.meta["val"].dtype, node.meta["val"].dtype}
+    return len(values & QUANTIZED) == 1 and is_known(argument(node, scale)) and _is_zero(gm, argument(node, zero_point))
+
+
+def _is_zero(gm: fx.GraphModule, value: Any) -> bool:
+    if not isinstance(value, fx.Node):
+        return not value
+    while value.op == "call_function" and value.target in _MOVES:
+        value = value.args[0]
+    if value.op != "get_attr" or is_state(value):
+        return False
+    found = read_attribute(gm, str(value.target))
+    if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor) or found.is_meta:
+        return False
+    return not bool(found.any())
+
+
+def _lowest(node: fx.Node, dtype: torch.dtype | None = None) -> float | None:
+    """Returns the lowest value that a call quantizes to: that of int8 or the one above; None for other ranges."""
+    low, high = limits(torch.int8)
+    given = argument(node, "quant_min"), argument(node, "quant_max")
+    if (dtype or node.meta["val"].dtype) is not torch.int8 or given not in ((None, None), (low, high), (low + 1, high)):
+        return None
+    return low if given[0] is None else float(given[0])
+
+
+def _name(node: fx.Node) -> str:
+    return node.target.name() if isinstance(node.target, OpOverload) else ""
+
+
+def _rank(node: fx.Node) -> int:
+    return int(node.meta["val"].dim())
+
+
+def _bits(node: fx.Node) -> int:
+    low, high = argument(node, "quant_min"), argument(node, "quant_max")
+    return 4 if low is not None and high is not None and low >= -8 and high <= 7 else 8
+
+
+def _as_scale(scale: Any, input: torch.Tensor) -> torch.Tensor:
+    if isinstance(scale, torch.Tensor):
+        return scale.to(torch.float32).reshape(())
+    return torch.full((), float(scale), dtype=torch.float32, device=input.device)
+
+
+def _blocks(node: fx.Node) -> list[int] | None:
+    """Returns the number of blocks along each axis; None where extents are symbolic beside more than one block."""
+    input = node.args[0]
+    assert isinstance(input, fx.Node)
+    shape, sizes = input.meta["val"].shape, argument(node, "block_size")
+    counts: list[int] = []
+    for extent, size in zip(shape, sizes, strict=True):
+        if not isinstance(extent, int) or not isinstance(size, int):
+            return None
+        counts.append(extent // size)
+    return counts
+
+
+def _scale_of_blocks(scale: torch.Tensor, blocks: Sequence[int], shape: Sequence[int]) -> tuple[torch.Tensor, int]:
+    """Returns the scale as `trt::quantize` takes it, and its axis."""
+    wide = [axis for axis, count in enumerate(blocks) if count != 1]
+    flat = scale.to(torch.float32)
+    if math.prod(blocks) == 1:
+        return flat.reshape(()), -1
+    if len(wide) == 1 and blocks[wide[0]] == shape[wide[0]]:
+        return flat.reshape(-1), wide[0]
+    return flat.reshape(list(blocks)), -1

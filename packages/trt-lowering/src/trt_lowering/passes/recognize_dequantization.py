@@ -1,0 +1,203 @@
+"""Finds dequantization that a model spells out: casts of quantized weights, and products by their scales."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trt_core import CompilationSettings
+from trt_core.dtypes import FLOATS
+from trt_core.quantization import QUANTIZED, dequantize
+from trt_lowering.contract import GraphPass
+from trt_lowering.node_metadata import cast_value, insert_call
+from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
+from trt_lowering.passes.normalize_quantization import is_known
+
+aten = torch.ops.aten
+
+_CASTS: Final = frozenset({aten._to_copy.default, aten.to.dtype})
+_PRODUCTS: Final = {aten.mm.default: False, aten.matmul.default: False, aten.linear.default: True}
+"""Operators that multiply by a matrix, their second argument, and whether they take it transposed."""
+
+
+class RecognizeDequantization(GraphPass):
+    """Writes a scale that multiplies a quantized weight as `trt::dequantize` of that weight.
+
+    Three forms, as libraries of quantization leave them in graphs:
+
+    - `cast(weight) * scale`, with one scale or one for each slice of an axis;
+    - `(x @ cast(weight)) * scale`, with one scale or one for each column: the scale moves to the weight, which rounds
+      otherwise than the product did, within the accuracy of the type;
+    - `_int_mm(uint8(x + 128), w) - 128 * sum(w)`, a detour of PyTorch's kernel for CPUs, which is `_int_mm(x, w)`.
+
+    Requires: values on nodes; no in-place operator but write backs.
+    Ensures: values on nodes.
+
+    Args:
+        settings: Operators in `torch_executed_ops` stay.
+    """
+
+    name = "recognize_dequantization"
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        self._settings = settings
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Looks at every product and difference once."""
+        changes = 0
+        for node in list(gm.graph.nodes):
+            if node.op != "call_function" or is_kept_in_torch(node.target, self._settings):
+                continue
+            if node.target is aten.mul.Tensor:
+                changes += _scaled_weight(gm, node) or _scaled_product(gm, node)
+            elif node.target is aten.sub.Tensor:
+                changes += _shifted_product(node)
+        return changes
+
+
+def _scaled_weight(gm: fx.GraphModule, node: fx.Node) -> int:
+    for cast, scale in _operands(node):
+        weight = _source_of_cast(cast)
+        if weight is None or not is_known(weight) or cast.meta["val"].shape != node.meta["val"].shape:
+            continue
+        axis = _axis_of(scale, node.meta["val"])
+        if axis is None:
+            continue
+        replacement = _insert(gm, node, weight, scale, axis, node.meta["val"].dtype)
+        node.replace_all_uses_with(replacement)
+        gm.graph.erase_node(node)
+        return 1
+    return 0
+
+
+def _scaled_product(gm: fx.GraphModule, node: fx.Node) -> int:
+    for product, scale in _operands(node):
+        if product.target not in _PRODUCTS or len(product.users) != 1 or len(product.args) != 2:
+            continue
+        value, matrix = node.meta["val"], product.args[1]
+        same = product.meta["val"].shape == value.shape and product.meta["val"].dtype == value.dtype
+        if not same or not isinstance(matrix, fx.Node) or matrix.meta["val"].dim() != 2:
+            continue
+        axis = _axis_of(scale, value)
+        if axis is None or axis not in (-1, value.dim() - 1):
+            continue
+        columns = 0 if _PRODUCTS[product.target] else 1
+        cast, flipped = matrix, False
+        while cast.target is aten.t.default and isinstance(cast.args[0], fx.Node):
+            cast, flipped = cast.args[0], not flipped
+        weight = _source_of_cast(cast)
+        if weight is None or not is_known(weight):
+            continue
+        place = -1 if axis < 0 else (1 - columns if flipped else columns)
+        replacement = _insert(gm, product, weight, scale, place, cast.meta["val"].dtype)
+        with gm.graph.inserting_before(product):
+            if flipped:
+                replacement = insert_call(
+                    gm.graph, aten.t.default, (replacement,), value=matrix.meta["val"], origin=product
+                )
+        product.replace_input_with(matrix, replacement)
+        node.replace_all_uses_with(product)
+        gm.graph.erase_node(node)
+        return 1
+    return 0
+
+
+def _shifted_product(node: fx.Node) -> int:
+    product, correction = node.args[:2]
+    if not isinstance(product, fx.Node) or product.target is not aten._int_mm.default or len(product.users) != 1:
+        return 0
+    shifted, matrix = product.args
+    quantized = _before(_before(shifted, _CASTS, torch.uint8), {aten.add.Tensor})
+    shift = quantized.args[1] if quantized is not None else None
+    source = None if quantized is None else _source_of_cast(quantized.args[0], integer=True)
+    total = _before(correction, {aten.mul.Tensor})
+    if source is None or shift != 128 or total is None or total.args[1] != shift:
+        return 0
+    summed = _before(total.args[0], {aten.sum.dim_IntList})
+    if summed is None or summed.args[0] is not matrix or argument(summed, "dim") != [0]:
+        return 0
+    if source.meta["val"].dtype is not torch.int8:
+        return 0
+    assert isinstance(shifted, fx.Node)
+    product.replace_input_with(shifted, source)
+    node.replace_all_uses_with(product)
+    return 1
+
+
+def _before(node: Any, targets: Any, dtype: torch.dtype | None = None) -> fx.Node | None:
+    """Returns a call of one of the operators; for casts to `dtype`, what is cast."""
+    if not isinstance(node, fx.Node) or node.target not in targets:
+        return None
+    if dtype is None:
+        return node
+    source = node.args[0]
+    return source if isinstance(source, fx.Node) and node.meta["val"].dtype is dtype else None
+
+
+def _operands(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
+    """Returns (other, scale) for each operand that may be a scale: a known tensor of floats."""
+    left, right = node.args[:2]
+    if not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
+        return []
+    pairs = [(left, right), (right, left)]
+    return [(other, scale) for other, scale in pairs if is_known(scale) and _is_float(scale) and other is not scale]
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = tensor_value(node)
+    return value is not None and value.dtype in FLOATS
+
+
+def _source_of_cast(node: Any, *, integer: bool = False) -> fx.Node | None:
+    """Returns the quantized value that a node casts to a float type, or to int32."""
+    if not isinstance(node, fx.Node) or node.target not in _CASTS or not isinstance(node.args[0], fx.Node):
+        return None
+    source, value = tensor_value(node.args[0]), tensor_value(node)
+    if source is None or value is None or source.dtype not in QUANTIZED:
+        return None
+    fits = value.dtype is torch.int32 if integer else value.dtype in FLOATS
+    return node.args[0] if fits and source.device == value.device else None
+
+
+def _axis_of(scale: fx.Node, value: torch.Tensor) -> int | None:
+    """Returns the axis along which a scale that broadcasts to a value varies, -1 for none; None for several."""
+    shape = tuple(scale.meta["val"].shape)
+    if not all(isinstance(extent, int) for extent in shape):
+        return None
+    wide = [index for index, extent in enumerate(shape) if extent != 1]
+    if not wide:
+        return -1
+    return wide[0] + value.dim() - len(shape) if len(wide) == 1 else None
+
+
+def _insert(
+    gm: fx.GraphModule, before: fx.Node, weight: fx.Node, scale: fx.Node, axis: int, dtype: torch.dtype
+) -> fx.Node:
+    _move_before(before, scale)
+    value, wanted = scale.meta["val"], [-1] if axis >= 0 else []
+    assert isinstance(value, FakeTensor)
+    with gm.graph.inserting_before(before):
+        with value.fake_mode, torch.no_grad():
+            flat_value = value.reshape(wanted)
+        flat = insert_call(gm.graph, aten.reshape.default, (scale, wanted), value=flat_value, origin=before)
+        if value.dtype is not torch.float32:
+            wide_value = cast_value(flat_value, torch.float32)
+            options = {"dtype": torch.float32}
+            flat = insert_call(gm.graph, aten._to_copy.default, (flat,), options, value=wide_value, origin=before)
+        result = cast_value(weight.meta["val"], dtype)
+        return insert_call(gm.graph, dequantize, (weight, flat, dtype, 8, axis), value=result, origin=before)
+
+
+def _move_before(place: fx.Node, known: fx.Node) -> None:
+    """Moves what follows from an attribute in front of a node that comes earlier in the graph."""
+    chain = [known]
+    while chain[-1].op == "call_function":
+        source = chain[-1].args[0]
+        assert isinstance(source, fx.Node)
+        chain.append(source)
+    for node in reversed(chain):
+        if place < node:
+            place.prepend(node)
