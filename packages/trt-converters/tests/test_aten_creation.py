@@ -193,12 +193,15 @@ def test_weights_stay_quantized_in_the_network() -> None:
     check_conversion(library.quantize_per_channel.default, values, constants=(1, 2))
 
 
-def test_scales_that_the_graph_computes_are_refused() -> None:
+def test_scales_that_the_graph_computes_are_divided_by() -> None:
     library = _quantization()
     args = (torch.randn(2), torch.tensor(0.1), torch.tensor(0), -128, 127, torch.int8)
-    result = check_conversion(library.quantize_per_tensor.tensor, args, expect_supported=False)
-    assert result.verdict.reason is Reason.NOT_CONSTANT
-    check_conversion(library.quantize_per_tensor.tensor, args, constants=(1, 2))
+    check_conversion(library.quantize_per_tensor.tensor, args)
+    assert "QUANTIZE" not in emitted_layers(library.quantize_per_tensor.tensor, args)
+    assert "QUANTIZE" in emitted_layers(library.quantize_per_tensor.tensor, args, constants=(1, 2))
+    wide = (torch.randn(2), torch.tensor(0.1), torch.tensor(0), -(2**15), 2**15 - 1, torch.int16)
+    refused = check_conversion(library.quantize_per_tensor.tensor, wide, constants=(1, 2), expect_supported=False)
+    assert refused.verdict.reason in (Reason.UNSUPPORTED_DTYPE, Reason.NO_LOW_PRECISION)
 
 
 OPINFO = [

@@ -202,3 +202,13 @@ def computable(call: Call) -> Verdict | None:
             name = dtype_name(tensor.dtype)
             return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT does not compute with {name}")
     return None
+
+
+def promotable(call: Call) -> Verdict | None:
+    """Refuses what `computable` does, but for operands of int8 and uint8 that become the type of the result."""
+    result = call.result
+    if isinstance(result, torch.Tensor) and result.dtype in FLOATS | INTEGERS:
+        wide = (tensor for tensor in call.tensors() if tensor.dtype not in (torch.int8, torch.uint8))
+        if all(tensor.dtype in COMPUTABLE for tensor in wide):
+            return None
+    return computable(call)

@@ -170,6 +170,17 @@ class ConversionContext:
             self.refit.add(weights, held)
         return weights
 
+    def packed_weights(self, value: torch.Tensor) -> Any:
+        """Returns `trt.Weights` of integers of 4 bits, two in a byte, the first of them in its lower half.
+
+        Args:
+            value: int8, an even number of elements, each from -8 to 7.
+        """
+        halves = value.detach().cpu().contiguous().reshape(-1, 2).bitwise_and(0xF).view(torch.uint8)
+        held = halves[:, 0].bitwise_or(halves[:, 1].bitwise_left_shift(4)).contiguous()
+        self._held.append(held)
+        return trt.Weights(trt.DataType.INT4, held.data_ptr(), value.numel())
+
     def _add_constant(self, value: torch.Tensor) -> Any:
         self._held.append(value)  # keys hold addresses, which must not be reused by another tensor
         carrier = torch.int32 if value.dtype is torch.bool else value.dtype

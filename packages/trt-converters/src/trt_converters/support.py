@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -23,6 +23,9 @@ from trt_core import (
     total_verdict,
 )
 from trt_core.extents import depends_on_data
+
+_PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
+"""Namespaces of operators on quantized values that are packed for the library's kernels."""
 
 
 class ConverterSupport:
@@ -109,6 +112,10 @@ class ConverterSupport:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             return Verdict.refuse(Reason.MUTATION, f"{node.target} writes to its argument")
+        if schema is not None and schema.name.partition("::")[0] in _PACKING_LIBRARIES:
+            return Verdict.refuse(
+                Reason.NO_LOW_PRECISION, f"{operator_name(node.target)} takes operands of its library's own form"
+            )
         return Verdict.refuse(Reason.NO_CONVERTER, f"no converter for {operator_name(node.target)}")
 
     def _refusal(self, call: Call, candidate: Converter) -> Verdict | None:

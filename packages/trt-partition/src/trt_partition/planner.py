@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
+from trt_core.quantization import is_dequantization
 from trt_partition.completeness import require_complete
 from trt_partition.computation import counts_as_computation
 from trt_partition.dependence import Dependences
@@ -118,6 +119,7 @@ class Leveling:
     def of(dependences: Dependences, kinds: Sequence[int], levels: list[int]) -> Leveling:
         """Counts what the levels hold."""
         _settle_sizes(dependences, levels)
+        _settle_weights(dependences, levels)
         computations: dict[int, int] = {}
         operators: dict[int, int] = {}
         for node, level in enumerate(levels):
@@ -200,6 +202,8 @@ class Leveling:
             return Verdict.refuse(Reason.SMALL_BLOCK, message)
         if dependences.is_size[node]:
             return Verdict.refuse(Reason.NO_COMPUTATION, "only nodes in PyTorch need this number")
+        if is_dequantization(dependences.nodes[node].target):
+            return Verdict.refuse(Reason.NO_COMPUTATION, "only nodes in PyTorch read this weight")
         owner = dependences.nodes[dependences.owner[node]].name
         if not verdicts[owner].supported:
             return Verdict.refuse(Reason.NO_COMPUTATION, f"it unpacks `{owner}`, which runs in PyTorch")
@@ -224,3 +228,11 @@ def _settle_sizes(dependences: Dependences, levels: list[int]) -> None:
             takers = [levels[taker] for taker in dependences.after[node] if levels[taker] != OUTSIDE]
             engines = [level for level in takers if level % 2 == ENGINE]
             levels[node] = min(engines or takers, default=OUTSIDE)
+
+
+def _settle_weights(dependences: Dependences, levels: list[int]) -> None:
+    """Gives dequantized weights the level of the first node that reads them: elsewhere they would cross as floats."""
+    for node in reversed(range(len(levels))):
+        if is_dequantization(dependences.nodes[node].target) and not dependences.before[node]:
+            takers = [levels[taker] for taker in dependences.after[node] if levels[taker] != OUTSIDE]
+            levels[node] = min(takers, default=levels[node])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trt_converters.checks import computable
+from trt_converters.checks import computable, promotable
 from trt_converters.context import ConversionContext, Operand, dtype_of
 from trt_converters.layers import binary, cast, promote, select, unary
 from trt_converters.layers.elementary import log1p, maximum, negate, widen
@@ -45,25 +45,25 @@ def _sum(ctx: ConversionContext, operation: str, left: Operand, right: Operand, 
     return cast(ctx, binary(ctx, operation, left, right), result)
 
 
-@converter(aten.add.Tensor, aten.add.Scalar, checks=computable)
+@converter(aten.add.Tensor, aten.add.Scalar, checks=promotable)
 def aten_add(ctx: ConversionContext, self: Operand, other: Operand, alpha: Number) -> Any:
     """add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"""
     return _sum(ctx, "SUM", self, other, alpha)
 
 
-@converter(aten.sub.Tensor, aten.sub.Scalar, checks=computable)
+@converter(aten.sub.Tensor, aten.sub.Scalar, checks=promotable)
 def aten_sub(ctx: ConversionContext, self: Operand, other: Operand, alpha: Number) -> Any:
     """sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"""
     return _sum(ctx, "SUB", self, other, alpha)
 
 
-@converter(aten.rsub.Tensor, aten.rsub.Scalar, checks=computable)
+@converter(aten.rsub.Tensor, aten.rsub.Scalar, checks=promotable)
 def aten_rsub(ctx: ConversionContext, self: Operand, other: Operand, alpha: Number) -> Any:
     """rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"""
     return _sum(ctx, "SUB", other, self, alpha)
 
 
-@converter(aten.mul.Tensor, aten.mul.Scalar, checks=computable)
+@converter(aten.mul.Tensor, aten.mul.Scalar, checks=promotable)
 def aten_mul(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     """mul.Tensor(Tensor self, Tensor other) -> Tensor"""
     result = ctx.result_dtype

@@ -1,4 +1,8 @@
-"""Quantization as `torch.ao` writes it, as Q/DQ layers where those express it, else as arithmetic and casts."""
+"""Quantization: our own operators, which say it in TensorRT's terms, and those that `torch.ao` writes.
+
+Where a layer expresses a call it becomes a Q/DQ layer, which engines keep around products. The rest, with zero points,
+with other integer types, or with scales that the graph computes, becomes arithmetic and casts.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,77 @@ from typing import Any
 
 import torch
 
-from trt_converters.aten.extremes import clip
 from trt_converters.call import Call
-from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
-from trt_converters.layers import binary, cast, unary
+from trt_converters.checks import dtypes
+from trt_converters.context import ConversionContext, Operand, rank_of
+from trt_converters.converter import Check
+from trt_converters.layers import cast
+from trt_converters.layers.pointwise import activation
+from trt_converters.layers.quantization import (
+    dequantize_by_arithmetic,
+    dequantize_layer,
+    layer_dequantizes,
+    layer_quantizes,
+    quantize_by_arithmetic,
+    quantize_layer,
+    spread_operand,
+)
 from trt_converters.registry import converter
-from trt_core import Reason, Verdict, to_trt
+from trt_core import Reason, Verdict
+from trt_core.dtypes import FLOATS
+from trt_core.quantization import QUANTIZED, dequantize, limits, quantize
 
-_LAYER_TYPES = {torch.int8: -128, torch.float8_e4m3fn: -448}
-_INTEGER_TYPES = (torch.int8, torch.uint8, torch.int32)
+_INTEGER_TYPES = frozenset({torch.int8, torch.uint8, torch.int32})
+
+
+def _quantized_values(parameter: str) -> Check:
+    """Refuses a type, given or of a tensor, that no layer quantizes to."""
+
+    def check(call: Call) -> Verdict | None:
+        value = call[parameter]
+        dtype = value.dtype if isinstance(value, torch.Tensor) else value
+        if dtype in QUANTIZED | _INTEGER_TYPES:
+            return None
+        return Verdict.refuse(Reason.NO_LOW_PRECISION, f"no layer quantizes to {dtype}")
+
+    return check
+
+
+def _fitting_scales(call: Call) -> Verdict | None:
+    """Refuses scales that do not fit, and blocks of scales that the graph computes."""
+    scale, input = call.tensor("scale"), call.tensor("input")
+    if scale.dim() > 1 and scale.dim() != input.dim():
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"a scale of rank {scale.dim()} for rank {input.dim()}")
+    if scale.dim() == 1 and scale.shape[0] != 1 and not 0 <= call["axis"] < input.dim():
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"axis={call['axis']} for scales per channel")
+    if scale.dim() > 1 and not call.is_constant("scale"):
+        return Verdict.refuse(Reason.NOT_CONSTANT, "scales of blocks are computed by the graph")
+    return None
+
+
+@converter(quantize, checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _fitting_scales))
+def trt_quantize(
+    ctx: ConversionContext, input: Operand, scale: Operand, dtype: torch.dtype, bits: int, axis: int
+) -> Any:
+    """quantize(Tensor input, Tensor scale, ScalarType dtype, int bits=8, int axis=-1) -> Tensor"""
+    if bits == 8 and layer_quantizes(input, scale, dtype):
+        return quantize_layer(ctx, input, scale, dtype)
+    step = spread_operand(ctx, scale, input, axis)
+    return quantize_by_arithmetic(ctx, input, step, None, limits(dtype, bits), dtype)
+
+
+@converter(dequantize, checks=(_quantized_values("input"), _fitting_scales), fold=False)
+def trt_dequantize(
+    ctx: ConversionContext, input: Operand, scale: Operand, dtype: torch.dtype, bits: int, axis: int
+) -> Any:
+    """dequantize(Tensor input, Tensor scale, ScalarType dtype, int bits=8, int axis=-1) -> Tensor"""
+    if layer_dequantizes(input, scale):
+        return dequantize_layer(ctx, input, scale, dtype, bits, axis)
+    return dequantize_by_arithmetic(ctx, input, spread_operand(ctx, scale, input, axis), None, dtype)
 
 
 def _operators() -> Any:
-    """Returns the namespace of the operators, which exists once PyTorch's module for them is imported."""
+    """Returns the namespace of `torch.ao`'s operators, which exists once PyTorch's module for them is imported."""
     try:
         importlib.import_module("torch.ao.quantization.fx._decomposed")
     except ImportError:  # a PyTorch that no longer has it: then no graph holds these operators
@@ -27,75 +89,52 @@ def _operators() -> Any:
     return torch.ops.quantized_decomposed
 
 
-def _known_parameters(call: Call) -> Verdict | None:
-    """Scales and zero points belong to the model; types are ones that layers or casts reach."""
-    for name in ("scale", "scales", "zero_point", "zero_points"):
-        if name in call.bound and not call.is_constant(name):
-            return Verdict.refuse(Reason.NOT_CONSTANT, f"{name} is computed by the graph")
-    dtype = call["dtype"]
-    if dtype not in (*_LAYER_TYPES, *_INTEGER_TYPES):
-        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no layer quantizes to {dtype}")
-    if dtype is torch.float8_e4m3fn and "scales" in call.bound:
-        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "float8 has one scale per tensor")
-    return None
-
-
-def _layer_takes(dtype: torch.dtype, zero_point: torch.Tensor, value: Operand) -> bool:
-    return dtype in _LAYER_TYPES and rank_of(value) > 0 and not bool(zero_point.any())
-
-
 def _quantize(
     ctx: ConversionContext,
     value: Operand,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    scale: Operand,
+    zero_point: Operand | None,
     bounds: tuple[int, int],
     dtype: torch.dtype,
 ) -> Any:
-    """Returns clamp(round(value / scale) + zero_point, *bounds); scale and zero point are 0-d, or broadcast."""
+    """Returns clamp(round(value / scale) + zero_point, *bounds); scale and zero point broadcast with the value."""
     value = cast(ctx, value, torch.float32)
-    low, high = bounds
-    if _layer_takes(dtype, zero_point, value) and scale.numel() == 1:
-        if dtype is torch.int8 and (low, high) != (-128, 127):
-            value = clip(ctx, value, low * float(scale), high * float(scale))
-        layer = ctx.network.add_quantize(ctx.tensor(value), ctx.tensor(scale.reshape(())), to_trt(dtype))
-        return ctx.output(layer, "quantize")
-    steps = unary(ctx, "ROUND", binary(ctx, "PROD", value, scale.reciprocal()))
-    return cast(ctx, clip(ctx, binary(ctx, "SUM", steps, zero_point.float()), low, high), dtype)
+    if _is_zero(zero_point) and layer_quantizes(value, scale, dtype):
+        if dtype is torch.int8 and bounds != (-128, 127):
+            value = activation(ctx, "CLIP", value, *(bound * float(scale) for bound in bounds))
+        return quantize_layer(ctx, value, scale, dtype)
+    return quantize_by_arithmetic(ctx, value, scale, None if _is_zero(zero_point) else zero_point, bounds, dtype)
 
 
 def _dequantize(
-    ctx: ConversionContext, value: Operand, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None
+    ctx: ConversionContext, value: Operand, scale: Operand, zero_point: Operand | None, axis: int | None
 ) -> Any:
-    """Returns (value - zero_point) * scale; scale and zero point are 0-d, or (C,) along an axis."""
-    per_channel = axis is not None
-    # scales per channel are for weights: constants that stay quantized in the engine
-    if _layer_takes(dtype_of(value), zero_point, value) and (not per_channel or isinstance(value, torch.Tensor)):
-        layer = ctx.network.add_dequantize(ctx.tensor(value), ctx.tensor(scale), to_trt(torch.float32))
-        if layer is not None and axis is not None:
-            layer.axis = axis
-        return cast(ctx, ctx.output(layer, "dequantize"), ctx.result_dtype)
-    scale, zero_point = (_along(part, axis, rank_of(value)) for part in (scale, zero_point))
-    moved = binary(ctx, "SUB", cast(ctx, value, torch.float32), zero_point.float())
-    return cast(ctx, binary(ctx, "PROD", moved, scale), ctx.result_dtype)
+    """Returns (value - zero_point) * scale; scale and zero point have one element, or are (C,) along an axis."""
+    place = -1 if axis is None else axis
+    if _is_zero(zero_point) and layer_dequantizes(value, scale):
+        return dequantize_layer(ctx, value, scale, ctx.result_dtype, axis=place)
+    scale = spread_operand(ctx, scale, value, place)
+    shift = None if _is_zero(zero_point) else spread_operand(ctx, zero_point, value, place)
+    return dequantize_by_arithmetic(ctx, value, scale, shift, ctx.result_dtype)
 
 
-def _along(parameter: torch.Tensor, axis: int | None, rank: int) -> torch.Tensor:
-    """Returns a parameter per channel as a tensor that broadcasts."""
-    if axis is None:
-        return parameter
-    return parameter.reshape([-1 if index == axis else 1 for index in range(rank)])
+def _is_zero(zero_point: Operand | None) -> bool:
+    return zero_point is None or (isinstance(zero_point, torch.Tensor) and not bool(zero_point.any()))
 
 
-def _scalar(value: Any, dtype: torch.dtype) -> torch.Tensor:
-    return torch.as_tensor(value, dtype=dtype).reshape(())
+def _scalar(value: Any, dtype: torch.dtype) -> Any:
+    return torch.as_tensor(value, dtype=dtype).reshape(()) if isinstance(value, (int, float, torch.Tensor)) else value
 
 
 _library = _operators()
 
 if _library is not None:
 
-    @converter(_library.quantize_per_tensor.default, _library.quantize_per_tensor.tensor, checks=_known_parameters)
+    @converter(
+        _library.quantize_per_tensor.default,
+        _library.quantize_per_tensor.tensor,
+        checks=_quantized_values("dtype"),
+    )
     def quantized_decomposed_quantize_per_tensor(
         ctx: ConversionContext,
         input: Operand,
@@ -112,7 +151,7 @@ if _library is not None:
     @converter(
         _library.dequantize_per_tensor.default,
         _library.dequantize_per_tensor.tensor,
-        checks=_known_parameters,
+        checks=_quantized_values("dtype"),
         fold=False,
     )
     def quantized_decomposed_dequantize_per_tensor(
@@ -121,31 +160,34 @@ if _library is not None:
         """dequantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""  # noqa: E501 - the schema
         return _dequantize(ctx, input, _scalar(scale, torch.float32), _scalar(zero_point, torch.int64), None)
 
-    @converter(_library.quantize_per_channel.default, checks=_known_parameters)
+    @converter(_library.quantize_per_channel.default, checks=_quantized_values("dtype"))
     def quantized_decomposed_quantize_per_channel(
         ctx: ConversionContext,
         input: Operand,
-        scales: torch.Tensor,
-        zero_points: torch.Tensor,
+        scales: Operand,
+        zero_points: Operand,
         axis: int,
         quant_min: int,
         quant_max: int,
         dtype: torch.dtype,
     ) -> Any:
         """quantize_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""  # noqa: E501 - the schema
-        rank = rank_of(input)
-        step, zero = (_along(part, axis % rank, rank) for part in (scales.float(), zero_points))
+        step, zero = (spread_operand(ctx, part, input, axis % rank_of(input)) for part in (scales, zero_points))
         return _quantize(ctx, input, step, zero, (quant_min, quant_max), dtype)
 
-    @converter(_library.dequantize_per_channel.default, checks=_known_parameters, fold=False)
+    @converter(_library.dequantize_per_channel.default, checks=_quantized_values("dtype"), fold=False)
     def quantized_decomposed_dequantize_per_channel(
         ctx: ConversionContext,
         input: Operand,
-        scales: torch.Tensor,
-        zero_points: torch.Tensor | None,
+        scales: Operand,
+        zero_points: Operand | None,
         axis: int,
         **options: Any,
     ) -> Any:
         """dequantize_per_channel(Tensor input, Tensor scales, Tensor? zero_points, int axis, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""  # noqa: E501 - the schema
-        zeros = torch.zeros_like(scales, dtype=torch.int64) if zero_points is None else zero_points
-        return _dequantize(ctx, input, scales.float(), zeros, axis % rank_of(input))
+        return _dequantize(ctx, input, scales, zero_points, axis % rank_of(input))
+
+    @converter(_library.convert_element_type.no_fuse)
+    def quantized_decomposed_convert_element_type(ctx: ConversionContext, input: Operand, dtype: torch.dtype) -> Any:
+        """convert_element_type.no_fuse(Tensor input, ScalarType dtype) -> Tensor"""
+        return cast(ctx, input, dtype)

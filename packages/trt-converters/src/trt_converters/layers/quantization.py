@@ -1,0 +1,143 @@
+"""Quantize and dequantize layers, and the arithmetic that stands for them where a layer cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of
+from trt_converters.layers.casts import cast
+from trt_converters.layers.movement import reshape
+from trt_converters.layers.pointwise import activation, binary, unary
+from trt_core import to_trt, trt
+from trt_core.dtypes import FLOATS
+from trt_core.quantization import QUANTIZED, spread
+
+
+def quantize_layer(ctx: ConversionContext, value: Operand, scale: torch.Tensor, dtype: torch.dtype) -> Any:
+    """Adds a quantize layer: clamp(round(value / scale)).
+
+    Args:
+        ctx: The context.
+        value: Rank 1 or more, a float type.
+        scale: One element: scales per channel belong to weights, which are quantized while building.
+        dtype: int8 or float8_e4m3fn.
+    """
+    step = ctx.tensor(scale.detach().to(torch.float32).reshape(()))
+    return ctx.output(ctx.network.add_quantize(ctx.tensor(value), step, to_trt(dtype)), "quantize")
+
+
+def dequantize_layer(
+    ctx: ConversionContext, value: Operand, scale: torch.Tensor, dtype: torch.dtype, bits: int = 8, axis: int = -1
+) -> Any:
+    """Adds a dequantize layer: value * scale.
+
+    Args:
+        ctx: The context.
+        value: Rank 1 or more, int8 or float8_e4m3fn; known while building where there is more than one scale.
+        scale: One element, (C,) along `axis`, or one for each block.
+        dtype: Type of the result, a float type.
+        bits: 4 for integers that the engine keeps in half a byte.
+        axis: The axis of scales per channel.
+    """
+    if bits == 4 and isinstance(value, torch.Tensor):
+        stored = ctx.output(ctx.network.add_constant(tuple(value.shape), ctx.packed_weights(value)), "constant")
+    else:
+        stored = ctx.tensor(value)
+    single = scale.numel() == 1
+    step = scale.detach().to(torch.float32)
+    layer = ctx.own(ctx.network.add_dequantize(stored, ctx.tensor(step.reshape(()) if single else step), to_trt(dtype)))
+    if not single and scale.dim() == 1:
+        layer.axis = axis
+    elif not single:
+        layer.block_shape = trt.Dims(
+            [extent // blocks for extent, blocks in zip(value.shape, scale.shape, strict=True)]
+        )
+    return layer.get_output(0)
+
+
+def layer_quantizes(value: Operand, scale: Operand, dtype: torch.dtype) -> bool:
+    """Whether a quantize layer takes a value with a scale."""
+    return (
+        isinstance(scale, torch.Tensor)
+        and scale.numel() == 1
+        and dtype in QUANTIZED
+        and rank_of(value) > 0
+        and dtype_of(value) in FLOATS
+    )
+
+
+def layer_dequantizes(value: Operand, scale: Operand) -> bool:
+    """Whether a dequantize layer takes a value with a scale; a scale for each channel or block is for weights."""
+    if not isinstance(scale, torch.Tensor) or dtype_of(value) not in QUANTIZED or rank_of(value) == 0:
+        return False
+    return scale.numel() == 1 or isinstance(value, torch.Tensor)
+
+
+def quantize_by_arithmetic(
+    ctx: ConversionContext,
+    value: Operand,
+    scale: Operand,
+    zero_point: Operand | None,
+    bounds: tuple[float, float],
+    dtype: torch.dtype,
+) -> Any:
+    """Returns clamp(round(value / scale) + zero_point, *bounds), from pointwise layers.
+
+    Args:
+        ctx: The context.
+        value: A float type; computed with in float32.
+        scale, zero_point: They broadcast with the value; known while building or not. None for no zero point.
+        bounds: Smallest and largest quantized value.
+        dtype: An integer type, or float8_e4m3fn, which is rounded to by its own cast.
+    """
+    step = cast(ctx, scale, torch.float32)
+    inverse = step.reciprocal() if isinstance(step, torch.Tensor) else unary(ctx, "RECIP", step)
+    steps = binary(ctx, "PROD", cast(ctx, value, torch.float32), inverse)
+    if not dtype.is_floating_point:
+        steps = unary(ctx, "ROUND", steps)
+    if zero_point is not None:
+        steps = binary(ctx, "SUM", steps, cast(ctx, zero_point, torch.float32))
+    steps = activation(ctx, "CLIP", steps, *bounds)
+    if dtype is torch.float8_e4m3fn:
+        return quantize_layer(ctx, steps, torch.ones(()), dtype)
+    return cast(ctx, steps, dtype)
+
+
+def dequantize_by_arithmetic(
+    ctx: ConversionContext, value: Operand, scale: Operand, zero_point: Operand | None, dtype: torch.dtype
+) -> Any:
+    """Returns (value - zero_point) * scale, from pointwise layers; see `quantize_by_arithmetic`."""
+    wide = to_float(ctx, value)
+    if zero_point is not None:
+        wide = binary(ctx, "SUB", wide, cast(ctx, zero_point, torch.float32))
+    return cast(ctx, binary(ctx, "PROD", wide, cast(ctx, scale, torch.float32)), dtype)
+
+
+def to_float(ctx: ConversionContext, value: Operand) -> Any:
+    """Returns a quantized value as it is, in float32."""
+    if dtype_of(value) is torch.float8_e4m3fn and not isinstance(value, torch.Tensor):
+        return dequantize_layer(ctx, value, torch.ones(()), torch.float32)
+    return cast(ctx, value, torch.float32)
+
+
+def spread_operand(ctx: ConversionContext, scale: Operand, value: Operand, axis: int) -> Any:
+    """Returns a scale or zero point in a shape that broadcasts to its tensor; see `trt_core.quantization.spread`.
+
+    Raises:
+        ConversionError: Blocks of a scale that the graph computes.
+    """
+    if isinstance(scale, torch.Tensor) and scale.numel() == 1:
+        return scale.to(torch.float32).reshape(())
+    if isinstance(scale, torch.Tensor) and scale.dim() == 1:
+        return scale.to(torch.float32).reshape([-1 if index == axis else 1 for index in range(rank_of(value))])
+    if isinstance(scale, torch.Tensor):
+        return spread(scale, torch.empty(shape_of(value), device="meta"), axis)
+    if rank_of(scale) == 1 and rank_of(value) > 1 and axis >= 0:
+        return reshape(ctx, scale, [-1 if index == axis else 1 for index in range(rank_of(value))])
+    if rank_of(scale) not in (0, 1) and any(
+        left not in (1, right) for left, right in zip(shape_of(scale), shape_of(value), strict=True)
+    ):
+        raise ctx.fail("scales of blocks are computed by the graph")
+    return scale

@@ -1,0 +1,64 @@
+"""Q/DQ layers, and products of quantized values, against eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trt_converters.testing import check_conversion, emitted_layers
+from trt_core import Reason
+from trt_core.quantization import dequantize, quantize
+
+aten = torch.ops.aten
+FLOAT8 = torch.float8_e4m3fn
+
+
+def _int8(*shape: int, low: int = -128, high: int = 128) -> torch.Tensor:
+    return torch.randint(low, high, shape, dtype=torch.int8)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, FLOAT8])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_values_with_one_scale_get_layers(dtype: torch.dtype, kind: torch.dtype) -> None:
+    x = torch.linspace(-9, 9, 40).reshape(4, 10).to(kind)
+    args = (x, torch.tensor(0.0625), dtype)
+    assert "QUANTIZE" in emitted_layers(quantize, args, constants=(1,))
+    check_conversion(quantize, args, constants=(1,))
+    back = (quantize(*args), torch.tensor(0.0625), kind)
+    assert "DEQUANTIZE" in emitted_layers(dequantize, back, constants=(1,))
+    check_conversion(dequantize, back, constants=(1,))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((4,), 0), ((8,), 1), ((4, 2), -1), ((2, 8), -1)])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_stay_quantized(shape: tuple[int, ...], axis: int, bits: int) -> None:
+    weight = _int8(4, 8) if bits == 8 else _int8(4, 8, low=-8, high=8)
+    args = (weight, torch.rand(shape) + 0.1, torch.float32, bits, axis)
+    layers = emitted_layers(dequantize, args, constants=(0, 1))
+    assert "DEQUANTIZE" in layers and "ELEMENTWISE" not in layers
+    check_conversion(dequantize, args, constants=(0, 1))
+
+
+def test_what_layers_cannot_scale_is_arithmetic() -> None:
+    per_row = (torch.randn(4, 8), torch.rand(4) + 0.1, torch.int8, 8, 0)
+    assert "QUANTIZE" not in emitted_layers(quantize, per_row, constants=(1,))
+    check_conversion(quantize, per_row, constants=(1,))
+    check_conversion(quantize, per_row)  # scales that the graph computes
+    check_conversion(dequantize, (_int8(4, 8), torch.rand(4) + 0.1, torch.float32, 8, 0))
+    check_conversion(quantize, (torch.tensor(3.0), torch.tensor(0.5), torch.int8), constants=(1,))
+    blocks = (_int8(4, 8), torch.rand(4, 2), torch.float32)
+    refused = check_conversion(dequantize, blocks, expect_supported=False)
+    assert refused.verdict.reason is Reason.NOT_CONSTANT
+
+
+def test_integer_products() -> None:
+    left, right = _int8(32, 16), _int8(16, 24)
+    assert emitted_layers(aten._int_mm.default, (left, right), constants=(1,)).count("DEQUANTIZE") == 2
+    check_conversion(aten._int_mm.default, (left, right), constants=(1,))
+
+
+def test_products_with_packed_weights() -> None:
+    args = (torch.randn(4, 32), _int8(16, 32), torch.rand(16))
+    check_conversion(aten._weight_int8pack_mm.default, args, constants=(1, 2))
+    refused = check_conversion(aten._weight_int8pack_mm.default, args, expect_supported=False)
+    assert refused.verdict.reason is Reason.NOT_CONSTANT
