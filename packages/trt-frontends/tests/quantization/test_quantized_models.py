@@ -1,0 +1,120 @@
+"""Models that other libraries have quantized compile, stay quantized in the engine, and compute what eager does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import trt_frontends
+from trt_core import Reason
+
+
+def compiled(module: Any, x: torch.Tensor, **settings: Any) -> Any:
+    return trt_frontends.compile(module, arg_inputs=(x,), optimization_level=0, min_block_size=1, **settings)
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ("Int8WeightOnlyConfig", {}),
+        ("Float8WeightOnlyConfig", {}),
+        ("Int8DynamicActivationInt8WeightConfig", {}),
+        ("IntxWeightOnlyConfig", {"weight_dtype": torch.int4}),
+        ("Int8DynamicActivationIntxWeightConfig", {"weight_dtype": torch.int4}),
+    ],
+)
+def test_torchao_models(config: str, options: dict[str, Any]) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    if "Intx" in config:
+        name = "granularity" if "Weight" in config and "Dynamic" not in config else "weight_granularity"
+        options = {**options, name: torchao.PerGroup(32)}
+    model, x = mlp(), torch.randn(5, 64)
+    torchao.quantize_(model, getattr(torchao, config)(**options))
+    expected = model(x)
+    result = compiled(model, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_models_of_pt2e() -> None:
+    pytest.importorskip("torchao.quantization.pt2e")
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()
+    for dynamic in (False, True):
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic))
+        prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+        prepared(x)
+        program = torch.export.export(convert_pt2e(prepared), (x,))
+        result = compiled(program, x)
+        assert result.meta["partition_report"].coverage == 1.0
+        torch.testing.assert_close(result(x), program.module()(x), rtol=1e-4, atol=1e-4)
+
+
+class WithModelopt(nn.Module):
+    """A convolution and a product between fake quantization as ModelOpt's export leaves it."""
+
+    def __init__(self, exponent_bits: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.linear = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+        self.options = (8, exponent_bits, False, False)
+        self.register_buffer("largest", torch.tensor(3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        keep = torch.ops.tensorrt.quantize_op
+        kernel, weight = self.convolution.weight, self.linear.weight
+        kept_kernel = keep(kernel, kernel.detach().abs().amax((1, 2, 3), keepdim=True), *self.options)
+        y = functional.conv2d(keep(x, self.largest, *self.options), kept_kernel, self.convolution.bias)
+        y = y.relu().mean((2, 3))
+        kept_weight = keep(weight, weight.detach().abs().amax(1, keepdim=True), *self.options)
+        return functional.linear(keep(y, self.largest, *self.options), kept_weight, self.linear.bias)
+
+
+@pytest.mark.parametrize("exponent_bits", [0, 4])
+def test_modelopt_models(exponent_bits: int) -> None:
+    model, x = WithModelopt(exponent_bits).eval(), torch.randn(2, 3, 8, 8)
+    result = compiled(model, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_products_of_packed_weights_run_in_pytorch_and_say_why() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.randint(0, 16, (32, 64), dtype=torch.int32)
+            self.register_buffer("packed", torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight, 2))
+            self.register_buffer("scales", torch.rand(2, 32, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.packed, 32, self.scales).relu()
+
+    report = trt_frontends.explain(Packed().eval(), arg_inputs=(torch.randn(4, 64),))
+    (refused,) = [node.verdict for node in report.torch_nodes if "int4pack" in node.op]
+    assert refused.reason is Reason.NO_LOW_PRECISION
+
+
+def test_weights_of_fragmented_graphs_stay_with_their_products(tmp_path: Path) -> None:
+    model, x = WithModelopt(0).eval(), torch.randn(2, 3, 8, 8)
+    result = compiled(model, x, torch_executed_ops={"aten.relu.default", "aten.linear.default"})
+    report = result.meta["partition_report"]
+    assert len(report.engines) == 2
+    weights = {tuple(model.convolution.weight.shape), tuple(model.linear.weight.shape)}
+    assert not any(tuple(tensor.shape) in weights for engine in report.engines for tensor in engine.outputs)
+    trt_frontends.save(result, tmp_path / "model.trt")
+    torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), model(x), rtol=1e-4, atol=1e-5)
