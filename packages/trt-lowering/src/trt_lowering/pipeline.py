@@ -28,9 +28,8 @@ def decomposing_passes(
     """Returns the passes that bring a flat functional graph to operators that convert.
 
     Identities go before decomposition, which has less to trace then. What is excluded from reduced precision by name
-    is marked while its operators are still those of the model.
-    Quantization is written in one form before it could be decomposed; its scales, and weights that are quantized, are
-    computed before types change.
+    is marked while its operators are still those of the model. Quantization is written in one form before it could be
+    decomposed; its scales, and weights that are quantized, are computed before types change.
     """
     return [
         RemoveIdentities(settings),
