@@ -103,3 +103,25 @@ def unpack(packed: torch.Tensor, dtype: DataType, count: int) -> torch.Tensor:
         return torch.where(signed > 7, signed - 16, signed)
     table = torch.tensor(FP4_VALUES, dtype=torch.float32, device=packed.device)
     return table[nibbles.to(torch.int64)]
+
+
+def pack(elements: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """Inverse of `unpack`.
+
+    Args:
+        elements: (count,), values of the type in its carrier.
+        dtype: INT4 or FP4.
+
+    Returns:
+        (ceil(count / 2),), uint8; what pads an odd count is 0.
+    """
+    if dtype is DataType.INT4:
+        nibbles = elements.to(torch.uint8) & 0xF
+    else:
+        steps = torch.tensor(_E2M1, dtype=elements.dtype, device=elements.device)
+        nibbles = torch.bucketize(elements.abs(), steps).to(torch.uint8) | (
+            torch.signbit(elements).to(torch.uint8) << 3
+        )
+    if nibbles.numel() % 2:
+        nibbles = torch.cat((nibbles, nibbles.new_zeros(1)))
+    return nibbles[::2] | nibbles[1::2] << 4

@@ -12,6 +12,7 @@ from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, QUANTIZED
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.layers.rounding import LARGEST, round_to
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
@@ -21,35 +22,7 @@ from trt_portable.values import Value, as_tensor
 if TYPE_CHECKING:
     from trt_portable.network.inference import Symbols
 
-LARGEST: Final = {
-    DataType.INT8: 127.0,
-    DataType.INT4: 7.0,
-    DataType.FP8: 448.0,
-    DataType.FP4: 6.0,
-}
 _SCALE_TYPES: Final = FLOATS | {DataType.E8M0}
-
-
-def round_to(x: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """The nearest values of a quantized type, saturated; ties go to the even one.
-
-    Args:
-        x: Any shape, float32, already divided by its scale.
-        dtype: INT8, INT4, FP8 or FP4.
-
-    Returns:
-        The values in the carrier type: int8, int8, float8_e4m3fn, float32.
-    """
-    largest = LARGEST[dtype]
-    if dtype in (DataType.INT8, DataType.INT4):
-        return torch.round(x).clamp(-largest - 1, largest).to(torch.int8)
-    clipped = x.clamp(-largest, largest)
-    if dtype is DataType.FP8:
-        return clipped.to(torch.float8_e4m3fn)
-    size = clipped.abs()
-    # E2M1 has steps of 1/2 below 2, of 1 below 4, of 2 above.
-    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
-    return torch.round(clipped / step) * step
 
 
 def spread(scale: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -13,7 +13,8 @@ from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import AttentionIOForm, DataType, KVCacheMode, LayerType, MoEActType
 from trt_portable.errors import Refusal
 from trt_portable.layers.products import multiply
-from trt_portable.layers.quantization import quantize_blocks, round_to
+from trt_portable.layers.quantization import quantize_blocks
+from trt_portable.layers.rounding import round_to
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type

@@ -62,6 +62,8 @@ class ILayer(Sealed):
     _ATTRIBUTES: ClassVar[tuple[Attribute[Any], ...]] = ()
     _NESTED: ClassVar[tuple[str, ...]] = ()
     """Fields of the layer's entry in a plan that other layers have not."""
+    _IS_PREPARATION: ClassVar[bool] = False
+    """Whether the layer, which reads constants alone, is computed when these are loaded, and not in every run."""
     _IS_FROZEN: ClassVar[bool] = False
     """Whether attributes can no longer change."""
 

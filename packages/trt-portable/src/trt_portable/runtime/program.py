@@ -55,6 +55,14 @@ class LayerCall:
     name: str
 
 
+_Loading = tuple[LayerCall, tuple[int, ...], tuple[int, ...]]
+"""A layer that is computed when weights are loaded, the slots that it reads, and those that it writes."""
+
+
+def _is_loaded(call: LayerCall) -> bool:
+    return call.layer.type is LayerType.CONSTANT or call.layer._IS_PREPARATION
+
+
 class Observer(Protocol):
     """Watches a run layer by layer: profilers, debug listeners."""
 
@@ -86,10 +94,20 @@ class Program:
             return slots.setdefault(tensor, len(slots) + 1)
 
         self._input_slots = [slot(tensor) for tensor in inputs]
-        constants = [call for call in self.calls if call.layer.type is LayerType.CONSTANT]
-        self._constants = [(call, slot(call.outputs[0])) for call in constants]
-        running = [call for call in self.calls if call.layer.type is not LayerType.CONSTANT]
-        keep = {slot(tensor) for tensor in outputs} | {at for _, at in self._constants}
+        self._constants = [
+            (
+                call,
+                tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs),
+                tuple(slot(tensor) for tensor in call.outputs),
+            )
+            for call in self.calls
+            if _is_loaded(call)
+        ]
+        running = [call for call in self.calls if not _is_loaded(call)]
+        constants = {at for _, _, written in self._constants for at in written}
+        read = {slot(tensor) for call in running for tensor in call.inputs if tensor is not None}
+        self._passing = constants - read - {slot(tensor) for tensor in outputs}  # what only preparations read
+        keep = {slot(tensor) for tensor in outputs} | constants
         last_use = self._last_uses(running, slot, keep)
         self.steps = [
             (
@@ -119,13 +137,35 @@ class Program:
         return deaths
 
     def load_constants(self, layers: Iterable[ILayer] | None = None) -> None:
-        """Computes the values of constant layers, all of them or those given, from their weights."""
-        wanted = None if layers is None else {id(layer) for layer in layers}
+        """Computes the values of constant layers, all of them or those given, and what is prepared of them.
+
+        What nothing but a preparation reads is not kept: weights of few bits are not held twice.
+        """
         template = self._template.copy()
-        for call, at in self._constants:
-            if wanted is None or id(call.layer) in wanted:
-                (template[at],) = call.compute(())
+        for call, inputs, written in self._outdated(layers):
+            for at, value in zip(written, call.compute([template[at] for at in inputs]), strict=True):
+                template[at] = value
+        for at in self._passing:
+            template[at] = None
         self._template = template  # replaced as a whole: runs in other threads keep what they had
+
+    def _outdated(self, layers: Iterable[ILayer] | None) -> list[_Loading]:
+        """What to compute, in order: constants that changed, preparations of them, and what these read besides."""
+        if layers is None:
+            return self._constants
+        wanted = {id(layer) for layer in layers}
+        changed: set[int] = set()
+        for call, inputs, written in self._constants:
+            if id(call.layer) in wanted or not changed.isdisjoint(inputs):
+                changed.update(written)
+        needed: list[_Loading] = []
+        missing: set[int] = set()
+        for loading in reversed(self._constants):
+            _, inputs, written = loading
+            if not changed.isdisjoint(written) or not missing.isdisjoint(written):
+                needed.append(loading)
+                missing.update(at for at in inputs if at in self._passing)
+        return needed[::-1]
 
     @property
     def constants(self) -> object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.dtypes import PACKED
+from trt_portable.dtypes import PACKED, pack
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.serialization import layers_from_json
@@ -25,7 +25,7 @@ class FoldConstants(PlanPass):
     """Computes what depends on constants alone, on the CPU.
 
     A result that is larger than its operands and larger than 1 MiB is left to run time, as is anything
-    random, and anything that depends on weights which a refit may replace.
+    random, anything that depends on weights which a refit may replace, and what a dequantization makes.
 
     Args:
         structure: The network part of a plan, from which layers are rebuilt to compute with.
@@ -54,8 +54,7 @@ class FoldConstants(PlanPass):
         for layer, entry in zip(layers, graph.layers, strict=True):
             self._step()
             values = None
-            packed = any(dtypes[tensor] in PACKED for tensor in entry["outputs"])
-            if not packed and _is_candidate(layer, entry, known, graph, self._keep):
+            if _is_candidate(layer, entry, known, graph, self._keep):
                 values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], graph.weights)
             if values is None:
                 result.append(entry)
@@ -67,8 +66,9 @@ class FoldConstants(PlanPass):
             folded += 1
             for index, (tensor, value) in enumerate(zip(entry["outputs"], values, strict=True)):
                 key = f"{entry['name']}:{folded}.{index}"
-                graph.weights[key] = made = _as_tensor(value)
-                result.append(_constant_entry(entry, index, tensor, dtypes[tensor], key, made))
+                made, dtype = _as_tensor(value), dtypes[tensor]
+                graph.weights[key] = pack(made.reshape(-1), dtype) if dtype in PACKED else made
+                result.append(_constant_entry(entry, index, tensor, dtype, key, made))
         graph.layers[:] = result
         return folded
 
@@ -80,6 +80,8 @@ def _is_candidate(
     graph: PlanGraph,
     keep: frozenset[int],
 ) -> bool:
+    if layer.type is LayerType.DEQUANTIZE:  # weights of few bits stay small
+        return False
     if layer._is_random or layer._children() or not keep.isdisjoint(entry["outputs"]):
         return False
     return all(graph.is_fixed(key, "CONSTANT") for key in entry["weights"].values()) and all(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from trt_portable.dtypes import PACKED, pack, unpack, volume
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import PortableError
+from trt_portable.network.layer import ILayer
+from trt_portable.network.serialization import layers_from_json
+from trt_portable.values import Value, as_tensor
 
 Entry = dict[str, Any]
 """A layer as `trt_portable.network.serialization` writes it: type, name, inputs, outputs, attributes, weights."""
@@ -64,6 +68,47 @@ class PlanGraph:
             count *= extent
         return flat.reshape(shape) if flat.numel() == count else None  # packed types have fewer bytes than elements
 
+    def elements(self, entry: Entry | None) -> torch.Tensor | None:
+        """As `constant`, with 4-bit elements unpacked to their carrier."""
+        value = self.constant(entry)
+        if value is not None or entry is None or entry["type"] != LayerType.CONSTANT.name:
+            return value
+        key, shape = entry["weights"]["CONSTANT"], entry["attributes"]["shape"]
+        dtype = DataType[entry["weight_specs"]["CONSTANT"][0]]
+        if dtype not in PACKED or not self.is_fixed(key, "CONSTANT") or key not in self.weights or -1 in shape:
+            return None
+        return unpack(self.weights[key], dtype, volume(shape)).reshape(shape)
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """Extents of a tensor, -1 where they are open."""
+        return tuple(self.tensors[tensor]["shape"])
+
+    def dtype(self, tensor: int) -> DataType:
+        """Element type of a tensor."""
+        return DataType[self.tensors[tensor]["dtype"]]
+
+    def compute(self, entry: Entry, value: torch.Tensor, producers: Mapping[int, Entry]) -> torch.Tensor | None:
+        """What a layer makes of a value of its first input, if its other inputs are constants.
+
+        They are taken as they are: extents and axes that a plan relies on are not refitted.
+        """
+        operands: list[Value | None] = [value]
+        for tensor in entry["inputs"][1:]:
+            constant = None if tensor is None else producers.get(tensor)
+            if tensor is not None and (constant is None or constant["type"] != LayerType.CONSTANT.name):
+                return None
+            operands.append(None if constant is None else self._restored(constant)._compute(())[0])
+        (made,) = self._restored(entry)._compute(operands)
+        return as_tensor(made)
+
+    def _restored(self, entry: Entry) -> ILayer:
+        """The layer of an entry, with its weights."""
+        named = {tensor for tensor in (*entry["inputs"], *entry["outputs"]) if tensor is not None}
+        tensors = [description for tensor, description in self.tensors.items() if tensor in named]
+        image = layers_from_json({"name": "", "tensors": tensors, "inputs": [], "outputs": [], "layers": [entry]})
+        image.bind(self.weights, [entry], "cpu")
+        return image.layers[0]
+
     def new_tensor(self, name: str, dtype: str, shape: Sequence[int]) -> int:
         """Adds a tensor, and returns its id."""
         identity = max(self.tensors, default=-1) + 1
@@ -80,9 +125,15 @@ class PlanGraph:
         return identity
 
     def new_constant(self, name: str, dtype: DataType, value: torch.Tensor) -> Entry:
-        """A constant layer with weights of its own; the caller puts it into `layers`."""
+        """A constant layer with weights of its own; the caller puts it into `layers`.
+
+        Args:
+            name: Of the layer and its output.
+            dtype: The element type.
+            value: In the carrier of the type.
+        """
         key = f"{name}:{len(self.weights)}"
-        self.weights[key] = value.reshape(-1)
+        self.weights[key] = pack(value.reshape(-1), dtype) if dtype in PACKED else value.reshape(-1)
         shape = list(value.shape)
         return {
             "type": LayerType.CONSTANT.name,

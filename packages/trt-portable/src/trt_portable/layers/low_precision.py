@@ -1,0 +1,123 @@
+"""Layers that only engines have: products with matrices of few bits, which the builder makes of Q/DQ around products.
+
+A product reads what a preparation made of its matrix. Both know the same form and the same kernel, which the builder
+chose; `trt_portable.layers.product_kernels` has the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from trt_portable.attributes import boolean, dims, element_type, integer, text
+from trt_portable.dims import Dims
+from trt_portable.dtypes import CARRIERS
+from trt_portable.enums import DataType, LayerType
+from trt_portable.layers.product_kernels import REFERENCE, Finish, ProductForm, ProductKernel, product_kernel
+from trt_portable.network.layer import ILayer
+from trt_portable.values import Value, as_tensor
+
+LEFT, LEFT_SCALE, BIAS, OUTPUT_SCALE, MATRIX, SCALE = range(6)
+"""Inputs of a product; scale of the left operand, bias and scale of the output may be absent."""
+
+
+class _LowPrecisionLayer(ILayer):
+    """What a product and its preparation share: the form of the product, and the kernel."""
+
+    implementation = text(REFERENCE.name, "Name of a kernel.")
+    columns = integer(0, "N.")
+    depth = integer(0, "K.")
+    code_type = element_type(DataType.INT8, "Type of the matrix.")
+    left_type = element_type(DataType.INT8, "Type of the left operand.")
+    result_type = element_type(DataType.FLOAT, "Float type of the product.")
+    blocks = dims(Dims((1, 1)), "Extents of the scales of the matrix (N, K).")
+    rowwise = boolean(False, "Whether the run computes the scales of the left operand.")
+
+    def _form(self) -> ProductForm:
+        rows, columns = self.blocks
+        return ProductForm(
+            self.columns, self.depth, self.code_type, self.left_type, self.result_type, (rows, columns), self.rowwise
+        )
+
+    def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ProductKernel:
+        """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
+        kernel = product_kernel(self.implementation)
+        is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
+        return kernel if is_real or kernel.is_traceable else REFERENCE
+
+
+class PreparedMatrixLayer(_LowPrecisionLayer):
+    """Brings a matrix of codes and its scales into the form that a kernel reads.
+
+    Inputs: 0 codes (..., N, K), or (..., K, N); 1 scale: 0-D, per axis, or one per block; optional 2 the constant
+    scale of the left operand. Outputs: what the kernel makes of them.
+    """
+
+    _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
+    _IS_PREPARATION = True
+    _NUM_OUTPUTS = 2
+
+    is_transposed = boolean(False, "Whether the codes are (K, N).")
+    axis = integer(-1, "Axis of the codes that per-channel scales belong to; negative for none.")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "PREPARED_MATRIX"
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        codes, scale, left_scale = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
+        assert codes is not None and scale is not None
+        rank, form = codes.dim(), self._form()
+        wide = scale.to(torch.float32)
+        if scale.dim() == 1 and self.axis >= 0:
+            shape = [1] * rank
+            shape[self.axis] = -1
+            wide = wide.reshape(shape)
+        extents = (form.depth, form.columns) if self.is_transposed else (form.columns, form.depth)
+        codes = codes.reshape(extents)
+        wide = wide.reshape(tuple(wide.shape[-2:]) if wide.dim() > 1 else (1, 1))
+        if self.is_transposed:
+            codes, wide = codes.t(), wide.t()
+        if left_scale is not None:
+            wide = wide * left_scale.to(torch.float32).reshape(())
+        return self._kernel((codes, scale)).prepare(codes, wide.contiguous(), form)
+
+
+class LowPrecisionProductLayer(_LowPrecisionLayer):
+    """``left @ (codes * scale).T``, with scales, bias, rectification and quantization of the result."""
+
+    _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
+
+    output_type = element_type(DataType.FLOAT, "Type of the result.")
+    rectify = boolean(False, "Whether negative numbers become 0.")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "LOW_PRECISION_PRODUCT"
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        left, left_scale, bias, output_scale, matrix, scale = (
+            None if value is None else as_tensor(value) for value in inputs
+        )
+        assert left is not None and matrix is not None and scale is not None
+        extents = (*left.shape[:-1], self.columns)
+        if left.is_meta:
+            return (left.new_empty(extents, dtype=CARRIERS[self.output_type]),)
+        if left_scale is not None:
+            left_scale = left_scale.to(torch.float32)
+            left_scale = left_scale.reshape(()) if left_scale.numel() == 1 else left_scale.reshape(-1, 1)
+        finish = Finish(
+            self.result_type,
+            left_scale,
+            None if bias is None else bias.reshape(-1),
+            self.rectify,
+            None if output_scale is None else output_scale.reshape(()),
+            self.output_type,
+        )
+        rows = left.reshape(-1, self.depth)
+        kernel = self._kernel((left, matrix))
+        return (kernel.multiply(rows, matrix, scale, self._form(), finish).reshape(extents),)
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.output_type

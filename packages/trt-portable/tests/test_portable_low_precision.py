@@ -1,0 +1,410 @@
+"""Products of few bits: found in networks with Q/DQ, computed as Q/DQ says, small in plans and in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import trt_portable as trt
+from trt_portable.builder import product_choice
+from trt_portable.dtypes import CARRIERS, pack, unpack
+from trt_portable.layers import product_kernels
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, Finish, IntegerProduct, ProductForm
+from trt_portable.runtime.tracing import trace_engine
+
+CPU = torch.device("cpu")
+DEPTH, COLUMNS = 32, 16
+FLOAT_OF = {trt.float32: torch.float32, trt.bfloat16: torch.bfloat16}
+LOOSE = {trt.float32: 1e-4, trt.bfloat16: 3e-2}
+
+
+def weights_of(tensor: torch.Tensor, dtype: Any) -> Any:
+    """Weights that own a copy of a tensor's bytes; 4-bit types are packed."""
+    count = tensor.numel()
+    flat = tensor.contiguous().reshape(-1)
+    raw = (pack(flat, dtype) if dtype in (trt.int4, trt.fp4) else flat.view(torch.uint8)).clone()
+    weights = trt.Weights(dtype, raw.data_ptr(), count)
+    weights._owner = raw
+    return weights
+
+
+def constant(network: Any, tensor: torch.Tensor, dtype: Any = trt.float32) -> Any:
+    return network.add_constant(tuple(tensor.shape), weights_of(tensor, dtype)).get_output(0)
+
+
+def dequantized(network: Any, codes: Any, scale: torch.Tensor, axis: int = -1, dtype: Any = trt.float32) -> Any:
+    layer = network.add_dequantize(codes, constant(network, scale), dtype)
+    layer.axis = axis
+    return layer.get_output(0)
+
+
+def through(network: Any, x: Any, scale: float, to_type: Any, dtype: Any = trt.float32) -> Any:
+    """Q/DQ with one scale."""
+    factor = constant(network, torch.tensor(scale))
+    codes = network.add_quantize(x, factor, to_type).get_output(0)
+    return network.add_dequantize(codes, factor, dtype).get_output(0)
+
+
+def rounded(x: torch.Tensor, scale: float, to_type: Any) -> torch.Tensor:
+    """What Q/DQ with one scale means."""
+    steps = x.float() / scale
+    codes = steps.round().clamp(-128, 127) if to_type is trt.int8 else steps.clamp(-448, 448).to(torch.float8_e4m3fn)
+    return codes.float() * scale
+
+
+def make_codes(dtype: Any, *shape: int) -> torch.Tensor:
+    if dtype is trt.int8:
+        return torch.randint(-127, 128, shape, dtype=torch.int8)
+    if dtype is trt.int4:
+        return torch.randint(-8, 8, shape, dtype=torch.int8)
+    if dtype is trt.fp4:
+        return torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])[torch.randint(0, 8, shape)] * torch.randn(shape).sign()
+    return (torch.randn(shape) * 4).to(torch.float8_e4m3fn)
+
+
+def layers_of(engine: Any) -> list[dict[str, Any]]:
+    text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    found: list[dict[str, Any]] = json.loads(text)["Layers"]
+    return found
+
+
+@pytest.fixture
+def build(builder: Any, load: Any) -> Callable[..., Any]:
+    """Builds `define(network, x)`; rows of x are dynamic, 1 to 8."""
+
+    def build(define: Any, level: int = 0, dtype: Any = trt.float32, lead: tuple[int, ...] = (), **options: Any) -> Any:
+        network = builder.create_network()
+        x = network.add_input("x", dtype, (*lead, -1, DEPTH))
+        y = define(network, x)
+        y.name = "y"
+        network.mark_output(y)
+        config = builder.create_builder_config()
+        config.builder_optimization_level = level
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if options.get("cache") is not None:
+            config.set_timing_cache(options["cache"], False)
+        ranges = {"x": tuple((*lead, rows, DEPTH) for rows in (1, 4, 8))}
+        return load(network, ranges, flags=options.get("flags", ()), config=config)
+
+    return build
+
+
+def linear(codes: torch.Tensor, scale: torch.Tensor, code_type: Any = trt.int8, step: float = 0.05) -> Any:
+    """DQ(Q(x)) @ DQ(codes).T with scales per row of the codes."""
+
+    def define(network: Any, x: Any) -> Any:
+        matrix = dequantized(network, constant(network, codes, code_type), scale, 0)
+        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        left = through(network, x, step, code_type)
+        return network.add_matrix_multiply(left, none, matrix, turned).get_output(0)
+
+    return define
+
+
+# what is recognized ------------------------------------------------------------------------------------
+
+CASES = {
+    "code_type": st.sampled_from([trt.int8, trt.fp8]),
+    "dtype": st.sampled_from([trt.float32, trt.bfloat16]),
+    "is_turned": st.booleans(),
+    "moves": st.sampled_from(["none", "transpose", "rank"]),
+    "scales": st.sampled_from(["one", "columns"]),
+    "left_moves": st.booleans(),
+    "bias": st.booleans(),
+    "relu": st.booleans(),
+    "requantize": st.booleans(),
+    "refit": st.booleans(),
+}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.fixed_dictionaries(CASES), st.integers(0, 2**16))
+def test_a_product_of_codes_is_what_q_and_dq_say(build: Any, execute: Any, case: dict[str, Any], seed: int) -> None:
+    torch.manual_seed(seed)
+    code_type, dtype, kind = case["code_type"], case["dtype"], FLOAT_OF[case["dtype"]]
+    matrix = make_codes(code_type, COLUMNS, DEPTH)
+    scale = torch.rand(() if case["scales"] == "one" else (COLUMNS,)) / 50 + 0.001
+    bias = torch.randn(1, 1, COLUMNS).to(kind)
+    rank_changes = case["moves"] == "rank"
+    is_turned = case["is_turned"]  # whether the product transposes its right operand
+    lies_turned = is_turned == (case["moves"] != "transpose")  # whether the constant is (N, K)
+
+    def define(network: Any, x: Any) -> Any:
+        codes = matrix if lies_turned else matrix.t()
+        codes = codes if rank_changes else codes[None]
+        axis = -1 if scale.dim() == 0 else codes.dim() - (2 if lies_turned else 1)
+        right = dequantized(network, constant(network, codes, code_type), scale, axis, dtype)
+        if rank_changes:
+            right = network.add_unsqueeze(
+                right, network.add_constant((1,), np.zeros(1, np.int64)).get_output(0)
+            ).get_output(0)
+        elif case["moves"] == "transpose":
+            layer = network.add_shuffle(right)
+            layer.second_transpose = (0, 2, 1)
+            right = layer.get_output(0)
+        left = through(network, x, 0.05, code_type, dtype)
+        if case["left_moves"]:
+            layer = network.add_shuffle(left)
+            layer.second_transpose = (1, 0, 2)
+            left = layer.get_output(0)
+        operation = trt.MatrixOperation.TRANSPOSE if is_turned else trt.MatrixOperation.NONE
+        y = network.add_matrix_multiply(left, trt.MatrixOperation.NONE, right, operation).get_output(0)
+        if case["bias"]:
+            y = network.add_elementwise(y, constant(network, bias, dtype), trt.ElementWiseOperation.SUM).get_output(0)
+        if case["relu"]:
+            y = network.add_activation(y, trt.ActivationType.RELU).get_output(0)
+        return through(network, y, 0.1, code_type, dtype) if case["requantize"] else y
+
+    flags = (trt.BuilderFlag.REFIT,) if case["refit"] else ()
+    engine = build(define, dtype=dtype, lead=(2,), flags=flags)
+    kinds = [layer["LayerType"] for layer in layers_of(engine)]
+    assert kinds.count("LOW_PRECISION_PRODUCT") == 1
+    assert not {"MATRIX_MULTIPLY", "ELEMENTWISE", "ACTIVATION"} & set(kinds)
+    x = torch.randn(2, 3, DEPTH).to(kind)
+    left = rounded(x, 0.05, code_type)
+    left = left.transpose(0, 1) if case["left_moves"] else left
+    y = left @ (matrix.float() * scale.reshape(-1, 1)).t()
+    y = y + bias.float() if case["bias"] else y
+    y = torch.relu(y) if case["relu"] else y
+    found = execute(engine.create_execution_context(), {"x": x})["y"].float()
+    if case["requantize"]:
+        y = rounded(y, 0.1, code_type)
+    size = y.norm().item() / y.numel() ** 0.5
+    bound = LOOSE[dtype] * size * 4 + (0.101 + 0.15 * y.abs() if case["requantize"] else 0)  # a step of the codes
+    assert ((found - y).abs() <= bound).all()
+    assert (found - y).norm() <= (0.04 if case["requantize"] else LOOSE[dtype]) * y.norm() + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("code_type", "group"), [(trt.int8, 0), (trt.int4, 16), (trt.int4, 32), (trt.fp8, 0), (trt.fp4, 16)]
+)
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("dtype", [trt.float32, trt.bfloat16])
+def test_a_matrix_alone_is_quantized(
+    build: Any, execute: Any, code_type: Any, group: int, is_turned: bool, dtype: Any
+) -> None:
+    codes = make_codes(code_type, COLUMNS, DEPTH)
+    scale = torch.rand(COLUMNS, DEPTH // group if group else 1) / 50 + 0.001
+
+    def define(network: Any, x: Any) -> Any:
+        stored, scales = (codes, scale) if is_turned else (codes.t(), scale.t())
+        matrix = dequantized(network, constant(network, stored, code_type), scales.contiguous(), -1, dtype)
+        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        return network.add_matrix_multiply(x, none, matrix, turned if is_turned else none).get_output(0)
+
+    engine = build(define, dtype=dtype)
+    (product,) = [layer for layer in layers_of(engine) if layer["LayerType"] == "LOW_PRECISION_PRODUCT"]
+    assert product["TacticName"] in PRODUCT_KERNELS
+    x = torch.randn(3, DEPTH).to(FLOAT_OF[dtype])
+    wide = scale.repeat_interleave(group, 1) if group else scale
+    wanted = x.float() @ (codes.float() * wide).t()
+    found = execute(engine.create_execution_context(), {"x": x})["y"].float()
+    torch.testing.assert_close(found, wanted, rtol=LOOSE[dtype], atol=LOOSE[dtype] * wanted.abs().max().item())
+
+
+def test_scales_of_rows_that_the_run_computes(build: Any, execute: Any) -> None:
+    codes, scale = make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50
+
+    def define(network: Any, x: Any) -> Any:
+        layer = network.add_dynamic_quantize_v2(x, (1, -1), trt.int8, trt.float32)
+        left = network.add_dequantize(layer.get_output(0), layer.get_output(1), trt.float32)
+        left.block_shape = (1, -1)
+        matrix = dequantized(network, constant(network, codes, trt.int8), scale, 0)
+        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        return network.add_matrix_multiply(left.get_output(0), none, matrix, turned).get_output(0)
+
+    engine = build(define)
+    assert "MATRIX_MULTIPLY" not in [layer["LayerType"] for layer in layers_of(engine)]
+    x = torch.randn(3, DEPTH) * torch.tensor([[0.1], [1.0], [10.0]])
+    steps = x.abs().amax(1, keepdim=True) / 127
+    wanted = ((x / steps).round() * steps) @ (codes.float() * scale[:, None]).t()
+    found = execute(engine.create_execution_context(), {"x": x})["y"]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_what_somebody_reads_does_not_join(build: Any, builder: Any, load: Any) -> None:
+    codes, scale = make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50
+
+    def define(network: Any, x: Any) -> Any:
+        y = linear(codes, scale)(network, x)
+        network.mark_output(y)
+        return network.add_activation(y, trt.ActivationType.RELU).get_output(0)
+
+    kinds = [layer["LayerType"] for layer in layers_of(build(define))]
+    assert kinds.count("LOW_PRECISION_PRODUCT") == kinds.count("ACTIVATION") == 1
+
+
+# weights stay small ------------------------------------------------------------------------------------
+
+
+def test_weights_of_few_bits_stay_so(build: Any, execute: Any) -> None:
+    engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS)))
+    sizes = {slot.dtype: slot.count for slot in engine._state.info.weight_slots if slot.count > COLUMNS}
+    assert sizes == {trt.int8: COLUMNS * DEPTH}
+    held = [value for value in engine._state.program.constants if value is not None and value.numel() > COLUMNS]
+    assert sum(value.numel() * value.dtype.itemsize for value in held) <= COLUMNS * DEPTH
+
+
+def test_float_weights_between_q_and_dq_become_codes(build: Any, execute: Any) -> None:
+    matrix, scale = torch.randn(COLUMNS, DEPTH), torch.full((COLUMNS, 2), 0.3)
+
+    def define(network: Any, x: Any) -> Any:
+        factor = constant(network, scale)
+        codes = network.add_quantize(constant(network, matrix), factor, trt.int4).get_output(0)
+        right = network.add_dequantize(codes, factor, trt.float32).get_output(0)
+        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        return network.add_matrix_multiply(x, none, right, turned).get_output(0)
+
+    engine = build(define)
+    slots = {slot.dtype: slot.count for slot in engine._state.info.weight_slots if slot.count > 2 * COLUMNS}
+    assert slots == {trt.int4: COLUMNS * DEPTH}
+    x = torch.randn(2, DEPTH)
+    wanted = x @ ((matrix / 0.3).round().clamp(-8, 7) * 0.3).t()
+    found = execute(engine.create_execution_context(), {"x": x})["y"]
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_dequantization_of_small_constants_is_not_folded(build: Any) -> None:
+    def define(network: Any, x: Any) -> Any:
+        row = dequantized(network, constant(network, make_codes(trt.int8, 1, DEPTH), trt.int8), torch.tensor(0.1))
+        return network.add_elementwise(x, row, trt.ElementWiseOperation.SUM).get_output(0)
+
+    engine = build(define)
+    assert "DEQUANTIZE" in [layer["LayerType"] for layer in layers_of(engine)]
+    assert trt.int8 in {slot.dtype for slot in engine._state.info.weight_slots}
+
+
+@pytest.mark.parametrize("dtype", [trt.int4, trt.fp4])
+@pytest.mark.parametrize("count", [0, 1, 5, 8])
+def test_four_bits_are_packed_and_unpacked(dtype: Any, count: int) -> None:
+    elements = make_codes(dtype, count).to(CARRIERS[dtype])
+    packed = pack(elements, dtype)
+    assert packed.numel() == (count + 1) // 2 and packed.dtype is torch.uint8
+    assert torch.equal(unpack(packed, dtype, count), elements)
+
+
+@pytest.mark.parametrize("is_stripped", [False, True])
+def test_a_refit_replaces_codes_and_scales(build: Any, execute: Any, logger: Any, is_stripped: bool) -> None:
+    codes, scale = make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50
+    flags = [trt.BuilderFlag.REFIT, *([trt.BuilderFlag.STRIP_PLAN] if is_stripped else [])]
+    engine = build(linear(codes, scale), flags=flags)
+    context = engine.create_execution_context()
+    x = torch.randn(3, DEPTH)
+    for fresh_codes, fresh_scale in ((codes, scale), (-codes, scale), (-codes, scale * 2)):
+        refitter = trt.Refitter(engine, logger)
+        for slot in engine._state.info.weight_slots:
+            values = {(trt.int8, COLUMNS * DEPTH): fresh_codes, (trt.float32, COLUMNS): fresh_scale}.get(
+                (slot.dtype, slot.count), torch.tensor(0.05)
+            )
+            weights = weights_of(values, slot.dtype)
+            assert refitter.set_named_weights(f"{slot.layer_name} {slot.role}", weights)
+        assert refitter.refit_cuda_engine(), logger.errors
+        wanted = rounded(x, 0.05, trt.int8) @ (fresh_codes.float() * fresh_scale[:, None]).t()
+        torch.testing.assert_close(execute(context, {"x": x})["y"], wanted, rtol=1e-4, atol=1e-3)
+
+
+# kernels and their choice ------------------------------------------------------------------------------
+
+
+def _forms() -> list[ProductForm]:
+    product = {"columns": COLUMNS, "depth": 64, "result": trt.float32}
+    forms = [
+        ProductForm(codes=kind, left=kind, blocks=blocks, **product)
+        for kind in (trt.int8, trt.fp8)
+        for blocks in ((1, 1), (COLUMNS, 1))
+    ]
+    forms += [
+        ProductForm(codes=trt.int8, left=kind, blocks=(COLUMNS, 1), **{**product, "result": kind}) for kind in FLOAT_OF
+    ]
+    forms += [
+        ProductForm(codes=trt.int4, left=kind, blocks=(COLUMNS, 2), **{**product, "result": kind}) for kind in FLOAT_OF
+    ]
+    return [*forms, ProductForm(codes=trt.int8, left=trt.int8, blocks=(1, 1), is_rowwise=True, **product)]
+
+
+@pytest.mark.parametrize("kernel", PRODUCT_KERNELS.values(), ids=lambda kernel: kernel.name)
+def test_every_kernel_computes_what_floats_do(kernel: Any) -> None:
+    accepted = [form for form in _forms() if kernel.accepts(form, CPU)]
+    for form in accepted:
+        for rows in (1, 5):
+            for output in (None, trt.int8, trt.fp8):
+                case = product_choice._Case(form, rows, True, rows == 5, output)
+                try:
+                    assert product_choice._Trial(case, CPU).difference(kernel) is None, (form, rows, output)
+                except (RuntimeError, NotImplementedError) as error:
+                    if kernel is REFERENCE or isinstance(kernel, IntegerProduct):
+                        raise
+                    pytest.skip(f"PyTorch lacks it here: {error}")
+    assert accepted or not kernel.accepts(_forms()[0], CPU)
+
+
+def test_a_kernel_that_fails_or_errs_is_not_chosen(build: Any, execute: Any, logger: Any, monkeypatch: Any) -> None:
+    def fail(*_: Any) -> Any:
+        raise AssertionError("no such kernel")
+
+    monkeypatch.setattr(product_kernels.OneDnnLinear, "multiply", fail)
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: a.int() @ b.int() + 1000)
+    engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) + 1))
+    (product,) = [layer for layer in layers_of(engine) if layer["LayerType"] == "LOW_PRECISION_PRODUCT"]
+    assert product["TacticName"] == REFERENCE.name
+    assert any("int_mm is left out" in text for _, text in logger.messages)
+
+
+def test_the_timing_cache_remembers_kernels(build: Any, builder: Any, monkeypatch: Any) -> None:
+    define = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    monkeypatch.setattr(
+        product_choice, "milliseconds", lambda alone, *_: 1.0 if alone._kernel.name == "int_mm" else 2.0
+    )
+    monkeypatch.setattr(product_choice, "_HOPELESS", 1e9)
+    first = build(define, level=3, cache=cache)
+    monkeypatch.setattr(product_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
+    flags = [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]
+    engines = [first, build(define, level=3, cache=cache, flags=flags)]
+    names = [
+        layer["TacticName"] for engine in engines for layer in layers_of(engine) if "PRODUCT" in layer["LayerType"]
+    ]
+    assert names == ["int_mm", "int_mm"]
+
+
+def test_an_unknown_choice_is_an_error_where_that_is_asked_for(builder: Any, logger: Any) -> None:
+    network = builder.create_network()
+    y = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))(
+        network, network.add_input("x", trt.float32, (2, DEPTH))
+    )
+    network.mark_output(y)
+    config = builder.create_builder_config()
+    config.set_timing_cache(config.create_timing_cache(b""), False)
+    config.set_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
+    assert builder.build_serialized_network(network, config) is None
+    assert any("timing cache has no entry" in error for error in logger.errors)
+
+
+def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any) -> None:
+    define = linear(make_codes(trt.fp8, COLUMNS, DEPTH), torch.rand(COLUMNS), trt.fp8)
+    monkeypatch.setattr(product_choice, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0)
+    monkeypatch.setattr(product_choice, "_HOPELESS", 1e9)
+    for setting, is_held in (("0", False), ("1", True)):
+        monkeypatch.setenv(product_choice.SWITCH, setting)
+        (product,) = [la for la in layers_of(build(define, level=3)) if la["LayerType"] == "LOW_PRECISION_PRODUCT"]
+        assert (product["TacticName"] == "dequantize_once") is is_held
+
+
+def test_an_engine_with_kernels_that_no_compiler_knows_is_traced(build: Any, monkeypatch: Any) -> None:
+    engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50))
+    graph = trace_engine(engine).graph
+    assert all("onednn" not in str(node.target) for node in graph.nodes)
+
+
+def test_what_is_added_to_rows_comes_before_they_are_rounded() -> None:
+    finish = Finish(
+        trt.float32, torch.tensor([[2.0], [1.0]]), torch.tensor([1.0, -4.0]), True, torch.tensor(2.0), trt.int8
+    )
+    assert finish(torch.tensor([[3.0, 1.0], [5.0, 6.0]])).tolist() == [[4, 0], [3, 1]]
