@@ -106,7 +106,7 @@ class PlanGraph:
         named = {tensor for tensor in (*entry["inputs"], *entry["outputs"]) if tensor is not None}
         tensors = [description for tensor, description in self.tensors.items() if tensor in named]
         nothing: dict[str, Any] = {"name": "", "flags": 0, "weight_names": {}}
-        nothing.update(dict.fromkeys(("inputs", "outputs", "shape_outputs", "refittable"), []))
+        nothing.update({key: [] for key in ("inputs", "outputs", "shape_outputs", "refittable")})
         image = layers_from_json({**nothing, "tensors": tensors, "layers": [entry]})
         image.bind(self.weights, [entry], "cpu")
         return image.layers[0]
