@@ -319,8 +319,8 @@ def test_version_compatible(says_so: Callable[..., Any], model: nn.Module) -> No
     assert _engines(_compile(model, version_compatible=True))[0].header.version_compatible
 
 
-def test_hardware_compatible(built_with: Callable[..., Any], model: nn.Module) -> None:
-    level = built_with(hardware_compatible=True).hardware_compatibility_level
+def test_hardware_compatible(says_so: Callable[..., Any], model: nn.Module) -> None:
+    level = says_so(hardware_compatible=True).hardware_compatibility_level
     assert level == trt.HardwareCompatibilityLevel.AMPERE_PLUS
     assert _engines(_compile(model, hardware_compatible=True))[0].header.hardware_compatible
 

@@ -5,6 +5,7 @@ A page holds a line `<!-- generated: NAME -->`; the text of that name takes its 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from typing import Final
 
 from latency_table import LATENCY, latency
 from settings_table import retired_settings, settings
+from signatures import SIGNATURES, signatures
 from sphinx.application import Sphinx
+from torch_tensorrt_table import names, settings_side_by_side
 from zoo_table import ZOO, zoo, zoo_totals
 
 from trt_core import Reason
@@ -68,6 +71,9 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "reasons": reasons,
     "retired_settings": retired_settings,
     "settings": settings,
+    "torch_tensorrt_names": names,
+    "torch_tensorrt_settings": settings_side_by_side,
+    **{f"signatures_{group}": functools.partial(signatures, group) for group in SIGNATURES},
     "zoo": lambda: zoo(_cell),
     "zoo_totals": zoo_totals,
 }

@@ -254,7 +254,7 @@ class CompilationSettings:
         default=False,
         metadata=read_by_building(
             "IBuilderConfig.hardware_compatibility_level",
-            portable="as TensorRT: without it, an engine is refused on another kind of GPU",
+            portable="no effect: a plan for GPUs runs on any GPU",
             since="8.6",
         ),
     )

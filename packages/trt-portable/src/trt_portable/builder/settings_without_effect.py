@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from trt_portable.enums import BuilderFlag, MemoryPoolType, TilingOptimizationLevel
+from trt_portable.enums import BuilderFlag, HardwareCompatibilityLevel, MemoryPoolType, TilingOptimizationLevel
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
@@ -26,3 +26,5 @@ def settings_without_effect(config: IBuilderConfig) -> Iterator[tuple[str, str]]
         yield "BuilderFlag.SPARSE_WEIGHTS", "products are computed densely"
     if config.get_flag(BuilderFlag.VERSION_COMPATIBLE):
         yield "BuilderFlag.VERSION_COMPATIBLE", "plans load under any release of PyTorch"
+    if config.hardware_compatibility_level is not HardwareCompatibilityLevel.NONE:
+        yield "hardware_compatibility_level", "a plan for GPUs runs on any GPU"

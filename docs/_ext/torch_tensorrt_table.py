@@ -1,0 +1,157 @@
+"""Names and settings of torch-tensorrt 2.x, side by side with those of this project."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, Final
+
+from trt_core.retired_settings import RETIRED_SETTINGS, NoEffect, Refused, Renamed
+from trt_core.settings import setting_names
+from trt_frontends import compile
+
+NAMES: Final = {
+    "torch_tensorrt.dynamo.trace": "trt_frontends.trace",
+    "torch_tensorrt.dynamo.compile": "trt_frontends.compile",
+    "torch_tensorrt.compile": "trt_frontends.compile",
+    "torch_tensorrt.dynamo.CompilationSettings": "trt_core.CompilationSettings",
+    "torch_tensorrt.Input": "trt_core.Input",
+    "torch_tensorrt.Device": "trt_core.Device",
+    "torch_tensorrt.save": "trt_runtime.save",
+    "torch_tensorrt.load": "trt_runtime.load",
+    "torch_tensorrt.dynamo.refit_module_weights": "trt_frontends.refit_module_weights",
+    "torch_tensorrt.MutableTorchTensorRTModule": "trt_frontends.MutableModule",
+    "torch_tensorrt.runtime.enable_cudagraphs": "trt_runtime.cuda_graphs",
+    "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "trt_converters.converter",
+    "torch_tensorrt.dynamo.conversion.plugins.custom_op": "trt_converters.plugin_from_operator",
+    "torch_tensorrt.dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS": "trt_converters.DYNAMO_CONVERTERS",
+    "torch_tensorrt.dynamo.partitioning.get_graph_converter_support": (
+        "trt_frontends.dynamo.partitioning.get_graph_converter_support"
+    ),
+    "torch_tensorrt.dynamo.runtime.TorchTensorRTModule": "trt_runtime.TRTModule",
+}
+"""What scripts write there, and what stands for it here."""
+
+DIFFERENCES: Final = {
+    "torch_tensorrt.dynamo.trace": "takes modules and exported programs",
+    "torch_tensorrt.dynamo.compile": "takes modules as well as exported programs",
+    "torch_tensorrt.compile": "captures with torch.export; `ir` has one value",
+    "torch_tensorrt.Input": "also names dimensions (`dimensions=`), and has several profiles (`profiles=`)",
+    "torch_tensorrt.save": "writes a format of its own; PyTorch's with `format='exported_program'`",
+    "torch_tensorrt.load": "reads files from anyone; PyTorch's format with `trust=True` only",
+    "torch_tensorrt.runtime.enable_cudagraphs": "records whole modules; `use_cuda_graphs=True` does so at compile time",
+    "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "parameters mirror the operator's schema",
+    "torch_tensorrt.dynamo.conversion.plugins.custom_op": "one call, a plugin and its converter",
+    "torch_tensorrt.MutableTorchTensorRTModule": "refits when weights change",
+}
+
+_BUT: Final = {
+    "enabled_precisions": "mapped to `enable_autocast`, with a warning",
+    "use_explicit_typing": "always so; False is a warning",
+    "use_python_runtime": "taken; True has no effect, and a warning says so",
+}
+
+SETTINGS: Final = [
+    "ir",
+    "assume_dynamic_shape_support",
+    "autocast_calibration_dataloader",
+    "autocast_excluded_nodes",
+    "autocast_excluded_ops",
+    "autocast_low_precision_type",
+    "autocast_max_depth_of_reduction",
+    "autocast_max_output_threshold",
+    "attn_bias_is_causal",
+    "cache_built_engines",
+    "cpu_memory_budget",
+    "custom_engine_cache",
+    "debug",
+    "decompose_attention",
+    "device",
+    "disable_tf32",
+    "dla_global_dram_size",
+    "dla_local_dram_size",
+    "dla_sram_size",
+    "dryrun",
+    "dynamically_allocate_resources",
+    "enable_autocast",
+    "enable_cross_compile_for_windows",
+    "enable_experimental_decompositions",
+    "enable_resource_partitioning",
+    "enable_weight_streaming",
+    "enabled_precisions",
+    "engine_cache_dir",
+    "engine_cache_size",
+    "engine_capability",
+    "hardware_compatible",
+    "immutable_weights",
+    "l2_limit_for_tiling",
+    "lazy_engine_init",
+    "max_aux_streams",
+    "min_block_size",
+    "num_avg_timing_iters",
+    "offload_module_to_cpu",
+    "optimization_level",
+    "pass_through_build_failures",
+    "refit_identical_engine_weights",
+    "require_full_compilation",
+    "reuse_cached_engines",
+    "sparse_weights",
+    "strip_engine_weights",
+    "tiling_optimization_level",
+    "timing_cache_path",
+    "torch_executed_modules",
+    "torch_executed_ops",
+    "truncate_double",
+    "use_distributed_mode_trace",
+    "use_explicit_typing",
+    "use_fast_partitioner",
+    "use_fp32_acc",
+    "use_python_runtime",
+    "version_compatible",
+    "workspace_size",
+]
+"""Keywords of `torch_tensorrt.dynamo.compile`, in any order."""
+
+
+def names() -> str:
+    """Returns the table of names.
+
+    Raises:
+        ImportError, AttributeError: A name of ours does not exist.
+    """
+    rows = ["| torch-tensorrt | here | what differs |", "|---|---|---|"]
+    for theirs, ours in NAMES.items():
+        _require(ours)
+        rows.append(f"| `{theirs}` | `{ours}` | {DIFFERENCES.get(theirs, '')} |")
+    return "\n".join(rows)
+
+
+def settings_side_by_side() -> str:
+    """Returns the table of settings: what each keyword is here, or what becomes of it.
+
+    Raises:
+        ValueError: A keyword is neither a setting, nor retired, nor an argument of `compile`.
+    """
+    rows = ["| torch-tensorrt | here |", "|---|---|"]
+    own, arguments = set(setting_names()), _arguments()
+    for name in sorted(SETTINGS):
+        fate: Any = RETIRED_SETTINGS.get(name)
+        if name in own:
+            said = _BUT.get(name, "the same")
+        elif name in arguments:
+            said = "the same, an argument of `compile`"
+        elif isinstance(fate, (Renamed, NoEffect, Refused)):
+            said = str(fate)
+        else:
+            raise ValueError(f"{name} of torch-tensorrt has no row")
+        rows.append(f"| `{name}` | {said} |")
+    return "\n".join(rows)
+
+
+def _arguments() -> set[str]:
+    return set(inspect.signature(compile).parameters)
+
+
+def _require(place: str) -> None:
+    module, _, name = place.rpartition(".")
+    getattr(importlib.import_module(module), name)
