@@ -74,3 +74,14 @@ def test_modules_hold_one_concept() -> None:
 def test_test_files_have_names_of_their_own() -> None:
     names = [path.name for path in [*ROOT.glob("packages/*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]]
     assert sorted(names) == sorted(set(names))
+
+
+def test_pages_name_files_that_exist() -> None:
+    """A path such as `trt_core/settings.py` or `trt_lowering/passes/` in a page is one of the sources."""
+    sources = {path.relative_to(root).as_posix() for root in ROOT.glob("packages/*/src") for path in root.rglob("*")}
+    missing = []
+    for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("packages/*/README.md")):
+        for named in re.findall(r"\b(trt_[a-z]+/[\w/]*(?:\.py|/)?)(?![\w<])", page.read_text(encoding="utf-8")):
+            if named.rstrip("/") not in sources:
+                missing.append(f"{page.relative_to(ROOT)}: {named}")
+    assert not missing, "\n".join(missing)

@@ -51,66 +51,25 @@ _BUT: Final = {
     "use_python_runtime": "taken; True has no effect, and a warning says so",
 }
 
-SETTINGS: Final = [
-    "ir",
-    "assume_dynamic_shape_support",
-    "autocast_calibration_dataloader",
-    "autocast_excluded_nodes",
-    "autocast_excluded_ops",
-    "autocast_low_precision_type",
-    "autocast_max_depth_of_reduction",
-    "autocast_max_output_threshold",
-    "attn_bias_is_causal",
-    "cache_built_engines",
-    "cpu_memory_budget",
-    "custom_engine_cache",
-    "debug",
-    "decompose_attention",
-    "device",
-    "disable_tf32",
-    "dla_global_dram_size",
-    "dla_local_dram_size",
-    "dla_sram_size",
-    "dryrun",
-    "dynamically_allocate_resources",
-    "enable_autocast",
-    "enable_cross_compile_for_windows",
-    "enable_experimental_decompositions",
-    "enable_resource_partitioning",
-    "enable_weight_streaming",
-    "enabled_precisions",
-    "engine_cache_dir",
-    "engine_cache_size",
-    "engine_capability",
-    "hardware_compatible",
-    "immutable_weights",
-    "l2_limit_for_tiling",
-    "lazy_engine_init",
-    "max_aux_streams",
-    "min_block_size",
-    "num_avg_timing_iters",
-    "offload_module_to_cpu",
-    "optimization_level",
-    "pass_through_build_failures",
-    "refit_identical_engine_weights",
-    "require_full_compilation",
-    "reuse_cached_engines",
-    "sparse_weights",
-    "strip_engine_weights",
-    "tiling_optimization_level",
-    "timing_cache_path",
-    "torch_executed_modules",
-    "torch_executed_ops",
-    "truncate_double",
-    "use_distributed_mode_trace",
-    "use_explicit_typing",
-    "use_fast_partitioner",
-    "use_fp32_acc",
-    "use_python_runtime",
-    "version_compatible",
-    "workspace_size",
-]
-"""Keywords of `torch_tensorrt.dynamo.compile`, in any order."""
+# fmt: off
+SETTINGS: Final = (
+    "assume_dynamic_shape_support", "attn_bias_is_causal", "autocast_calibration_dataloader",
+    "autocast_excluded_nodes", "autocast_excluded_ops", "autocast_low_precision_type",
+    "autocast_max_depth_of_reduction", "autocast_max_output_threshold", "cache_built_engines",
+    "cpu_memory_budget", "custom_engine_cache", "debug", "decompose_attention", "device", "disable_tf32",
+    "dla_global_dram_size", "dla_local_dram_size", "dla_sram_size", "dryrun", "dynamically_allocate_resources",
+    "enable_autocast", "enable_cross_compile_for_windows", "enable_experimental_decompositions",
+    "enable_resource_partitioning", "enable_weight_streaming", "enabled_precisions", "engine_cache_dir",
+    "engine_cache_size", "engine_capability", "hardware_compatible", "immutable_weights", "ir",
+    "l2_limit_for_tiling", "lazy_engine_init", "max_aux_streams", "min_block_size", "num_avg_timing_iters",
+    "offload_module_to_cpu", "optimization_level", "pass_through_build_failures",
+    "refit_identical_engine_weights", "require_full_compilation", "reuse_cached_engines", "sparse_weights",
+    "strip_engine_weights", "tiling_optimization_level", "timing_cache_path", "torch_executed_modules",
+    "torch_executed_ops", "truncate_double", "use_distributed_mode_trace", "use_explicit_typing",
+    "use_fast_partitioner", "use_fp32_acc", "use_python_runtime", "version_compatible", "workspace_size",
+)
+# fmt: on
+"""Keywords of `torch_tensorrt.dynamo.compile`."""
 
 
 def names() -> str:
@@ -134,7 +93,7 @@ def settings_side_by_side() -> str:
     """
     rows = ["| torch-tensorrt | here |", "|---|---|"]
     own, arguments = set(setting_names()), _arguments()
-    for name in sorted(SETTINGS):
+    for name in SETTINGS:
         fate: Any = RETIRED_SETTINGS.get(name)
         if name in own:
             said = _BUT.get(name, "the same")
