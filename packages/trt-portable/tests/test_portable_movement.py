@@ -124,6 +124,28 @@ def test_slice_out_of_bounds(run_network: Any, constant: Any, mode: Any, padding
     assert np.array_equal(found.numpy(), np.pad(x.numpy(), ((0, 0), (3, 2)), mode=padding, **options))
 
 
+@RELAXED
+@given(data=st.data(), mode=st.sampled_from([M.WRAP, M.FILL]), kind=st.sampled_from([torch.float32, torch.int8]))
+def test_windows_that_leave_their_axes(run_network: Any, data: st.DataObject, mode: Any, kind: torch.dtype) -> None:
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    starts = [data.draw(st.integers(-6, 6)) for _ in shape]
+    sizes = [data.draw(st.sampled_from([extent, 0, 1, 5])) for extent in shape]
+    kind = torch.float32 if mode is M.FILL else kind
+    x = (_numbers(shape) + 1).to(kind)
+
+    def define(network: Any, tensor: Any) -> Any:
+        layer = network.add_slice(tensor, starts, sizes, [1] * len(shape))
+        layer.mode = mode
+        return layer
+
+    (found,) = run_network(define, x)
+    places = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    wrapped = x.numpy()[np.ix_(*[place % extent for place, extent in zip(places, shape, strict=True)])]
+    inside = [(place >= 0) & (place < extent) for place, extent in zip(places, shape, strict=True)]
+    expected = wrapped if mode is M.WRAP else np.where(np.all(np.meshgrid(*inside, indexing="ij"), axis=0), wrapped, 0)
+    assert np.array_equal(found.numpy(), expected)
+
+
 def test_slice_of_some_axes(run_network: Any) -> None:
     x = _numbers((2, 3, 4))
 

@@ -61,6 +61,17 @@ def _selu(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
     return beta * torch.where(x > 0, x, alpha * torch.expm1(x))
 
 
+def is_usual_hard_sigmoid(alpha: float, beta: float) -> bool:
+    """Whether coefficients are those for which PyTorch has a kernel: ``clamp(x / 6 + 1 / 2, 0, 1)``."""
+    return math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5
+
+
+def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
+    if isinstance(x, torch.Tensor) and x.is_floating_point() and is_usual_hard_sigmoid(alpha, beta):
+        return F.hardsigmoid(x)
+    return torch.clamp(alpha * x + beta, 0, 1)
+
+
 _ACTIVATIONS: Final[dict[ActivationType, Callable[[Any, float, float], Any]]] = {
     ActivationType.RELU: lambda x, a, b: torch.relu(x),
     ActivationType.SIGMOID: lambda x, a, b: torch.sigmoid(x),
@@ -71,7 +82,7 @@ _ACTIVATIONS: Final[dict[ActivationType, Callable[[Any, float, float], Any]]] = 
     ActivationType.SOFTSIGN: lambda x, a, b: F.softsign(x),
     ActivationType.SOFTPLUS: lambda x, a, b: a * torch.logaddexp(b * x, torch.zeros_like(x)),
     ActivationType.CLIP: _clip,
-    ActivationType.HARD_SIGMOID: lambda x, a, b: torch.clamp(a * x + b, 0, 1),
+    ActivationType.HARD_SIGMOID: _hard_sigmoid,
     ActivationType.SCALED_TANH: lambda x, a, b: a * torch.tanh(b * x),
     ActivationType.THRESHOLDED_RELU: lambda x, a, b: torch.where(x > a, x, torch.zeros_like(x)),
     ActivationType.GELU_ERF: lambda x, a, b: F.gelu(x),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from trt_portable.attributes import member
 from trt_portable.dims import DimsLike, as_dims
@@ -106,9 +107,18 @@ class ISliceLayer(ILayer):
         if len(set(chosen)) != len(chosen) or not all(0 <= axis < rank for axis in chosen):
             raise Refusal(f"axes {axes} are not distinct axes of rank {rank}")
         inside: torch.Tensor | None = None
+        turns: dict[int, int] = {}
+        margins: dict[int, tuple[int, int]] = {}
         for axis, start, size, stride in zip(chosen, starts, sizes, strides, strict=True):
             if _covers(x.shape[axis], start, size, stride):
                 continue
+            if not isinstance(x, HostValues) and all(type(n) is int for n in (x.shape[axis], start, size, stride)):
+                if self.mode is SampleMode.WRAP and stride == 1 and size == x.shape[axis]:
+                    turns[axis] = -start
+                    continue
+                if self.mode is SampleMode.FILL and given[3] is None and _overlaps(x.shape[axis], start, size, stride):
+                    margins[axis] = (-start, start + size - x.shape[axis])
+                    continue
             if isinstance(x, HostValues):
                 try:
                     x = _slice_host(x, axis, start, size, stride, self.mode)
@@ -124,6 +134,10 @@ class ISliceLayer(ILayer):
             if valid is not None:
                 valid = valid.reshape([-1] + [1] * (rank - 1 - axis))
                 inside = valid if inside is None else inside & valid
+        if turns:
+            x = torch.roll(as_tensor(x), list(turns.values()), list(turns))
+        if margins:
+            x = _padded(as_tensor(x), margins)
         if inside is not None:
             value = torch.zeros((), dtype=x.dtype, device=x.device)
             if given[3] is not None:
@@ -145,6 +159,22 @@ def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:
             and bool(extent.node.expr == size.node.expr)
         )
     return bool(extent == size)
+
+
+def _overlaps(extent: int, start: int, size: int, stride: int) -> bool:
+    """Whether a slice without gaps reads something of an axis."""
+    return stride == 1 and start < extent and start + size > 0 and size > 0
+
+
+def _padded(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> torch.Tensor:
+    """Zeros around a tensor, or less of it where a margin is negative, in one kernel.
+
+    Args:
+        x: Any type.
+        margins: Elements before and after, by axis.
+    """
+    pairs = [margins.get(axis, (0, 0)) for axis in range(x.ndim - 1, min(margins) - 1, -1)]
+    return F.pad(x, [margin for pair in pairs for margin in pair])
 
 
 def _bounds(extent: Any, start: Any, size: Any, stride: Any, axis: int) -> tuple[Any, Any]:

@@ -10,7 +10,8 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.enums import ElementWiseOperation, LayerType, MatrixOperation
+from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, MatrixOperation
+from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
 from trt_portable.runtime.program import Compute, LayerCall
 from trt_portable.values import Value, as_tensor
 
@@ -108,6 +109,52 @@ def _with_bias(
         return None
     inputs = (*product.inputs, bias)
     return _replaced(addition, inputs, product.compute, f"{product.name} + {addition.name}")
+
+
+def fuse_gates(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
+    """Computes ``x * sigmoid(x)`` and ``x * hard_sigmoid(x)`` in one kernel each, which rounds once.
+
+    Args:
+        calls: Layers in executable order.
+        visible: Ids of tensors that something besides the layers reads.
+    """
+    uses = Counter(tensor for call in calls for tensor in call.inputs)
+    gates = {call.outputs[0]: index for index, call in enumerate(calls) if _gated(call) is not None}
+    fused: list[LayerCall | None] = list(calls)
+    for index, call in enumerate(calls):
+        if not isinstance(call.layer, IElementWiseLayer) or call.layer.op is not ElementWiseOperation.PROD:
+            continue
+        for x, gate in (call.inputs, call.inputs[::-1]):
+            at = gates.get(gate) if gate is not None and uses[gate] == 1 and gate not in visible else None
+            if at is not None and calls[at].inputs == (x,):
+                compute = _gated(calls[at])
+                assert compute is not None
+                fused[at], fused[index] = None, _replaced(call, (x,), compute, f"{calls[at].name} + {call.name}")
+                break
+    return [call for call in fused if call is not None]
+
+
+def _gated(call: LayerCall) -> Compute | None:
+    """What computes the product of a tensor and this activation of it."""
+    layer = call.layer
+    if not isinstance(layer, IActivationLayer):
+        return None
+    if layer.type is ActivationType.SIGMOID:
+        return _silu
+    is_hard = layer.type is ActivationType.HARD_SIGMOID and is_usual_hard_sigmoid(layer.alpha, layer.beta)
+    return _hard_swish if is_hard else None
+
+
+def _silu(inputs: Sequence[Value | None]) -> Sequence[Value]:
+    (x,) = inputs
+    assert x is not None
+    return (F.silu(as_tensor(x)),)
+
+
+def _hard_swish(inputs: Sequence[Value | None]) -> Sequence[Value]:
+    (x,) = inputs
+    assert x is not None
+    return (F.hardswish(as_tensor(x)),)
 
 
 def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute, name: str) -> LayerCall:

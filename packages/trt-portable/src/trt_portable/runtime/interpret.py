@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trt_portable.runtime.fusion import fuse_linear
+from trt_portable.runtime.fusion import fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
@@ -11,7 +11,8 @@ from trt_portable.runtime.program import Program
 
 def interpreted_program(image: ProgramImage) -> Program:
     """The program that runs the layers of an image."""
-    return Program(fuse_linear(image.calls, image.visible), image.inputs, image.outputs)
+    calls = fuse_linear(image.calls, image.visible)
+    return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 
 def prepacked_program(image: ProgramImage) -> Program | None:
@@ -19,4 +20,4 @@ def prepacked_program(image: ProgramImage) -> Program | None:
     if not has_prepacked_kernels():
         return None
     calls = prepack_products(fuse_linear(image.calls, image.visible), image.visible)
-    return None if calls is None else Program(calls, image.inputs, image.outputs)
+    return None if calls is None else Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Final
 
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.layers.convolution import IConvolutionLayer
-from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
+from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
 from trt_portable.runtime.fusion import linear_form
 from trt_portable.runtime.prepacked_kernels import Epilogue, PrepackedConvolution, PrepackedLinear, PrepackedProduct
 from trt_portable.runtime.program import Compute, LayerCall
@@ -211,9 +210,7 @@ def _activation(call: LayerCall) -> Epilogue | None:
     layer = call.layer
     if not isinstance(layer, IActivationLayer):
         return None
-    if layer.type is ActivationType.HARD_SIGMOID and not (
-        math.isclose(layer.alpha, 1 / 6, rel_tol=1e-6) and layer.beta == 0.5
-    ):
+    if layer.type is ActivationType.HARD_SIGMOID and not is_usual_hard_sigmoid(layer.alpha, layer.beta):
         return None
     if layer.type is ActivationType.LEAKY_RELU:
         return Epilogue(unary="leaky_relu", scalars=(layer.alpha,))
