@@ -20,6 +20,7 @@ BENCHMARKS = (
     "portable_scaling",
     "partition_scaling",
     "conversion_scaling",
+    "low_precision",
     "latency",
 )
 

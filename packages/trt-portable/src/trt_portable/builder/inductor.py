@@ -36,8 +36,10 @@ class Inductor(Tactic):
         """Whether the program runs on CUDA, reads no numbers on the host, and is long enough to gain."""
         if subject.device.type != "cuda" or any(t.is_host for t in subject.info.io) or subject.info.debug_tensors:
             return False
-        layers = subject.structure["layers"]
-        return sum(layer["type"] not in ("CONSTANT", "SHUFFLE", "IDENTITY") for layer in layers) >= self.LEAST_STEPS
+        kinds = [layer["type"] for layer in subject.structure["layers"]]
+        if "LOW_PRECISION_PRODUCT" in kinds:  # quantizing takes many small kernels otherwise, and one if compiled
+            return True
+        return sum(kind not in ("CONSTANT", "SHUFFLE", "IDENTITY") for kind in kinds) >= self.LEAST_STEPS
 
     def build(self, subject: Subject, profile: int) -> Artifact:
         """Compiles, runs once to tune kernels, and records."""

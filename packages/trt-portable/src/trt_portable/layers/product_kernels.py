@@ -241,7 +241,7 @@ class OneDnnLinear(ProductKernel):
 
 
 class Float8Product(ProductKernel):
-    """`torch._scaled_mm`: float8 times float8, with one scale for the matrix, and factors per column afterwards."""
+    """`torch._scaled_mm`: float8 times float8, with one scale for the matrix, or factors per column afterwards."""
 
     name = "scaled_mm"
 
@@ -256,33 +256,30 @@ class Float8Product(ProductKernel):
         return device.type != "cuda" or torch.cuda.get_device_capability(device) >= self._LEAST_CAPABILITY
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Padded; the greatest scale first, then what the columns are to it where they differ."""
-        greatest = scale.amax().reshape(1)
-        return (
-            padded(codes, self._MULTIPLE, self._MULTIPLE).contiguous(),
-            greatest if scale.numel() == 1 else torch.cat((greatest, scale.reshape(-1) / greatest)),
-        )
+        """Padded; scales after a 1, which stands for those that are applied elsewhere."""
+        return padded(codes, self._MULTIPLE, self._MULTIPLE).contiguous(), F.pad(scale.reshape(-1), (1, 0), value=1.0)
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel, and factors where columns or rows have their own."""
-        is_plain = scale.shape[0] == 1 and finish.left_scale is None
+        is_one = scale.shape[0] == 2
+        is_plain = is_one and finish.left_scale is None
         wide = torch.bfloat16 if finish.dtype is torch.bfloat16 else torch.float32
         kind = finish.dtype if is_plain else wide  # half precision could overflow before it is scaled
         bias = finish.bias if is_plain and kind in _HALVES and not form.columns % self._MULTIPLE else None
         product = torch._scaled_mm(
             _padded_depth(left, matrix.shape[1]),
             matrix.t(),
-            scale_a=torch.ones((), device=left.device),
-            scale_b=scale[0],
+            scale_a=scale[0],
+            scale_b=scale[1 if is_one else 0],
             bias=None if bias is None else bias.to(kind),
             out_dtype=kind,
             use_fast_accum=self._FAST,
         )
         if product.shape[1] != form.columns:
             product = product[:, : form.columns]
-        if scale.shape[0] > 1:
+        if not is_one:
             product = product * scale[1:]
         return finish(product, has_bias=bias is not None)
 
