@@ -23,6 +23,7 @@ from trt_core import (
     total_verdict,
 )
 from trt_core.extents import depends_on_data
+from trt_core.lowering_notes import LEFT_COMPLEX
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
 """Namespaces of operators on quantized values that are packed for the library's kernels."""
@@ -81,6 +82,9 @@ class ConverterSupport:
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{node.op} nodes run in PyTorch")
         if is_symbolic_integer(node):
             return SUPPORTED
+        if LEFT_COMPLEX in node.meta:
+            why = node.meta[LEFT_COMPLEX]
+            return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT has no complex numbers, and here is {why}")
         if operator_name(node.target) == "_operator.getitem":
             return self._decide_getitem(node)
         candidates = self.registry.candidates(node.target)

@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_lowering.complex_numbers.short_time import short_time_fourier_transform
 from trt_lowering.encoder_layer import transformer_encoder_layer
 from trt_lowering.operator_traits import (
     is_data_dependent,
@@ -31,6 +32,8 @@ _UNFAITHFUL: Final = frozenset(
 _OWN: Final[dict[str, Callable[..., Any]]] = {
     "aten::_transformer_encoder_layer_fwd": transformer_encoder_layer,
     **QUANTIZATION_DECOMPOSITIONS,
+    "aten::stft.center": short_time_fourier_transform,
+    "aten::_neg_view": torch.neg,
 }
 """Decompositions by operator."""
 
@@ -41,7 +44,7 @@ Preserve = Callable[[OpOverload], bool]
 class Source(enum.Enum):
     """Where a decomposition comes from, which decides how far it is trusted."""
 
-    OWN = "a table of ours, for fused operators and those of quantization libraries"
+    OWN = "a table of ours, for operators that PyTorch does not decompose, or not into operators that convert"
     COMPOSITE = "the operator's own composite kernel"
     CORE = "the core ATen table"
     REFERENCE = "PyTorch's wider table"

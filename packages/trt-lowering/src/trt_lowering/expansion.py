@@ -128,7 +128,7 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
         return function(*_mutable(args), **_mutable(kwargs))
 
     try:
-        with torch.no_grad(), mode, enable_python_dispatcher(), _no_new_guards(mode):
+        with torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode):
             module = make_fx(call, pre_dispatch=True)(*values)
     except Exception as error:  # a decomposition may fail in any way; the operator then stays whole
         logger.debug("%s stays whole: its decomposition failed with %s", node.target, error)
@@ -196,7 +196,7 @@ def _mutable(item: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
+def no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
     """Fails when tracing specializes a symbol, so that the program's shape environment never changes."""
     shape_env = mode.shape_env
     if shape_env is None:

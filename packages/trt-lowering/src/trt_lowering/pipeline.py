@@ -19,6 +19,7 @@ from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_dequantization import RecognizeDequantization
 from trt_lowering.passes.remove_identities import RemoveIdentities
 from trt_lowering.passes.simplify_sizes import SimplifySizes
+from trt_lowering.passes.split_complex import SplitComplex
 from trt_lowering.precision_rules import PrecisionRules, reduced_type
 
 
@@ -29,7 +30,8 @@ def decomposing_passes(
 
     Identities go before decomposition, which has less to trace then. What is excluded from reduced precision by name
     is marked while its operators are still those of the model. Quantization is written in one form before it could be
-    decomposed; its scales, and weights that are quantized, are computed before types change.
+    decomposed; its scales, and weights that are quantized, are computed before types change. Complex
+    tensors are split once transforms are taken apart, into operators that need no decomposition.
     """
     return [
         RemoveIdentities(settings),
@@ -39,6 +41,7 @@ def decomposing_passes(
         NormalizeQuantization(settings),
         RecognizeDequantization(settings),
         Decompose(rules),
+        SplitComplex(settings),
         FoldConstants(settings, only_quantized=True),
     ]
 

@@ -1,0 +1,315 @@
+"""What each operator makes of complex tensors that are pairs of real ones.
+
+A rule takes the emitter, the node, and its arguments with pairs in the place of complex tensors; it returns a pair, a
+node, or a list of them. It raises `NotExpressible` where it cannot say the same in real numbers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from trt_lowering.complex_numbers import fourier
+from trt_lowering.complex_numbers.parts import Emitter, NotExpressible, Parts
+from trt_lowering.node_metadata import same_shape
+
+aten = torch.ops.aten
+
+Rule = Callable[[Emitter, fx.Node, tuple[Any, ...], dict[str, Any]], Any]
+
+_PART_BY_PART: Final = frozenset(
+    {
+        "_unsafe_view", "alias", "broadcast_to", "cat", "chunk", "clone", "contiguous", "copy", "cumsum", "detach",
+        "diagonal", "expand", "expand_as", "flatten", "flip", "gather", "index", "index_select", "lift_fresh_copy",
+        "mean", "movedim", "narrow", "neg", "permute", "repeat", "reshape", "roll", "select", "select_scatter", "slice",
+        "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "sum", "swapaxes", "t", "transpose", "tril",
+        "triu", "unbind", "unflatten", "unfold", "unsqueeze", "view", "where",
+    }
+)  # fmt: skip
+"""Operators that move, name, add up or negate elements, whose parts are their operands' parts."""
+
+
+def rule_of(target: Any) -> Rule | None:
+    """Returns the rule of an operator, None where there is none."""
+    if target is operator.getitem:
+        return lambda emit, node, args, kwargs: args[0][args[1]]
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return None
+    name = target._schema.name.removeprefix("aten::")
+    return _part_by_part if name in _PART_BY_PART else _RULES.get(name)
+
+
+def _part_by_part(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("dtype") is not None:
+        raise NotExpressible(f"{node.target} with a type of its own")
+    real = emit(node.target, *_map(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf), **kwargs)
+    imaginary = None
+    if any(isinstance(leaf, Parts) and leaf.imaginary is not None for leaf in _leaves(args)):
+        imaginary = emit(node.target, *_map(args, lambda leaf: _imaginary_operand(emit, leaf)), **kwargs)
+    value = node.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return Parts(real, imaginary)
+    items = range(len(value))
+    reals = [emit(operator.getitem, real, index) for index in items]
+    others = [None if imaginary is None else emit(operator.getitem, imaginary, index) for index in items]
+    return [Parts(*pair) for pair in zip(reals, others, strict=True)]
+
+
+def _imaginary_operand(emit: Emitter, leaf: Any) -> Any:
+    """Zeros for a real operand beside complex ones; indices, conditions and sizes are the same for both parts."""
+    if isinstance(leaf, Parts):
+        return emit.imaginary(leaf)
+    value = leaf.meta["val"] if isinstance(leaf, fx.Node) else None
+    is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return emit.zeros_like(leaf) if is_real else leaf
+
+
+def _pad(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    x, widths, *rest = args
+    if isinstance(rest[0] if rest else kwargs.get("value", 0), complex):
+        raise NotExpressible("padding with a complex number")
+    imaginary = None if x.imaginary is None else emit(node.target, x.imaginary, widths)
+    return Parts(emit(node.target, x.real, widths, *rest, **kwargs), imaginary)
+
+
+def _conjugate(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    (x,) = args
+    return Parts(x.real, None if x.imaginary is None else emit(aten.neg.default, x.imaginary))
+
+
+def _same(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return args[0]  # type: ignore[no-any-return]  # a pair, by the rule's contract
+
+
+def _plus(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if kwargs.get("alpha", 1) != 1:
+        raise NotExpressible("a sum with a factor")
+    (left, left_i), (right, right_i) = map(_split, args)
+    target = node.target
+    if not isinstance(left, fx.Node):
+        raise NotExpressible("a sum that begins with a number")
+    real = emit(target, left, right)
+    if left_i is not None and right_i is not None:
+        imaginary = emit(target, left_i, right_i)
+    elif left_i is not None:
+        imaginary = _as_large(emit, left_i, real)
+    elif right_i is not None:
+        if not isinstance(right_i, fx.Node):
+            imaginary = emit(target, emit.zeros_like(left), right_i)
+        else:
+            negated = target._schema.name == "aten::sub"  # type: ignore[union-attr]  # rules are of operators
+            imaginary = _as_large(emit, emit(aten.neg.default, right_i) if negated else right_i, real)
+    else:
+        imaginary = None
+    return Parts(real, imaginary)
+
+
+def _as_large(emit: Emitter, part: fx.Node, other: fx.Node) -> fx.Node:
+    """A part as large as the other, which was broadcast."""
+    if same_shape(part.meta["val"], other.meta["val"]):
+        return part
+    return emit(aten.add.Tensor, part, emit.zeros_like(other))
+
+
+def _times(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return _bilinear(emit, args[0], args[1], lambda left, right: _multiply(emit, left, right))
+
+
+def _multiply(emit: Emitter, left: Any, right: Any) -> fx.Node:
+    return emit(aten.mul.Tensor, *((left, right) if isinstance(left, fx.Node) else (right, left)))
+
+
+def _matrix_product(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return _bilinear(emit, args[0], args[1], lambda left, right: emit(node.target, left, right))
+
+
+def _einsum(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    equation, operands, *_ = args
+    if len(operands) == 1:
+        (x,) = operands
+        rest = None if x.imaginary is None else emit(node.target, equation, [x.imaginary])
+        return Parts(emit(node.target, equation, [x.real]), rest)
+    if len(operands) != 2:
+        raise NotExpressible("einsum of more than two operands")
+    return _bilinear(emit, operands[0], operands[1], lambda left, right: emit(node.target, equation, [left, right]))
+
+
+def _bilinear(emit: Emitter, left: Any, right: Any, product: Callable[[Any, Any], fx.Node]) -> Parts:
+    """(a + ib)(c + id) = (ac - bd) + i(ad + bc)."""
+    (a, b), (c, d) = _split(left), _split(right)
+    real = product(a, c)
+    if b is not None and d is not None:
+        real = emit(aten.sub.Tensor, real, product(b, d))
+        return Parts(real, emit(aten.add.Tensor, product(a, d), product(b, c)))
+    if b is None and d is None:
+        return Parts(real, None)
+    return Parts(real, product(a, d) if b is None else product(b, c))
+
+
+def _divided(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if kwargs.get("rounding_mode") is not None:
+        raise NotExpressible("a division that rounds")
+    (a, b), (c, d) = map(_split, args)
+    if d is None:
+        imaginary = None if b is None else emit(aten.div.Tensor, b, c)
+        return Parts(emit(aten.div.Tensor, a, c), imaginary)
+    size = _sum_of_squares(emit, c, d)
+    conjugate = Parts(c, emit(aten.neg.default, d)) if isinstance(d, fx.Node) else complex(c, -d)
+    found = _bilinear(emit, args[0], conjugate, lambda left, right: _multiply(emit, left, right))
+    imaginary = None if found.imaginary is None else emit(aten.div.Tensor, found.imaginary, size)
+    return Parts(emit(aten.div.Tensor, found.real, size), imaginary)
+
+
+def _sum_of_squares(emit: Emitter, real: Any, imaginary: Any) -> Any:
+    if not isinstance(real, fx.Node):
+        return real * real + imaginary * imaginary
+    square = emit(aten.mul.Tensor, real, real)
+    return square if imaginary is None else emit(aten.add.Tensor, square, emit(aten.mul.Tensor, imaginary, imaginary))
+
+
+def _power(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if args[1] != 2:
+        raise NotExpressible(f"a power of {args[1]}")
+    return _bilinear(emit, args[0], args[0], lambda left, right: _multiply(emit, left, right))
+
+
+def _exponential(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    (x,) = args
+    length = emit(aten.exp.default, x.real)
+    return Parts(length, None) if x.imaginary is None else _on_circle(emit, length, x.imaginary)
+
+
+def _polar(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return _on_circle(emit, *args)
+
+
+def _on_circle(emit: Emitter, length: fx.Node, angle: fx.Node) -> Parts:
+    parts = (emit(function, angle) for function in (aten.cos.default, aten.sin.default))
+    return Parts(*(emit(aten.mul.Tensor, length, part) for part in parts))
+
+
+def _absolute(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    (x,) = args
+    if x.imaginary is None:
+        return emit(aten.abs.default, x.real)
+    return emit(aten.sqrt.default, _sum_of_squares(emit, x.real, x.imaginary))
+
+
+def _angle(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    raise NotExpressible("an angle, which jumps at negative numbers: rounding would decide between pi and -pi")
+
+
+def _compose(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    real, imaginary = args
+    return Parts(_as_large(emit, real, imaginary), _as_large(emit, imaginary, real))
+
+
+def _from_last_dimension(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    (x,) = args
+    last = x.meta["val"].dim() - 1
+    return Parts(emit(aten.select.int, x, last, 0), emit(aten.select.int, x, last, 1))
+
+
+def _to_last_dimension(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    (x,) = args
+    return emit(aten.stack.default, [x.real, emit.imaginary(x)], node.meta["val"].dim() - 1)
+
+
+def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, wanted = args[0], node.meta["val"].dtype
+    real = x.real if isinstance(x, Parts) else x
+    part = torch.float32 if wanted is torch.complex64 else wanted
+    if real.meta["val"].dtype is not part:
+        real = emit(aten._to_copy.default, real, dtype=part)
+    if wanted is not torch.complex64:
+        return real
+    return Parts(real, x.imaginary if isinstance(x, Parts) else None)
+
+
+def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if any(isinstance(leaf, complex) for leaf in _leaves(args)):
+        raise NotExpressible("a tensor filled with a complex number")
+    given = {**kwargs, "dtype": torch.float32}
+    taken = _map(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
+    return Parts(emit(node.target, *taken, **given), None)
+
+
+def _fft_c2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return fourier.complex_to_complex(emit, *args)
+
+
+def _fft_r2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return fourier.real_to_complex(emit, *args)
+
+
+def _fft_c2r(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    return fourier.complex_to_real(emit, *args)
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "_conj": _conjugate,
+    "conj_physical": _conjugate,
+    "resolve_conj": _same,
+    "constant_pad_nd": _pad,
+    "add": _plus,
+    "sub": _plus,
+    "mul": _times,
+    "div": _divided,
+    "matmul": _matrix_product,
+    "mm": _matrix_product,
+    "bmm": _matrix_product,
+    "einsum": _einsum,
+    "pow": _power,
+    "square": lambda emit, node, args, kwargs: _power(emit, node, (*args, 2), kwargs),
+    "exp": _exponential,
+    "polar": _polar,
+    "abs": _absolute,
+    "angle": _angle,
+    "complex": _compose,
+    "view_as_complex": _from_last_dimension,
+    "view_as_real": _to_last_dimension,
+    "to": _convert,
+    "_to_copy": _convert,
+    "zeros": _filled,
+    "ones": _filled,
+    "full": _filled,
+    "zeros_like": _filled,
+    "ones_like": _filled,
+    "new_zeros": _filled,
+    "new_ones": _filled,
+    "_fft_c2c": _fft_c2c,
+    "_fft_r2c": _fft_r2c,
+    "_fft_c2r": _fft_c2r,
+}
+
+
+def _split(value: Any) -> tuple[Any, Any]:
+    """The two parts of an operand: of a pair, of a complex number, or of what is real."""
+    if isinstance(value, Parts):
+        return value.real, value.imaginary
+    if isinstance(value, complex):
+        return value.real, value.imag
+    return value, None
+
+
+def _map(args: tuple[Any, ...], function: Callable[[Any], Any]) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = pytree.tree_map(function, tuple(map(_plain, args)), is_leaf=_is_node)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Lists of a graph are of a kind of their own."""
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _leaves(args: Any) -> list[Any]:
+    return pytree.tree_leaves(tuple(map(_plain, args)), is_leaf=_is_node)
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, (fx.Node, Parts))
