@@ -1,4 +1,4 @@
-"""The tables of the page on settings: what each means, what reads it, and what it becomes on each provider."""
+"""The lists of the page on settings: what each means, what reads it, and what it becomes on each provider."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from trt_core.settings import setting_names
 _PACKAGES: Final = Path(__file__).parents[2] / "packages"
 _DEFINED_IN: Final = "trt_core.settings"
 _KEYWORDS_IN: Final = "trt_core.settings_reader"
-_GROUP: Final = re.compile(r"^([A-Z][\w ]+):$")
+_GROUP: Final = re.compile(r"^([A-Z][\w .`]+):$")
 _FIELD: Final = re.compile(r"^    (\w+): (.*)$")
 
 
 def settings() -> str:
-    """Returns a table for every group of settings, and one of what building hands to the provider.
+    """Returns a list for every group of settings: name and default, meaning, what reads it, what providers make of it.
 
     Raises:
         ValueError: A setting has no description.
     """
     described, read = described_fields(), readers()
-    defaults = {item.name: _default(item) for item in dataclasses.fields(CompilationSettings)}
-    missing = defaults.keys() - {name for group in described.values() for name in group}
+    fields = {item.name: item for item in dataclasses.fields(CompilationSettings)}
+    missing = fields.keys() - {name for group in described.values() for name in group}
     if missing:
         raise ValueError(f"settings without a description: {', '.join(sorted(missing))}")
     parts = []
-    for group, fields in described.items():
-        parts.append(f"## {group}\n\n| setting | default | meaning | read by |\n|---|---|---|---|")
-        parts += [
-            f"| `{name}` | `{defaults[name]}` | {meaning} | {_modules(read[name])} |"
-            for name, meaning in fields.items()
-        ]
-        parts.append("")
-    return "\n".join([*parts, _options()])
+    for group, meanings in described.items():
+        parts.append(f"## {group}\n")
+        for name, meaning in meanings.items():
+            parts.append(f"`{name}` = `{_default(fields[name])}`\n: {meaning}\n")
+            parts += [
+                f"  {line}\n" for line in (_on_providers(fields[name]), f"*Read by* {_modules(read[name])}.") if line
+            ]
+    return "\n".join(parts)
 
 
 def retired_settings() -> str:
@@ -114,20 +114,13 @@ def _modules(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _options() -> str:
-    rows = [
-        "## On each provider\n",
-        "What building hands to the provider, by the names of TensorRT's Python API. They exist in every supported "
-        "release of TensorRT, 10.16 to 11.4; the third column says since when, where that is 8.0 or later. All other "
-        "settings mean the same on both providers.\n",
-        "| setting | TensorRT | since | portable |\n|---|---|---|---|",
-    ]
-    for item in dataclasses.fields(CompilationSettings):
-        option = provider_option(item)
-        if option is not None:
-            names = ", ".join(f"`{name}`" for name in option.tensorrt)
-            rows.append(f"| `{item.name}` | {names} | {option.since} | {option.portable} |")
-    return "\n".join(rows)
+def _on_providers(item: dataclasses.Field[Any]) -> str:
+    option = provider_option(item)
+    if option is None:
+        return ""
+    names = ", ".join(f"`{name}`" for name in option.tensorrt)
+    since = f" (since {option.since})" if option.since else ""
+    return f"*TensorRT:* {names}{since}. *Portable:* {option.portable}."
 
 
 def _default(item: dataclasses.Field[Any]) -> str:

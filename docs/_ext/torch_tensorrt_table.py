@@ -73,16 +73,17 @@ SETTINGS: Final = (
 
 
 def names() -> str:
-    """Returns the table of names.
+    """Returns the list of names.
 
     Raises:
         ImportError, AttributeError: A name of ours does not exist.
     """
-    rows = ["| torch-tensorrt | here | what differs |", "|---|---|---|"]
+    entries = []
     for theirs, ours in NAMES.items():
         _require(ours)
-        rows.append(f"| `{theirs}` | `{ours}` | {DIFFERENCES.get(theirs, '')} |")
-    return "\n".join(rows)
+        difference = f"; {DIFFERENCES[theirs]}" if theirs in DIFFERENCES else ""
+        entries.append(f"`{theirs}`\n: `{ours}`{difference}\n")
+    return "\n".join(entries)
 
 
 def settings_side_by_side() -> str:
