@@ -11,8 +11,9 @@ from trt_converters import DYNAMO_CONVERTERS, build, build_block, converter
 from trt_converters.builder_options import configure
 from trt_converters.testing import compare, run_engine
 from trt_core import BuildError, CompilationSettings, trt
+from trt_core.observed_settings import ObservedSettings
 from trt_core.ranges import ShapeRanges
-from trt_core.settings import ObservedSettings, building_fields
+from trt_core.settings import building_fields
 
 SETTINGS = CompilationSettings(optimization_level=0)
 X = torch.arange(6.0).reshape(2, 3)

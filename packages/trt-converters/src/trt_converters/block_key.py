@@ -93,7 +93,11 @@ class _GraphWriter:
         self._numbers: dict[fx.Node, int] = {}
 
     def write(self, node: fx.Node) -> list[Any]:
-        """Describes a node: what it does, with what, and what comes of it."""
+        """Describes a node: what it does, with what, and what comes of it.
+
+        Raises:
+            Uncacheable: Something about it has no description that holds in another process.
+        """
         self._numbers[node] = len(self._numbers)
         # with `debug` the names of layers and where they come from are part of what the engine can tell
         named = [node.name, node_location(node)] if self._with_names else []
@@ -130,7 +134,11 @@ class _GraphWriter:
         return len(self.constants) - 1
 
     def tensor(self, value: Any, node: fx.Node) -> list[Any]:
-        """Describes type and shape of a tensor."""
+        """Describes type and shape of a tensor.
+
+        Raises:
+            Uncacheable: The value is no tensor.
+        """
         if not isinstance(value, torch.Tensor):
             raise Uncacheable(f"{node.name} is no tensor but a {type(value).__name__}", node.name)
         return [dtype_name(value.dtype), [self._extent(extent) for extent in value.shape]]
@@ -144,7 +152,11 @@ class _GraphWriter:
         return self.literal(value, node)
 
     def literal(self, value: Any, node: fx.Node) -> Any:
-        """Describes an argument: each kind of value in a way of its own, so that 1, 1.0 and True differ."""
+        """Describes an argument: each kind of value in a way of its own, so that 1, 1.0 and True differ.
+
+        Raises:
+            Uncacheable: The value is of a kind without a description.
+        """
         if isinstance(value, fx.Node):
             return ["node", self._numbers[value]]
         if value is None or isinstance(value, (bool, str)):

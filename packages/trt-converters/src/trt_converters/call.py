@@ -49,7 +49,11 @@ class Call:
         return self.arguments[parameter]
 
     def tensor(self, parameter: str) -> torch.Tensor:
-        """Returns an argument that must be a tensor (a `FakeTensor`)."""
+        """Returns an argument that must be a tensor (a `FakeTensor`).
+
+        Raises:
+            TypeError: It is none.
+        """
         value = self.arguments[parameter]
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{parameter} is not a tensor but {type(value).__name__}")

@@ -185,7 +185,11 @@ class _Writer:
         return {"step": 0} if self._lenient else self._references[recipe]
 
     def write(self, recipe: Recipe) -> None:
-        """Adds a recipe whose operands were written."""
+        """Adds a recipe whose operands were written.
+
+        Raises:
+            RefitError: A recipe is of a kind that tables cannot hold.
+        """
         if recipe in self._references:
             return
         if isinstance(recipe, Source):
@@ -235,7 +239,11 @@ class _Reader:
             self._steps.append((_operator(operator), tuple(self._argument(value) for value in args), given))
 
     def source(self, reference: _Json) -> Source:
-        """Returns the source of a reference."""
+        """Returns the source of a reference.
+
+        Raises:
+            TypeError: The reference names something else.
+        """
         found = self.reference(reference)
         if not isinstance(found, Source):
             raise TypeError("a weight of the model is expected")

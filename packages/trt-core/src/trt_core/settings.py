@@ -330,36 +330,10 @@ class CompilationSettings:
 def building_fields() -> tuple[str, ...]:
     """Returns the names of the fields that conversion and building read.
 
-    A field says so where it is defined, and `ObservedSettings` tells when something else is read after all. What only
-    lowering and partitioning read is left out: it shapes the graph that is built, not how.
+    A field says so where it is defined, and `trt_core.observed_settings` tells when something else is read after all.
+    What only lowering and partitioning read is left out: it shapes the graph that is built, not how.
     """
     return tuple(item.name for item in dataclasses.fields(CompilationSettings) if provider_option(item) is not None)
-
-
-class ObservedSettings(CompilationSettings):
-    """Settings that remember which of their fields were read.
-
-    Args:
-        settings: What to observe.
-    """
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        vars(self).update(vars(settings))
-        object.__setattr__(self, "_read", set())
-
-    def replace(self, **changes: Any) -> CompilationSettings:
-        """Returns a copy, no longer observed, with the given fields changed; reads every field."""
-        return CompilationSettings(**{**{name: getattr(self, name) for name in setting_names()}, **changes})
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in CompilationSettings.__dataclass_fields__:
-            object.__getattribute__(self, "_read").add(name)
-        return object.__getattribute__(self, name)
-
-    def fields_read(self) -> frozenset[str]:
-        """Returns the names of the fields that were read until now."""
-        found: set[str] = object.__getattribute__(self, "_read")
-        return frozenset(found)
 
 
 def setting_names() -> tuple[str, ...]:

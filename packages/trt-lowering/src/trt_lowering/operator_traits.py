@@ -162,7 +162,11 @@ def tensor_value(node: fx.Node) -> torch.Tensor | None:
 
 
 def argument(node: fx.Node, name: str) -> Any:
-    """Returns an argument of an operator call by its schema name, its default when it was left out."""
+    """Returns an argument of an operator call by its schema name, its default when it was left out.
+
+    Raises:
+        KeyError: The schema has no such argument.
+    """
     target = node.target
     assert isinstance(target, OpOverload)
     for index, declared in enumerate(target._schema.arguments):

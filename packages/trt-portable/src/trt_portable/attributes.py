@@ -90,7 +90,11 @@ def element_type(default: DataType, doc: str = "") -> Attribute[DataType]:
 
 
 def to_integer(value: Any) -> int:
-    """An integer as the bindings convert it: no fractions, no text."""
+    """An integer as the bindings convert it: no fractions, no text.
+
+    Raises:
+        TypeError: The value is none.
+    """
     if isinstance(value, float):
         raise TypeError("expected an integer, not float")
     try:
@@ -100,7 +104,11 @@ def to_integer(value: Any) -> int:
 
 
 def to_boolean(value: Any) -> bool:
-    """A boolean as the bindings convert it."""
+    """A boolean as the bindings convert it.
+
+    Raises:
+        TypeError: The value is none.
+    """
     if isinstance(value, bool):
         return value
     if type(value).__name__ in ("bool_", "bool"):
@@ -109,7 +117,11 @@ def to_boolean(value: Any) -> bool:
 
 
 def to_number(value: Any) -> float:
-    """A float as the bindings convert it; integers pass, text does not."""
+    """A float as the bindings convert it; integers pass, text does not.
+
+    Raises:
+        TypeError: The value is none.
+    """
     if isinstance(value, (str, bytes)):
         raise TypeError(f"expected a number, not {type(value).__name__}")
     try:
@@ -119,7 +131,11 @@ def to_number(value: Any) -> float:
 
 
 def to_text(value: Any) -> str:
-    """Text, and nothing else."""
+    """Text, and nothing else.
+
+    Raises:
+        TypeError: The value is none.
+    """
     if not isinstance(value, str):
         raise TypeError(f"expected str, not {type(value).__name__}")
     return value

@@ -48,7 +48,11 @@ def _allocator_class(trt: ModuleType) -> Any:
             self._shape = tuple(shape)
 
         def take(self, name: str) -> torch.Tensor:
-            """Returns the output of the run that just ended, and forgets it."""
+            """Returns the output of the run that just ended, and forgets it.
+
+            Raises:
+                ExecutionError: The provider did not say its shape.
+            """
             buffer, shape, dtype = self._buffer, self._shape, self._dtype
             self._buffer = self._shape = None
             if buffer is None or shape is None:

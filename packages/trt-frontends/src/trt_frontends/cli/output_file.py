@@ -8,7 +8,11 @@ import typer
 
 
 def require_new(path: Path | None) -> None:
-    """Refuses a path that exists already, or whose folder does not, before any work is done."""
+    """Refuses a path that exists already, or whose folder does not, before any work is done.
+
+    Raises:
+        typer.BadParameter: It does, or there is no such folder.
+    """
     if path is None:
         return
     if path.exists():

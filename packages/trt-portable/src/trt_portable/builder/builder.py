@@ -109,7 +109,11 @@ class Builder(HostSettings):
     def build_serialized_network_to_stream(
         self, network: INetworkDefinition, config: IBuilderConfig, writer: IStreamWriter
     ) -> bool:
-        """Builds a plan and writes it; False where no plan was built or the writer gave up."""
+        """Builds a plan and writes it; False where no plan was built or the writer gave up.
+
+        Raises:
+            TypeError: The writer is no `IStreamWriter`.
+        """
         if not isinstance(writer, IStreamWriter):
             raise TypeError(f"writer must be IStreamWriter, not {type(writer).__name__}")
         plan = self.build_serialized_network(network, config)

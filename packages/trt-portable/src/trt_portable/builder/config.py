@@ -318,7 +318,11 @@ class IBuilderConfig(ContextManaged, Sealed):
             return None
 
     def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
-        """Attaches a cache; False when its timings stem from elsewhere and that is not ignored."""
+        """Attaches a cache; False when its timings stem from elsewhere and that is not ignored.
+
+        Raises:
+            TypeError: It is no `ITimingCache`.
+        """
         if not isinstance(cache, ITimingCache):
             raise TypeError(f"cache must be ITimingCache, not {type(cache).__name__}")
         if not ignore_mismatch and not cache.matches():
@@ -354,6 +358,9 @@ class IBuilderConfig(ContextManaged, Sealed):
 
         Returns:
             Its index, or -1 when it is invalid.
+
+        Raises:
+            TypeError: It is no `IOptimizationProfile`.
         """
         if not isinstance(profile, IOptimizationProfile):
             raise TypeError(f"profile must be IOptimizationProfile, not {type(profile).__name__}")

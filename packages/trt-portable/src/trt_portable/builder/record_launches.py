@@ -76,7 +76,11 @@ class LaunchRecorder(TorchDispatchMode):
     def reinterpret(
         self, base: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
     ) -> torch.Tensor:
-        """Takes a view, as the module's own function does."""
+        """Takes a view, as the module's own function does.
+
+        Raises:
+            RecordingFailure: The view is of another type.
+        """
         with _unseen():
             view = torch.as_strided(base, shape, strides, base.storage_offset() + offset)
         if view.dtype is not base.dtype:

@@ -155,6 +155,9 @@ class AssertionLayers(LayerFactory):
             reduce_op: A `ReduceOperation`, NONE where nothing is reduced.
             root: The root device, -1 where there is none.
             groups: Ranks that take part; None for all.
+
+        Raises:
+            RuntimeError: The reduction or the root is of another type.
         """
         if not isinstance(reduce_op, ReduceOperation) or not isinstance(root, int):
             raise RuntimeError("reduce_op must be a ReduceOperation and root an int")

@@ -304,6 +304,9 @@ class PluginLayers(LayerFactory):
             inputs: Tensors whose data the plugin reads.
             shape_inputs: Shape tensors whose values decide the extents of the outputs.
             plugin: The plugin.
+
+        Raises:
+            TypeError: The plugin is no `IPluginV3`.
         """
         if not isinstance(plugin, IPluginV3):
             raise TypeError(f"plugin must be IPluginV3, not {type(plugin).__name__}")
@@ -325,6 +328,9 @@ class PluginLayers(LayerFactory):
             func: The triple, or a function without arguments; ``trt_portable.plugin.op`` makes triples.
             aot: Refused: a kernel that was compiled ahead of time is a program for NVIDIA's GPUs.
             tuple: The triple, by name.
+
+        Raises:
+            TypeError: There is no triple.
         """
         if aot:
             rule = "kernels compiled ahead of time are not run here: implement the plugin with plugin.impl"
@@ -342,6 +348,9 @@ class PluginLayers(LayerFactory):
         Args:
             inputs: Tensors whose data the plugin reads.
             plugin: An `IPluginV2DynamicExt`.
+
+        Raises:
+            TypeError: The plugin is no `IPluginV2DynamicExt`.
         """
         if not isinstance(plugin, IPluginV2DynamicExt):
             raise TypeError(f"plugin must be IPluginV2DynamicExt, not {type(plugin).__name__}")

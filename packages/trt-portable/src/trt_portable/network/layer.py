@@ -185,7 +185,11 @@ class ILayer(Sealed):
         return DataType.FLOAT if output is None else output.dtype
 
     def set_input(self, index: int, tensor: ITensor) -> None:
-        """Replaces an input, or adds one of the optional inputs of this kind of layer."""
+        """Replaces an input, or adds one of the optional inputs of this kind of layer.
+
+        Raises:
+            TypeError: The tensor is no `ITensor`.
+        """
         position = to_integer(index)
         if not isinstance(tensor, ITensor):
             raise TypeError(f"set_input takes an ITensor, not {tensor.__class__.__name__}")

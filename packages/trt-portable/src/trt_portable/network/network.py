@@ -110,7 +110,11 @@ class INetworkDefinition(
         return self._flags
 
     def get_flag(self, flag: NetworkDefinitionCreationFlag) -> bool:
-        """Whether a flag is set."""
+        """Whether a flag is set.
+
+        Raises:
+            TypeError: The flag is of another type.
+        """
         if not isinstance(flag, NetworkDefinitionCreationFlag):
             raise TypeError(f"get_flag takes NetworkDefinitionCreationFlag, not {type(flag).__name__}")
         return bool(self._flags >> int(flag) & 1)
@@ -129,6 +133,9 @@ class INetworkDefinition(
             name: Unique among inputs and outputs.
             dtype: The element type.
             shape: The extents; -1 where the extent is known only at run time.
+
+        Raises:
+            TypeError: The type is no `DataType`.
         """
         label, dims = to_text(name), as_dims(shape)
         if not isinstance(dtype, DataType):

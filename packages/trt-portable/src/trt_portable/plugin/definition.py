@@ -104,7 +104,11 @@ def _attribute_type(plugin_id: str, name: str, kind: Any) -> Any:
 def expect_parameters(
     definition: Definition, function: Callable[..., Any], required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """The attributes among a function's parameters, after checking all of them."""
+    """The attributes among a function's parameters, after checking all of them.
+
+    Raises:
+        ValueError: A parameter is missing, or unknown.
+    """
     names = list(inspect.signature(function).parameters)
     allowed = {*definition.inputs, *definition.attributes, *required, *optional}
     missing = [name for name in (*definition.inputs, *required) if name not in names]

@@ -107,7 +107,11 @@ class QuickPlugin(
         return outputs
 
     def get_output_data_types(self, input_types: Sequence[DataType]) -> list[DataType]:
-        """The types that the description gives."""
+        """The types that the description gives.
+
+        Raises:
+            ValueError: The description gives an output no type.
+        """
         self._types = tuple(input_types)
         found = []
         for tensor in self._describe([[None] * rank for rank in self._ranks]):

@@ -38,7 +38,11 @@ class IPluginRegistry(Sealed):
         return [*self.all_creators, *inherited]
 
     def register_creator(self, creator: IPluginCreatorInterface, plugin_namespace: str = "") -> bool:
-        """Registers a creator; False if its name, version and namespace are taken."""
+        """Registers a creator; False if its name, version and namespace are taken.
+
+        Raises:
+            TypeError: It is no `IPluginCreatorInterface`.
+        """
         if not isinstance(creator, IPluginCreatorInterface):
             raise TypeError(f"a creator is IPluginCreatorInterface, not {type(creator).__name__}")
         space = to_text(plugin_namespace)
@@ -105,7 +109,11 @@ def get_plugin_registry() -> IPluginRegistry:
 
 
 def get_builder_plugin_registry(arg0: EngineCapability) -> IPluginRegistry:
-    """The registry that builds with a capability use: that of the process."""
+    """The registry that builds with a capability use: that of the process.
+
+    Raises:
+        TypeError: It is no `EngineCapability`.
+    """
     if not isinstance(arg0, EngineCapability):
         raise TypeError(f"expected EngineCapability, not {type(arg0).__name__}")
     return _registry

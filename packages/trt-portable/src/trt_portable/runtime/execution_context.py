@@ -146,7 +146,11 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         return 0 if binding is None else binding.address
 
     def set_output_allocator(self, name: str, output_allocator: IOutputAllocator | None) -> bool:
-        """Sets what provides an output's memory; None returns to the bound address."""
+        """Sets what provides an output's memory; None returns to the bound address.
+
+        Raises:
+            TypeError: It is no `IOutputAllocator`.
+        """
         binding = self._shapes.by_name.get(name)
         if binding is None or binding.tensor.is_input:
             self._reporter.error("set_output_allocator", f"the engine has no output named {name!r}")
@@ -244,7 +248,11 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
     # Debug tensors ---------------------------------------------------------------------------------
 
     def set_debug_listener(self, listener: IDebugListener | None) -> bool:
-        """Sets who sees the debug tensors that are turned on."""
+        """Sets who sees the debug tensors that are turned on.
+
+        Raises:
+            TypeError: It is no `IDebugListener`.
+        """
         if listener is not None and not isinstance(listener, IDebugListener):
             raise TypeError(f"listener must be IDebugListener, not {type(listener).__name__}")
         self._debug.listener = listener

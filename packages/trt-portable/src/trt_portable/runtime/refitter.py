@@ -57,6 +57,9 @@ class Refitter(ThreadedSettings):
 
         Returns:
             False, with a report, for an unknown or fixed layer and role, or another type or count.
+
+        Raises:
+            TypeError: The role is no `WeightsRole`.
         """
         if not isinstance(role, WeightsRole):
             raise TypeError(f"role must be WeightsRole, not {type(role).__name__}")
@@ -74,6 +77,9 @@ class Refitter(ThreadedSettings):
 
         Returns:
             False, with a report, for an unknown name, or another type or count.
+
+        Raises:
+            TypeError: The location is no `TensorLocation`.
         """
         if not isinstance(location, TensorLocation):
             raise TypeError(f"location must be TensorLocation, not {type(location).__name__}")

@@ -16,7 +16,11 @@ class IRuntimeConfig(Sealed):
         self,
         strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
     ) -> None:
-        """Chooses who provides memory for intermediate values."""
+        """Chooses who provides memory for intermediate values.
+
+        Raises:
+            TypeError: It is no `ExecutionContextAllocationStrategy`.
+        """
         if not isinstance(strategy, ExecutionContextAllocationStrategy):
             kind = type(strategy).__name__
             raise TypeError(f"strategy must be ExecutionContextAllocationStrategy, not {kind}")
