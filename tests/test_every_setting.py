@@ -206,6 +206,11 @@ def test_autocast_max_depth_of_reduction(model: nn.Module) -> None:
     assert _kept(model, autocast_max_depth_of_reduction=4) == []
 
 
+def test_max_error(model: nn.Module) -> None:
+    exact, rough = (_compile(model, max_error=error).meta["precision_report"] for error in (1e-6, 1e-2))
+    assert (exact.dtype, rough.dtype) == ("float32", "float16")
+
+
 def test_truncate_long_and_double(model: nn.Module) -> None:
     x = X.double()
     assert len(_explain(model.double(), x).engines) == 0

@@ -11,8 +11,8 @@ from torch import nn
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import trt
 from trt_core.provider_log import provider_logger
+from trt_frontends.compiler import prepare
 from trt_frontends.pipeline import no_progress
-from trt_frontends.preparation import prepare
 from trt_partition import split_into_blocks
 
 

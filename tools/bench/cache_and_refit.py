@@ -34,7 +34,7 @@ def rows(names: tuple[str, ...] = NAMES) -> list[Row]:
 def measure(name: str, folder: str) -> dict[str, float]:
     """Makes the engines of a model with a cache, gives them other weights, and makes them again without a cache."""
     from trt_frontends import refit_module_weights
-    from trt_frontends.preparation import prepare
+    from trt_frontends.compiler import prepare
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

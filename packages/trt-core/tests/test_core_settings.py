@@ -29,6 +29,7 @@ CHANGES: dict[str, object] = {
     "autocast_excluded_nodes": frozenset({"^linear_1$"}),
     "autocast_max_output_threshold": 512.0,
     "autocast_max_depth_of_reduction": 1024,
+    "max_error": 0.01,
     "truncate_long_and_double": True,
     "torch_executed_ops": frozenset({"torch.ops.aten.relu.default"}),
     "torch_executed_modules": frozenset({"encoder"}),

@@ -115,6 +115,13 @@ def test_enabled_precisions_map_to_autocast(reduced: torch.dtype, with_float: bo
     assert settings.autocast_dtype == reduced
 
 
+def test_automatic_precision_is_an_error_that_is_allowed() -> None:
+    assert read_settings(precision="auto") == CompilationSettings(max_error=1e-2)
+    assert read_settings(precision="auto", max_error=0.5) == CompilationSettings(max_error=0.5)
+    base = CompilationSettings(precision=torch.float16)
+    assert read_settings(settings=base, precision="auto") == CompilationSettings(max_error=1e-2)
+
+
 def test_enabled_precisions_of_float_alone_are_the_default() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -260,7 +260,7 @@ def test_graphs_that_cannot_be_lowered_run_in_pytorch(
     def refuse(*_: Any, **__: Any) -> Any:
         raise LoweringError("cannot lower on purpose")
 
-    monkeypatch.setattr(compiled_graph, "lower_graph", refuse)
+    monkeypatch.setattr(compiled_graph, "begin_lowering_graph", refuse)
     _same(torch.compile(mlp, backend=torch_tensorrt_backend), mlp, torch.randn(2, 4))
     assert "runs in PyTorch: cannot lower on purpose" in caplog.text
 

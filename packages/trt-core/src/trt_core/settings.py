@@ -99,6 +99,10 @@ class CompilationSettings:
             inputs and random ones like them. None (default) measures nothing.
         autocast_max_depth_of_reduction: Operators that add up more elements than this for one element of their result
             compute in float32. None (default) is no limit.
+        max_error: Choose by measuring which operators are reduced, so that the error of the output, relative to its
+            largest magnitude, is at most this. The type is that of `precision` or `enable_autocast` where these reduce,
+            else the better one of float16 and bfloat16. `precision="auto"` stands for `max_error=1e-2`. None (default)
+            measures nothing.
         truncate_long_and_double: Compute in float32 what the model computes in float64, which engines cannot. A
             constant beyond float32's range is an error, inputs beyond it become infinite. Engines take int64 as it is.
         torch_executed_ops: Operators that run in PyTorch whatever the converters can do.
@@ -177,6 +181,7 @@ class CompilationSettings:
     autocast_excluded_nodes: Annotated[frozenset[str], ReadBy(_patterns)] = frozenset()
     autocast_max_output_threshold: Annotated[float | None, Range(0)] = None
     autocast_max_depth_of_reduction: Annotated[int | None, Range(1)] = None
+    max_error: Annotated[float | None, Range(0)] = None
     truncate_long_and_double: bool = False
     torch_executed_ops: Annotated[frozenset[str], ReadBy(_operator_names)] = frozenset()
     torch_executed_modules: Annotated[frozenset[str], ReadBy(_module_names)] = frozenset()

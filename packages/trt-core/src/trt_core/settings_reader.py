@@ -6,7 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,6 +16,9 @@ from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS, NoEffec
 from trt_core.setting_values import read_setting
 from trt_core.settings import CompilationSettings, setting_annotations, setting_names
 from trt_core.suggest import did_you_mean
+
+DEFAULT_MAX_ERROR: Final = 1e-2
+"""Error that `precision="auto"` allows where `max_error` is not given."""
 
 
 def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) -> CompilationSettings:
@@ -49,6 +52,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
             if name in named:
                 raise SettingsError(f"{named[name]!r} and {key!r} are the same setting", hint=f"give {name} alone")
             fields[name], named[name] = current, key
+    _map_automatic_precision(fields)
     _map_enabled_precisions(fields)
     if fields.get("use_explicit_typing") is False:
         _retired("use_explicit_typing=False", "nothing: networks are always strongly typed")
@@ -89,6 +93,14 @@ def _opposite(key: str, value: Any) -> bool:
 
 def _is_among(value: Any, silent: tuple[Any, ...]) -> bool:
     return any(type(value) is type(known) and value == known for known in silent)
+
+
+def _map_automatic_precision(fields: dict[str, Any]) -> None:
+    """`precision="auto"` names no type: it asks for one to be chosen, within an error."""
+    if fields.get("precision") == "auto":
+        fields["precision"] = torch.float32
+        if fields.get("max_error") is None:
+            fields["max_error"] = DEFAULT_MAX_ERROR
 
 
 def _map_enabled_precisions(fields: dict[str, Any]) -> None:

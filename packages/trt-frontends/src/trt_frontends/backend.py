@@ -58,6 +58,12 @@ def torch_tensorrt_backend(
     given = dict(options or {})
     registry = _registry_in(given, registry)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
+    if settings.max_error is not None:
+        raise SettingsError(
+            "precision cannot be chosen under torch.compile",
+            why="an error is that of a whole model, and the model may be cut into graphs that are compiled one by one",
+            hint='compile(model, precision="auto") prints, in its precision report, settings to write here',
+        )
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
     graph = remember_graph(gm)

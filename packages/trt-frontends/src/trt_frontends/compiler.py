@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, SettingsError
@@ -15,11 +15,15 @@ from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.entry_point import entry_point
 from trt_frontends.input_guard import InputGuard
 from trt_frontends.offload import offload
-from trt_frontends.pipeline import Progress, announce, no_progress
-from trt_frontends.preparation import CALIBRATION, prepare
+from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
+from trt_frontends.preparation import CALIBRATION, Preparation, begin
 from trt_frontends.snapshot import take_snapshot
 from trt_frontends.visible_log import visible_log
+from trt_lowering.contract import Observer
 from trt_partition import PartitionReport
+
+if TYPE_CHECKING:
+    from trt_frontends.precision.automatic import AutomaticPrecision
 
 
 @entry_point
@@ -52,7 +56,8 @@ def compile(
         A module that is called like the model, and refuses inputs that it was not compiled for with an `InputError`.
         All its weights are those of the model at this time, also where PyTorch runs; what the model writes to, such as
         running statistics and caches, is the model's own, as for eager calls.
-        `meta["partition_report"]` holds the `PartitionReport`. With `dryrun` nothing is built, and the module runs in
+        `meta["partition_report"]` holds the `PartitionReport`, and where `max_error` was given
+        `meta["precision_report"]` says how precision was chosen. With `dryrun` nothing is built, and the module runs in
         PyTorch.
 
     Raises:
@@ -70,19 +75,18 @@ def compile(
         1.0
     """
     given = {**settings, CALIBRATION: autocast_calibration_dataloader}
-    compilation, graph = prepare(
-        module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True
-    )
-    _require_graphs(compilation.settings)
-    with visible_log(compilation.settings):
-        if compilation.settings.dryrun:
-            report = compilation.report()
-            announce(report, compilation.settings)
-            graph.meta["partition_report"] = report
-            compiled = graph
-        else:
-            compiled = compilation.run()
-            take_snapshot(compiled, graph)
+    begun = begin(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
+    _require_graphs(begun.settings)
+    with visible_log(begun.settings):
+        compilation, compiled = _build(begun)
+    graph = compilation.graph
+    if compiled is None:
+        report = compilation.report()
+        announce(report, compilation.settings)
+        graph.meta["partition_report"] = report
+        compiled = graph
+    else:
+        take_snapshot(compiled, graph)
     guard = InputGuard.of(graph.graph, compilation.ranges, parameter_names(module))
     result = CompiledModule(compiled, compiled.graph, guard, _graphs_on(compilation.settings))
     if compilation.settings.offload_module_to_cpu and not compilation.settings.dryrun:
@@ -126,6 +130,62 @@ def explain(
     }
     compilation, _ = prepare(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)
     return compilation.report()
+
+
+def prepare(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    *,
+    needs_weights: bool = False,
+    observe: Observer | None = None,
+) -> tuple[Compilation, fx.GraphModule]:
+    """Captures and lowers, and chooses precision where that is asked for; builds nothing.
+
+    Args:
+        module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights, observe: See `begin`.
+
+    Returns:
+        The compilation, and the lowered graph that it is about.
+    """
+    begun = begin(
+        module,
+        inputs,
+        arg_inputs,
+        kwarg_inputs,
+        given,
+        progress,
+        registry,
+        needs_weights=needs_weights,
+        observe=observe,
+    )
+    compilation = begun.finish() if begun.settings.max_error is None else _automatic(begun).compilation()
+    return compilation, compilation.graph
+
+
+def _build(begun: Preparation) -> tuple[Compilation, fx.GraphModule | None]:
+    """Builds the engines of a model, none for a dry run. Where precision is to be chosen, it is chosen first."""
+    if begun.settings.max_error is None:
+        compilation = begun.finish()
+        return compilation, None if begun.settings.dryrun else compilation.run()
+    automatic = _automatic(begun)
+    if begun.settings.dryrun:
+        compilation = automatic.compilation()
+        compilation.graph.meta["precision_report"] = automatic.report(built=False)
+        return compilation, None
+    compilation, compiled = automatic.build()
+    compiled.meta["precision_report"] = automatic.report(built=True)
+    return compilation, compiled
+
+
+def _automatic(begun: Preparation) -> AutomaticPrecision:
+    from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
+
+    return AutomaticPrecision(begun)
 
 
 def _require_graphs(settings: CompilationSettings) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, SettingsError, read_settings
@@ -92,7 +92,7 @@ class Preparation:
         """Lowers the rest of the way; nothing is left to be done with this object.
 
         Args:
-            rules: What stays in float32; by default what the settings keep there.
+            rules: What stays in float32; by default what the settings keep there. They know nothing of `max_error`.
 
         Raises:
             InputError: See `rules`.
@@ -117,7 +117,21 @@ def begin(
     needs_weights: bool = False,
     observe: Observer | None = None,
 ) -> Preparation:
-    """Captures, and lowers as far as values do not matter; see `prepare`."""
+    """Captures, and lowers as far as values do not matter.
+
+    Args:
+        module, inputs, arg_inputs, kwarg_inputs: See `compile`.
+        given: Settings as the user gave them, with `autocast_calibration_dataloader` where it was given.
+        progress: Told what is being done.
+        registry: Where converters are looked up.
+        needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
+        observe: Sees the graph after every lowering pass.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: The inputs cannot be read, or do not fit the model; or the model has no weights.
+        SettingsError: A setting cannot be read.
+    """
     settings = settings_in(given)
     examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
     settings = with_device(settings, given, device_of(module, examples))
@@ -142,46 +156,6 @@ def begin(
         args, kwargs = program.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))
     return Preparation(module, decomposed, ranges, registry, progress, examples, given.get(CALIBRATION))
-
-
-def prepare(
-    module: nn.Module | torch.export.ExportedProgram,
-    inputs: Sequence[Any] | None,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    given: Mapping[str, Any],
-    progress: Progress = no_progress,
-    registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    *,
-    needs_weights: bool = False,
-    observe: Observer | None = None,
-) -> tuple[Compilation, fx.GraphModule]:
-    """Captures and lowers; what compiling and explaining have in common.
-
-    Args:
-        module, inputs, arg_inputs, kwarg_inputs: See `compile`.
-        given: Settings as the user gave them, with `autocast_calibration_dataloader` where it was given.
-        progress: Told what is being done.
-        registry: Where converters are looked up.
-        needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
-        observe: Sees the graph after every lowering pass.
-
-    Returns:
-        The compilation, and the lowered graph that it is about.
-    """
-    begun = begin(
-        module,
-        inputs,
-        arg_inputs,
-        kwarg_inputs,
-        given,
-        progress,
-        registry,
-        needs_weights=needs_weights,
-        observe=observe,
-    )
-    compilation = begun.finish()
-    return compilation, compilation.graph
 
 
 def settings_in(given: Mapping[str, Any]) -> CompilationSettings:

@@ -1,4 +1,4 @@
-"""`trtc verify` and `trtc bisect`."""
+"""`trtc verify`, `trtc bisect` and `trtc precision`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from trt_core import InputError
-from trt_frontends.cli.accuracy_commands import read_assignments
 from trt_frontends.cli.app import app
+from trt_frontends.cli.assignments import read_assignments
 
 SOURCE = """
 import torch
@@ -73,3 +73,28 @@ def test_settings_are_read(text: str, value: dict[str, Any]) -> None:
 def test_settings_without_a_name_or_a_value_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="NAME=VALUE"):
         read_assignments([text])
+
+
+def test_patterns_are_read_one_at_a_time() -> None:
+    texts = ["autocast_excluded_nodes=a{1,2}", "autocast_excluded_nodes=b", "autocast_excluded_ops=relu,tanh"]
+    assert read_assignments(texts) == {
+        "autocast_excluded_nodes": {"a{1,2}", "b"},
+        "autocast_excluded_ops": {"relu", "tanh"},
+    }
+
+
+def test_precision_is_chosen(run: Any, tmp_path: Path) -> None:
+    result = run("precision", "--json", "precision.json", "--dtype", "float16", "-s", "min_block_size=1")
+    assert result.exit_code == 0, result.output
+    assert "everything computes in float16" in result.output
+    data = json.loads((tmp_path / "precision.json").read_text())
+    assert (data["dtype"], data["max_error"], data["engines_tried"]) == ("float16", 0.01, 1)
+    nothing = run("precision", "--max-error", "1e-12", "--no-engines")
+    assert nothing.exit_code == 1
+    assert "everything stays in float32" in nothing.output
+
+
+def test_explain_takes_settings(run: Any) -> None:
+    result = run("explain", "-s", "precision=float16", "-s", "autocast_excluded_nodes=^tanh$")
+    assert result.exit_code == 0, result.output
+    assert "autocast_excluded_nodes: ^tanh$" in result.output

@@ -14,10 +14,10 @@ from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
 from trt_frontends.accuracy.blocks import EngineCase, LoweredModel, isolated_error, layers_of
 from trt_frontends.accuracy.culprit_search import CulpritSearch
-from trt_frontends.accuracy.experiment import Experiment, tensors_of
+from trt_frontends.accuracy.experiment import Experiment
 from trt_frontends.accuracy.lowering_fault import find_lowering_pass
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
-from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
 from trt_frontends.accuracy.verify import Model, cases_of, tolerance_of
 from trt_frontends.pipeline import Progress, no_progress
 from trt_lowering.precision_rules import reduced_type

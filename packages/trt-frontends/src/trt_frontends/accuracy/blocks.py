@@ -15,9 +15,9 @@ from trt_core import CompilationSettings, device_scope, trt
 from trt_core.provider_log import provider_logger
 from trt_frontends.accuracy.output_error import OutputError, measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.compiler import prepare
 from trt_frontends.engine_module import engine_module
 from trt_frontends.pipeline import Compilation
-from trt_frontends.preparation import prepare
 from trt_partition import split_into_blocks
 
 

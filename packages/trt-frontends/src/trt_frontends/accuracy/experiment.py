@@ -7,16 +7,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_core import InputError, Reason, Verdict
 from trt_frontends.accuracy.blocks import LoweredModel
 from trt_frontends.accuracy.output_error import measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
 from trt_frontends.pipeline import Compilation
 
 _IN_PYTORCH = Verdict.refuse(Reason.FORCED_OPERATOR, "kept in PyTorch to look for the cause of an error")
@@ -122,11 +120,6 @@ class Experiment:
         settings = compilation.settings.replace(min_block_size=1, require_full_compilation=False, dryrun=False)
         excluded = dict.fromkeys(kept, _IN_PYTORCH)
         return Compilation(child, settings, compilation.ranges, compilation.registry, excluded=excluded).run()
-
-
-def tensors_of(result: Any) -> list[torch.Tensor]:
-    """Returns the tensors in a result, in order."""
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 class _Answers:

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_frontends.accuracy.experiment import tensors_of
 from trt_frontends.accuracy.output_error import measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs
-from trt_frontends.preparation import prepare
+from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
+from trt_frontends.compiler import prepare
 
 
 def find_lowering_pass(

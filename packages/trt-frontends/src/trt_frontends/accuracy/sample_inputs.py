@@ -91,6 +91,11 @@ def read_inputs(inputs: Iterable[Any], when_empty: str = "there are no inputs to
         raise InputError(when_empty, hint="give at least one, or leave it out")
 
 
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """Returns the tensors in a result, in order."""
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
 def _is_pair(item: Sequence[Any]) -> bool:
     return len(item) == 2 and isinstance(item[0], (tuple, list)) and isinstance(item[1], Mapping)
 

@@ -194,7 +194,8 @@ def tolerance_of(given: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> f
     computed = {tensor.dtype for tensor in outputs} | {settings.precision}
     if settings.enable_autocast:
         computed.add(settings.autocast_dtype)
-    return max((TOLERANCES[dtype] for dtype in computed if dtype in TOLERANCES), default=0.0)
+    by_type = max((TOLERANCES[dtype] for dtype in computed if dtype in TOLERANCES), default=0.0)
+    return max(by_type, settings.max_error or 0.0)
 
 
 def _tensors(result: Any) -> tuple[list[str], list[torch.Tensor]]:

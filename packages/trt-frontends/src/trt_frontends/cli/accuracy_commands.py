@@ -1,28 +1,25 @@
-"""`trtc verify` and `trtc bisect`: is the compiled model right, and which operators are to blame if not?"""
+"""`trtc verify`, `bisect` and `precision`: is a compiled model right, what is to blame if not, what may be reduced?"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
-from trt_core import InputError
+from trt_frontends.cli.assignments import Settings, read_assignments
 from trt_frontends.cli.output_file import require_new, write_new
 
 if TYPE_CHECKING:
     from trt_frontends.accuracy import AccuracyReport, BisectReport
+    from trt_frontends.precision.report import PrecisionReport
 
 console = Console()
 
 _FAILED: Final = 1
 
 _Model = Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")]
-_Settings = Annotated[
-    list[str] | None,
-    typer.Option("--setting", "-s", help="A compilation setting as NAME=VALUE, such as precision=float16; repeatable."),
-]
 _Json = Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")]
 _Samples = Annotated[int, typer.Option(min=0, help="How many random inputs are tried.")]
 _Seed = Annotated[int, typer.Option(help="Seed of the first random input.")]
@@ -30,7 +27,7 @@ _Seed = Annotated[int, typer.Option(help="Seed of the first random input.")]
 
 def verify(
     model: _Model,
-    setting: _Settings = None,
+    setting: Settings = None,
     fail_above: Annotated[
         float | None, typer.Option(min=0.0, help="Exit with 1 when an error is larger; by default by type.")
     ] = None,
@@ -69,7 +66,7 @@ def verify(
 
 def bisect(
     model: _Model,
-    setting: _Settings = None,
+    setting: Settings = None,
     tolerance: Annotated[float | None, typer.Option(min=0.0, help="Largest error that is right.")] = None,
     samples: _Samples = 1,
     seed: _Seed = 0,
@@ -106,50 +103,39 @@ def bisect(
     _conclude(report, json, is_right=report.stage is Stage.NONE)
 
 
-def read_assignments(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
-    """Reads `NAME=VALUE` settings: numbers, `true`, `false`, `none`, names of types, and lists separated by commas.
+def precision(
+    model: _Model,
+    max_error: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Largest error of an output, relative to its largest magnitude; by default 0.01."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16, or auto for the better one.")] = "auto",
+    setting: Settings = None,
+    engines: Annotated[bool, typer.Option(help="Build the engines, and hold them to the error as well.")] = True,
+    json: _Json = None,
+) -> None:
+    """Chooses by measuring which operators may compute in a reduced type, and prints the settings that say so.
 
-    A list that is given several times adds up. Regular expressions, which may hold commas, are given one at a time.
-
-    Raises:
-        InputError: One has no `=`.
+    Exits with 1 when nothing may.
     """
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise InputError(f"{text!r} is not NAME=VALUE", hint="write for instance --setting precision=float16")
-        name, read = name.strip(), _value(name.strip(), value.strip())
-        found[name] = {*found.get(name, ()), *read} if name in _LISTS else read
-    return found
+    require_new(json)
+    from trt_core.settings_reader import DEFAULT_MAX_ERROR
+    from trt_frontends.cli.model_source import load_model
+    from trt_frontends.console import ConsoleProgress
+    from trt_frontends.precision.automatic import choose_precision
+
+    module, arg_inputs, kwarg_inputs = load_model(model)
+    given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_assignments(setting or ())}
+    if max_error is not None:
+        given["max_error"] = max_error
+    with ConsoleProgress(Console(stderr=True)) as progress:
+        report = choose_precision(
+            module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, engines=engines, progress=progress, **given
+        )
+    _conclude(report, json, is_right=report.reduced_share > 0)
 
 
-_PATTERNS: Final = frozenset({"autocast_excluded_nodes"})
-_LISTS: Final = _PATTERNS | {
-    "autocast_excluded_ops",
-    "enabled_precisions",
-    "torch_executed_modules",
-    "torch_executed_ops",
-}
-_WORDS: Final = {"true": True, "false": False, "none": None, "inf": float("inf")}
-
-
-def _value(name: str, text: str) -> Any:
-    if name in _PATTERNS:
-        return {text}
-    if name in _LISTS:
-        return {part.strip() for part in text.split(",") if part.strip()}
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _conclude(report: AccuracyReport | BisectReport, json: Path | None, *, is_right: bool) -> None:
+def _conclude(report: AccuracyReport | BisectReport | PrecisionReport, json: Path | None, *, is_right: bool) -> None:
     """Prints a report, writes it where it is asked for, and ends the command with 1 where something is wrong."""
     console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
     write_new(json, report.to_json())

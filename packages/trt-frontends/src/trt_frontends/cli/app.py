@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from trt_core import TrtError
 from trt_frontends.cli import accuracy_commands
+from trt_frontends.cli.assignments import Settings, read_assignments
 from trt_frontends.cli.cache_commands import cache_app
 from trt_frontends.cli.output_file import require_new, write_new
 from trt_frontends.cli.program_commands import add_program_commands
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
 app.command(epilog=_EXIT_CODES)(accuracy_commands.verify)
 app.command(epilog=_EXIT_CODES)(accuracy_commands.bisect)
+app.command(epilog=_EXIT_CODES)(accuracy_commands.precision)
 add_program_commands(app)
 
 
@@ -76,6 +78,7 @@ def quickstart(
 def explain(
     model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
     min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
+    setting: Settings = None,
     html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as an HTML page.")] = None,
     json: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")] = None,
     fail_under: Annotated[
@@ -95,7 +98,8 @@ def explain(
     from trt_frontends.compiler import explain as explain_model
 
     module, arg_inputs, kwarg_inputs = load_model(model)
-    report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, min_block_size=size)
+    given = {"min_block_size": size, **read_assignments(setting or ())}
+    report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given)
     console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
     if html is not None:
         write_new(html, report.to_html(title=model))

@@ -81,8 +81,8 @@ def why_miss(
     Builds nothing. Exits with 1 when an engine is missing.
     """
     from trt_frontends.cli.model_source import load_model
+    from trt_frontends.compiler import prepare
     from trt_frontends.engine_source import EngineSource
-    from trt_frontends.preparation import prepare
 
     given = dict(map(_read_setting, settings or ()))
     given["engine_cache_dir"] = str(_open(directory).directory)

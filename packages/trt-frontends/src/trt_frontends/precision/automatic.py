@@ -1,0 +1,346 @@
+"""Chooses what to reduce so that the output stays within an error, and proves it on the engines."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from trt_core import CompilationSettings, InputError, logger
+from trt_core.dtypes import dtype_name
+from trt_core.state import is_state
+from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
+from trt_frontends.accuracy.wide_mode import run_wide
+from trt_frontends.pipeline import Compilation, Progress, no_progress
+from trt_frontends.precision.exclusions import has_weights
+from trt_frontends.precision.graph_run import GraphRun
+from trt_frontends.precision.groups import OperatorGroup, group_operators
+from trt_frontends.precision.report import GroupPrecision, PrecisionReport
+from trt_frontends.precision.selection import Selection, select
+from trt_frontends.precision.trials import PrecisionTrials, worst_error
+from trt_frontends.preparation import Preparation, begin
+from trt_lowering.attributes import read_attribute
+from trt_lowering.operator_traits import draws_random_numbers, has_hidden_state
+from trt_lowering.precision_rules import reduced_type
+from trt_partition.costs import estimate_flops
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A reduced type, with what was found to be reducible to it."""
+
+    settings: CompilationSettings
+    groups: tuple[OperatorGroup, ...]
+    selection: Selection
+
+    @property
+    def work(self) -> int:
+        return sum(self.groups[index].flops for index in self.selection.reduced)
+
+    @property
+    def dtype(self) -> str:
+        return dtype_name(reduced_type(self.settings) or torch.float32)
+
+
+class AutomaticPrecision:
+    """A choice of precision for a model, made by measuring errors group by group.
+
+    The reference is the graph in float64. Each question reduces some groups of operators and runs the graph in PyTorch;
+    no engine is built for it. See `selection` for the algorithm, and for the number of questions.
+
+    Args:
+        begun: The model; its settings have a `max_error`. It is left as it is.
+
+    Raises:
+        InputError: The model has no weights, or there are no inputs to measure on, or they cannot be used.
+    """
+
+    def __init__(self, begun: Preparation) -> None:
+        allowed = begun.settings.max_error
+        assert allowed is not None
+        if not has_weights(begun.decomposed.graph):
+            raise InputError(
+                "precision cannot be chosen: the model has no weights to measure errors with",
+                hint="load the weights, or give precision by name in place of max_error",
+            )
+        self._begun = begun
+        self._allowed = allowed
+        self._cases = list(begun.calibration().cases())
+        guard = begun.guard()
+        self._flat = [guard.read(case.args, case.kwargs) for case in self._cases]
+        self._expected, self._reference = _reference(begun.decomposed.graph, self._flat)
+        plain = (GraphRun(begun.decomposed.graph).results(flat) for flat in self._flat)
+        self._plain_error = worst_error(plain, self._expected)
+        self._rules = dataclasses.replace(begun, decomposed=begun.decomposed.with_settings(self._wanted()[0])).rules()
+        self._tried: list[tuple[str, float]] = []
+        self._runs = 0
+        self._engines = 0
+        self._backed_off = False
+        self._choice = self._choose()
+
+    @property
+    def settings(self) -> CompilationSettings:
+        """The choice as settings: a type, and the nodes that are excluded."""
+        if self._choice is None or not self._choice.selection.reduced:
+            return self._begun.settings.replace(precision=torch.float32, enable_autocast=False)
+        kept = {f"^{name}$" for group in self._kept(self._choice) for name in group.nodes}
+        settings = self._choice.settings
+        return settings.replace(autocast_excluded_nodes=settings.autocast_excluded_nodes | kept)
+
+    def compilation(self) -> Compilation:
+        """Returns the compilation of the choice."""
+        sensitive = {}
+        if self._choice is not None:
+            for group, why in zip(self._choice.groups, self._reasons(self._choice), strict=True):
+                sensitive.update(dict.fromkeys(group.nodes, why) if why else {})
+        rules = dataclasses.replace(self._rules, sensitive=sensitive)
+        return self._begun.with_settings(self.settings).finish(rules)
+
+    def build(self) -> tuple[Compilation, fx.GraphModule]:
+        """Builds engines of the choice, and runs them. Where they are beyond the error, less is reduced, and so on.
+
+        Returns:
+            The compilation of the last choice, and its engines.
+
+        Raises:
+            TrtError: What building raises.
+        """
+        while True:
+            compilation = self.compilation()
+            compiled = compilation.run()
+            if self._is_proved_by(compiled):
+                return compilation, compiled
+
+    def _is_proved_by(self, compiled: fx.GraphModule) -> bool:
+        """Whether the choice stands; else there is another one now."""
+        self._engines += 1
+        with _state_as_it_is(self._begun.decomposed.graph), torch.no_grad():
+            results = [_seeded(case, compiled) for case in self._cases]
+        self._error = worst_error(results, self._expected)
+        if self._error <= self._allowed or self._choice is None or not self._choice.selection.reduced:
+            return True
+        logger.warning(
+            "engines with %d groups of operators in %s make an error of %.3g, more than the %.3g that PyTorch makes: "
+            "fewer are reduced",
+            len(self._choice.selection.reduced),
+            self._choice.dtype,
+            self._error,
+            self._choice.selection.error,
+        )
+        self._backed_off = True
+        self._choice = dataclasses.replace(self._choice, selection=self._choice.selection.smaller())
+        return False
+
+    def report(self, *, built: bool) -> PrecisionReport:
+        """Returns what was measured and chosen.
+
+        Args:
+            built: Whether the engines of the choice were run.
+        """
+        choice = self._choice
+        reduced = choice is not None and bool(choice.selection.reduced)
+        expected = choice.selection.error if choice is not None and reduced else self._plain_error
+        return PrecisionReport(
+            max_error=self._allowed,
+            dtype=choice.dtype if choice is not None and reduced else dtype_name(torch.float32),
+            error=self._error if built else None,
+            expected_error=expected,
+            error_in_float32=self._plain_error,
+            errors_when_all_reduced=tuple(self._tried),
+            reference=self._reference,
+            inputs=tuple(case.name for case in self._cases),
+            groups=() if choice is None else self._described(choice),
+            measurements=self._runs + self._engines,
+            engines_tried=self._engines,
+            conclusion=self._conclusion(),
+            setting=_as_text(self.settings),
+        )
+
+    def _wanted(self) -> list[CompilationSettings]:
+        """The settings that may be chosen: the type that was named, else every reduced one, the finest first."""
+        settings = self._begun.settings
+        if reduced_type(settings) is not None:
+            return [settings]
+        return [settings.replace(precision=dtype) for dtype in (torch.float16, torch.bfloat16)]
+
+    def _choose(self) -> _Candidate | None:
+        """Returns the candidate that reduces most; None where float32 itself is beyond the error."""
+        if not self._plain_error <= self._allowed:
+            return None
+        best: _Candidate | None = None
+        trials = [self._trials(settings) for settings in self._wanted()]
+        for one in trials:  # cheap to ask first, and where one passes nothing else is needed
+            self._tried.append((one.dtype, one.error_of_all()))
+            if one.error_of_all() <= self._allowed:
+                trials = [one]
+                break
+        for one in trials:
+            found = one.select(self._allowed)
+            if best is None or found.work > best.work:
+                best = found
+        self._runs = sum(one.trials.runs for one in trials)
+        return best
+
+    def _trials(self, settings: CompilationSettings) -> _CandidateTrials:
+        trials = PrecisionTrials(self._begun.decomposed, settings, self._rules, self._flat, self._expected)
+        ranges = self._begun.ranges
+        groups = group_operators(trials.nodes, lambda node: estimate_flops(node, lambda size: ranges.bounds(size)[1]))
+        return _CandidateTrials(settings, trials, groups, self._begun.progress)
+
+    def _kept(self, choice: _Candidate) -> list[OperatorGroup]:
+        return [group for index, group in enumerate(choice.groups) if index not in choice.selection.reduced]
+
+    def _reasons(self, choice: _Candidate) -> list[str]:
+        """Why each group stays in float32; empty for those that do not."""
+        reasons = []
+        for index in range(len(choice.groups)):
+            if index in choice.selection.reduced:
+                reasons.append("")
+                continue
+            alone = choice.selection.alone[index] if choice.selection.alone else None
+            if alone is None:
+                reasons.append("engines make a larger error than PyTorch does")
+            elif alone <= self._allowed:
+                reasons.append(f"{choice.dtype} here alone makes an error of {alone:.3g}, too much beside the others")
+            elif alone == float("inf"):
+                reasons.append(f"{choice.dtype} here alone makes the output infinite, or no number")
+            else:
+                reasons.append(f"{choice.dtype} here alone makes an error of {alone:.3g}")
+        return reasons
+
+    def _described(self, choice: _Candidate) -> tuple[GroupPrecision, ...]:
+        alone = choice.selection.alone or (None,) * len(choice.groups)
+        return tuple(
+            GroupPrecision(
+                group.name, group.nodes, group.flops, dtype_name(torch.float32) if why else choice.dtype, error, why
+            )
+            for group, error, why in zip(choice.groups, alone, self._reasons(choice), strict=True)
+        )
+
+    def _conclusion(self) -> str:
+        choice = self._choice
+        if choice is None:
+            return f"everything stays in float32, whose own error of {self._plain_error:.3g} is beyond what is allowed"
+        if not choice.groups:
+            return "everything stays as it is: the model computes nothing in float32"
+        if not choice.selection.reduced:
+            return "everything stays in float32: no group of operators fits in a reduced type"
+        if len(choice.selection.reduced) == len(choice.groups):
+            what = "everything computes" if choice.settings.precision != torch.float32 else "products compute"
+            return f"{what} in {choice.dtype}"
+        half = ", after the engines were found to make larger errors than PyTorch" if self._backed_off else ""
+        return (
+            f"{len(choice.selection.reduced)} of {len(choice.groups)} groups of operators compute in "
+            f"{choice.dtype}, the others in float32{half}"
+        )
+
+
+class _CandidateTrials:
+    """The questions about one reduced type."""
+
+    def __init__(
+        self, settings: CompilationSettings, trials: PrecisionTrials, groups: tuple[OperatorGroup, ...], progress: Any
+    ) -> None:
+        self.trials = trials
+        self.dtype = dtype_name(reduced_type(settings) or torch.float32)
+        self._settings = settings
+        self._groups = groups
+        self._progress = progress
+
+    def error_of_all(self) -> float:
+        return self._error(frozenset(range(len(self._groups))))
+
+    def select(self, allowed: float) -> _Candidate:
+        selection = select([group.flops for group in self._groups], self._error, allowed)
+        return _Candidate(self._settings, self._groups, selection)
+
+    def _error(self, reduced: frozenset[int]) -> float:
+        self._progress(f"measuring {self.dtype}", min(self.trials.runs, len(self._groups)), len(self._groups))
+        kept = (group.nodes for index, group in enumerate(self._groups) if index not in reduced)
+        return self.trials.error(name for names in kept for name in names)
+
+
+def choose_precision(
+    model: Any,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    engines: bool = True,
+    progress: Progress = no_progress,
+    **settings: Any,
+) -> PrecisionReport:
+    """Chooses precision for a model, and returns how.
+
+    Args:
+        model, arg_inputs, kwarg_inputs, progress: See `compile`.
+        engines: Whether to build engines and hold them to the error, too.
+        settings: Compilation settings with a `max_error`.
+
+    Raises:
+        InputError: See `AutomaticPrecision`.
+        TrtError: What compiling raises.
+    """
+    begun = begin(model, None, arg_inputs, kwarg_inputs, settings, progress, needs_weights=True)
+    automatic = AutomaticPrecision(begun)
+    if engines:
+        automatic.build()
+    return automatic.report(built=engines)
+
+
+def _reference(gm: fx.GraphModule, flats: Sequence[Sequence[Any]]) -> tuple[list[list[torch.Tensor]], str]:
+    """Returns what a graph computes in float64, where it can, and what to call that."""
+    why = "it draws random numbers" if any(map(draws_random_numbers, gm.graph.nodes)) else ""
+    if not why:
+        try:
+            return [run_wide(GraphRun(gm).results, flat) for flat in flats], "float64"
+        except Exception as error:  # whatever a kernel has against float64
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return [GraphRun(gm).results(flat) for flat in flats], f"float32 ({why})"
+
+
+def _seeded(case: SampleInputs, compiled: fx.GraphModule) -> list[torch.Tensor]:
+    devices = {leaf.device for leaf in tensors_of((case.args, case.kwargs)) if leaf.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        torch.manual_seed(0)
+        return tensors_of(case.call(compiled))
+
+
+@contextlib.contextmanager
+def _state_as_it_is(gm: fx.GraphModule) -> Iterator[None]:
+    """Puts back what calls of a compiled graph write: buffers, caches, running statistics."""
+    nodes = [
+        node
+        for node in gm.graph.find_nodes(op="get_attr")
+        if is_state(node) or any(has_hidden_state(user) for user in node.users)
+    ]
+    held = [read_attribute(gm, str(node.target)) for node in nodes]
+    before = [(tensor, tensor.detach().clone()) for tensor in held if isinstance(tensor, torch.Tensor)]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
+
+
+def _as_text(settings: CompilationSettings) -> str:
+    """The settings that precision comes from, as they are written in a call."""
+    dtype = reduced_type(settings)
+    if dtype is None:
+        return "precision=torch.float32"
+    parts = [f"precision=torch.{dtype_name(dtype)}"]
+    if settings.precision == torch.float32:
+        parts = ["enable_autocast=True", f"autocast_dtype=torch.{dtype_name(dtype)}"]
+    for name in ("autocast_excluded_ops", "autocast_excluded_nodes"):
+        names = sorted(getattr(settings, name))
+        if names:
+            parts.append(f"{name}={{{', '.join(map(repr, names))}}}")
+    for name in ("autocast_max_output_threshold", "autocast_max_depth_of_reduction"):
+        if getattr(settings, name) is not None:
+            parts.append(f"{name}={getattr(settings, name)}")
+    return ", ".join(parts)
