@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from tensorrt_api import VERSIONS, load
 from torch import nn
 
@@ -275,6 +276,17 @@ def test_debug(built_with: Callable[..., Any], caplog: pytest.LogCaptureFixture)
     assert built_with(debug=True).profiling_verbosity == trt.ProfilingVerbosity.DETAILED
     for step in ("lowering pass", "Dry-Run Results", "built _run_on_acc_0"):
         assert step in caplog.text
+
+
+def test_debug_needs_no_logging_of_the_application() -> None:
+    done = run_python(
+        "import torch, trt_frontends\n"
+        "trt_frontends.compile(torch.nn.ReLU(), arg_inputs=(torch.ones(2),), min_block_size=1, debug=True)\n",
+        env={"TRT_PROVIDER": "portable"},
+    )
+    assert done.returncode == 0, done.stderr
+    for step in ("DEBUG torch_tensorrt: lowering pass", "DEBUG torch_tensorrt: built _run_on_acc_0"):
+        assert step in done.stderr
 
 
 # Building ---------------------------------------------------------------------------------------------
