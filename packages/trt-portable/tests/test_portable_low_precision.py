@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import product_choice
+from trt_portable.builder import low_precision_choice, low_precision_trials
 from trt_portable.dtypes import CARRIERS, pack, unpack
 from trt_portable.layers import product_kernels
 from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, Finish, IntegerProduct, ProductForm
@@ -271,6 +271,31 @@ def test_float_weights_between_q_and_dq_become_codes(build: Any, execute: Any) -
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8"])
+def test_blocks_whose_scales_have_few_bits(build: Any, execute: Any, kind: str) -> None:
+    code_type, group = (trt.fp4, 16) if kind == "nvfp4" else (trt.fp8, 32)
+    codes, blocks = make_codes(code_type, COLUMNS, DEPTH), (COLUMNS, DEPTH // group)
+    powers = torch.exp2(torch.randint(-3, 3, blocks).float())
+
+    def define(network: Any, x: Any) -> Any:
+        if kind == "nvfp4":
+            small = constant(network, powers.to(torch.float8_e4m3fn), trt.fp8)
+            scale = dequantized(network, small, torch.tensor(0.5))
+        else:
+            scale = constant(network, (powers / 2).to(torch.float8_e8m0fnu), trt.e8m0)
+        matrix = network.add_dequantize(constant(network, codes, code_type), scale, trt.float32).get_output(0)
+        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        return network.add_matrix_multiply(x, none, matrix, turned).get_output(0)
+
+    engine = build(define)
+    assert "MATRIX_MULTIPLY" not in [layer["LayerType"] for layer in layers_of(engine)]
+    assert {slot.dtype for slot in engine._state.info.weight_slots if slot.count == codes.numel()} == {code_type}
+    x = torch.randn(3, DEPTH)
+    wanted = x @ (codes.float() * (powers / 2).repeat_interleave(group, 1)).t()
+    found = execute(engine.create_execution_context(), {"x": x})["y"]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+
+
 def test_a_dequantization_of_small_constants_is_not_folded(build: Any) -> None:
     def define(network: Any, x: Any) -> Any:
         row = dequantized(network, constant(network, make_codes(trt.int8, 1, DEPTH), trt.int8), torch.tensor(0.1))
@@ -335,9 +360,9 @@ def test_every_kernel_computes_what_floats_do(kernel: Any) -> None:
     for form in accepted:
         for rows in (1, 5):
             for output in (None, trt.int8, trt.fp8):
-                case = product_choice._Case(form, rows, True, rows == 5, output)
+                case = low_precision_trials.ProductCase(form, rows, True, rows == 5, output)
                 try:
-                    assert product_choice._Trial(case, CPU).difference(kernel) is None, (form, rows, output)
+                    assert case.trial(CPU).difference(kernel) is None, (form, rows, output)
                 except (RuntimeError, NotImplementedError) as error:
                     if kernel is REFERENCE or isinstance(kernel, IntegerProduct):
                         raise
@@ -361,11 +386,11 @@ def test_the_timing_cache_remembers_kernels(build: Any, builder: Any, monkeypatc
     define = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))
     cache = builder.create_builder_config().create_timing_cache(b"")
     monkeypatch.setattr(
-        product_choice, "milliseconds", lambda alone, *_: 1.0 if alone._kernel.name == "int_mm" else 2.0
+        low_precision_choice, "milliseconds", lambda alone, *_: 1.0 if alone._kernel.name == "int_mm" else 2.0
     )
-    monkeypatch.setattr(product_choice, "_HOPELESS", 1e9)
+    monkeypatch.setattr(low_precision_choice, "_HOPELESS", 1e9)
     first = build(define, level=3, cache=cache)
-    monkeypatch.setattr(product_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(low_precision_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
     flags = [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]
     engines = [first, build(define, level=3, cache=cache, flags=flags)]
     names = [
@@ -389,10 +414,12 @@ def test_an_unknown_choice_is_an_error_where_that_is_asked_for(builder: Any, log
 
 def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any) -> None:
     define = linear(make_codes(trt.fp8, COLUMNS, DEPTH), torch.rand(COLUMNS), trt.fp8)
-    monkeypatch.setattr(product_choice, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0)
-    monkeypatch.setattr(product_choice, "_HOPELESS", 1e9)
+    monkeypatch.setattr(
+        low_precision_choice, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0
+    )
+    monkeypatch.setattr(low_precision_choice, "_HOPELESS", 1e9)
     for setting, is_held in (("0", False), ("1", True)):
-        monkeypatch.setenv(product_choice.SWITCH, setting)
+        monkeypatch.setenv(low_precision_choice.SWITCH, setting)
         (product,) = [la for la in layers_of(build(define, level=3)) if la["LayerType"] == "LOW_PRECISION_PRODUCT"]
         assert (product["TacticName"] == "dequantize_once") is is_held
 

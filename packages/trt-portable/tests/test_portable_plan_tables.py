@@ -20,6 +20,7 @@ LAYOUTS: Final = {
     3: "9428b80070799739",
     4: "f2abdce0686da9f5",
     5: "a8d775fc555aa480",
+    6: "e6e44009b2fb6c4b",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

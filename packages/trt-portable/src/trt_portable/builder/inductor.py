@@ -37,8 +37,8 @@ class Inductor(Tactic):
         if subject.device.type != "cuda" or any(t.is_host for t in subject.info.io) or subject.info.debug_tensors:
             return False
         kinds = [layer["type"] for layer in subject.structure["layers"]]
-        if "LOW_PRECISION_PRODUCT" in kinds:  # quantizing takes many small kernels otherwise, and one if compiled
-            return True
+        if {"LOW_PRECISION_PRODUCT", "LOW_PRECISION_CONVOLUTION"}.intersection(kinds):
+            return True  # quantizing takes many small kernels otherwise, and one if compiled
         return sum(kind not in ("CONSTANT", "SHUFFLE", "IDENTITY") for kind in kinds) >= self.LEAST_STEPS
 
     def build(self, subject: Subject, profile: int) -> Artifact:

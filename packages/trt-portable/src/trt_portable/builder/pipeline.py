@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trt_portable.builder.low_precision_choice import choose_low_precision_kernels
 from trt_portable.builder.passes.eliminate_dead_layers import EliminateDeadLayers
 from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
 from trt_portable.builder.passes.fuse_gelu import FuseGelu
+from trt_portable.builder.passes.fuse_quantized_convolutions import FuseQuantizedConvolutions
 from trt_portable.builder.passes.fuse_quantized_products import FuseQuantizedProducts
 from trt_portable.builder.passes.merge_products import MergeProducts
 from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
 from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
-from trt_portable.builder.product_choice import choose_product_kernels
 from trt_portable.builder.progress_monitor import Phase
 from trt_portable.builder.settings_without_effect import settings_without_effect
 from trt_portable.builder.tactic_choice import choose_tactic
@@ -81,7 +82,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         )
         used = {slot.weights for slot in slots}
         tensors = {key: tensor for key, tensor in weights.items() if key in used}
-        choose_product_kernels(structure, info, tensors, config, reporter)
+        choose_low_precision_kernels(structure, info, tensors, config, reporter)
         choice = choose_tactic(structure, info, tensors, config, reporter, root)
         compiled = write_artifacts(choice.artifacts) if choice.artifacts else b""
         trust(compiled)
@@ -125,7 +126,14 @@ def _optimize(
     )
     passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(structure, debug, step)]
     if fuse:
-        passes += [FuseQuantizedProducts(), FoldScales(), RecognizeConstantMasks(), FuseGelu(), MergeProducts()]
+        passes += [
+            FuseQuantizedProducts(),
+            FuseQuantizedConvolutions(),
+            FoldScales(),
+            RecognizeConstantMasks(),
+            FuseGelu(),
+            MergeProducts(),
+        ]
     for each in (*passes, EliminateDeadLayers()):
         each(graph)
     structure["layers"] = graph.layers

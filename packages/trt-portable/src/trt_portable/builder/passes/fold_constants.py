@@ -50,11 +50,13 @@ class FoldConstants(PlanPass):
         result: list[Entry] = []
         layers = layers_from_json({**self._structure, "layers": graph.layers}).layers
         dtypes = {tensor: DataType[entry["dtype"]] for tensor, entry in graph.tensors.items()}
+        scales = _scales(graph)
         folded = 0
         for layer, entry in zip(layers, graph.layers, strict=True):
             self._step()
             values = None
-            if _is_candidate(layer, entry, known, graph, self._keep):
+            is_weight = layer.type is LayerType.DEQUANTIZE and entry["outputs"][0] not in scales
+            if not is_weight and _is_candidate(layer, entry, known, graph, self._keep):
                 values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], graph.weights)
             if values is None:
                 result.append(entry)
@@ -73,6 +75,19 @@ class FoldConstants(PlanPass):
         return folded
 
 
+def _scales(graph: PlanGraph) -> set[int]:
+    """Tensors that are nothing but scales of Q/DQ layers; they may be dequantized themselves. Weights stay small."""
+    kinds = (LayerType.QUANTIZE.name, LayerType.DEQUANTIZE.name)
+    scales = {entry["inputs"][1] for entry in graph.layers if entry["type"] in kinds}
+    others = {
+        tensor
+        for entry in graph.layers
+        for index, tensor in enumerate(entry["inputs"])
+        if index != 1 or entry["type"] not in kinds
+    }
+    return scales - others - graph.wanted
+
+
 def _is_candidate(
     layer: ILayer,
     entry: Mapping[str, Any],
@@ -80,8 +95,6 @@ def _is_candidate(
     graph: PlanGraph,
     keep: frozenset[int],
 ) -> bool:
-    if layer.type is LayerType.DEQUANTIZE:  # weights of few bits stay small
-        return False
     if layer._is_random or layer._children() or not keep.isdisjoint(entry["outputs"]):
         return False
     return all(graph.is_fixed(key, "CONSTANT") for key in entry["weights"].values()) and all(

@@ -142,7 +142,7 @@ class _Fusion:
             return None
         constant = self._producers.get(found.codes)
         extents, shape = self._graph.shape(found.codes), self._graph.shape(right)
-        if constant is None or not is_constant(constant):
+        if constant is None or not is_constant(constant) or not is_constant(self._producers.get(found.scale)):
             return None
         if len(extents) < 2 or -1 in (*extents, *shape) or volume(shape[:-2]) != 1 or not volume(extents):
             return None
