@@ -73,17 +73,9 @@ def test_other_ranks(op: Any, args: tuple[Any, ...]) -> None:
 SPATIAL = {0: {0: (1, 2, 4), 2: (5, 9, 12), 3: (6, 10, 11)}}
 
 
-@pytest.mark.xfail(
-    torch.__version__ < "2.12",
-    reason="PyTorch 2.11 asks for the parity of an unknown extent when it infers a maximum pooling, so the "
-    "portable provider cannot infer it and the node runs in PyTorch",
-)
-def test_spatial_extents_of_maximum_pooling_may_be_dynamic() -> None:
-    check_conversion(aten.max_pool2d.default, (randn(2, 3, 9, 10), [3, 3], [2, 2], [1, 1]), dynamic=SPATIAL)
-
-
 def test_spatial_extents_may_be_dynamic() -> None:
     dynamic = SPATIAL
+    check_conversion(aten.max_pool2d.default, (randn(2, 3, 9, 10), [3, 3], [2, 2], [1, 1]), dynamic=dynamic)
     check_conversion(aten.avg_pool2d.default, (randn(2, 3, 9, 10), [3, 3], [2, 2], [1, 1]), dynamic=dynamic)
     check_conversion(aten.adaptive_avg_pool2d.default, (randn(2, 3, 9, 10), [4, 3]), dynamic=dynamic)
     check_conversion(aten.adaptive_max_pool2d.default, (randn(2, 3, 9, 10), [4, 3]), dynamic=dynamic)

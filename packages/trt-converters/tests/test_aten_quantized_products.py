@@ -52,7 +52,7 @@ def test_what_layers_cannot_scale_is_arithmetic() -> None:
 
 
 def test_integer_products() -> None:
-    left, right = _int8(32, 16), _int8(16, 24)
+    left, right = _int8(32, 16) // 2, _int8(16, 24) // 2  # PyTorch's product saturates on processors without VNNI
     assert emitted_layers(aten._int_mm.default, (left, right), constants=(1,)).count("DEQUANTIZE") == 2
     check_conversion(aten._int_mm.default, (left, right), constants=(1,))
 

@@ -13,6 +13,9 @@ from trt_converters.layers.recurrence import UNROLLED_LENGTH
 from trt_converters.testing import check_conversion, emitted_layers
 
 aten = torch.ops.aten
+states_captured_right = pytest.mark.xfail(
+    torch.__version__ < "2.12", reason="PyTorch 2.11 captures the states of these with an axis too many"
+)
 WIDTH, HIDDEN, BATCH = 3, 4, 2
 
 LAYERS = {
@@ -64,6 +67,7 @@ def test_every_form(
     check_conversion(target, arguments)
 
 
+@states_captured_right
 @pytest.mark.parametrize(
     ("length", "bidirectional", "bias"), [*itertools.product([4, 20], [False, True], [False, True])]
 )
@@ -72,6 +76,7 @@ def test_projections(length: int, bidirectional: bool, bias: bool) -> None:
     check_conversion(target, arguments)
 
 
+@states_captured_right
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_half_precision(name: str, dtype: torch.dtype) -> None:

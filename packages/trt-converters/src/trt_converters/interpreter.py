@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -123,9 +124,14 @@ class BlockInterpreter:
         return node.target(**arguments)
 
     def _check_results(self, node: fx.Node, result: Any) -> None:
-        """A converter must keep the promise of the graph's metadata: type, rank, and every known extent."""
+        """A converter must keep the promise of the graph's metadata: type, rank, and every known extent.
+
+        Results that nothing reads are let be: of some, PyTorch's metadata is wrong.
+        """
         metas = node.meta["val"]
-        pairs = zip(result, metas, strict=False) if isinstance(metas, (tuple, list)) else ((result, metas),)
+        pairs: tuple[tuple[Any, Any], ...] = ((result, metas),)
+        if isinstance(metas, (tuple, list)):
+            pairs = tuple(pair for index, pair in enumerate(zip(result, metas, strict=False)) if _is_read(node, index))
         for value, meta in pairs:
             if value is None or not isinstance(meta, torch.Tensor):
                 continue
@@ -156,6 +162,11 @@ class BlockInterpreter:
 
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _is_read(node: fx.Node, index: int) -> bool:
+    """Whether anything may read one of the results of a node."""
+    return any(user.target is not operator.getitem or (user.args[1] == index and user.users) for user in node.users)
 
 
 def _is_known(arguments: Sequence[Any]) -> bool:

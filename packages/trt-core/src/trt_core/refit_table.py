@@ -304,10 +304,8 @@ def _write_tensor(value: torch.Tensor) -> _Json:
 
 def _read_tensor(dtype: _Json, shape: _Json, content: _Json) -> torch.Tensor:
     data = bytearray(base64.b64decode(content, validate=True))
-    kind = parse_dtype(dtype)
-    if not data:
-        return torch.empty(_shape(shape), dtype=kind)
-    return torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(_shape(shape))
+    held = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return held.view(parse_dtype(dtype)).reshape(_shape(shape))
 
 
 def _shape(value: Sequence[Any]) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Tuple  # noqa: UP035 - clients write it so
+from typing import Any, Tuple, TypeVar  # noqa: UP035 - clients write it so
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from typing_extensions import TypeAliasType
 
 import trt_portable as trt
 import trt_portable.plugin as trtp
@@ -27,6 +28,11 @@ def _forgotten() -> Iterator[None]:
     for creator in registry.all_creators:
         if id(creator) not in creators:
             registry.deregister_creator(creator)
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+Array = TypeAliasType("Array", np.ndarray[Any, np.dtype[Scalar]], type_params=(Scalar,))
+"""What NDArray is from NumPy 2.5 on: an alias with a name, whose meaning has to be asked for."""
 
 
 def _shift() -> None:
@@ -66,7 +72,7 @@ def test_every_kind_of_attribute_survives_an_engine(network: Any, load: Any, exe
         d: bool,
         e: bytes,
         f: npt.NDArray[np.float32],
-        g: npt.NDArray[np.int64],
+        g: Array[np.int64],
         h: npt.NDArray[np.bool_],
     ) -> trtp.TensorDesc:
         return inp.like()

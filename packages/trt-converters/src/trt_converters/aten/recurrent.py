@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,18 @@ def static_weights(call: Call) -> Verdict | None:
     return None
 
 
-CHECKS = (dtypes("input", FLOATS), rank("input", 3, 3), draws_nothing, static_weights)
+def states_as_read(call: Call) -> Verdict | None:
+    """Refuses states that are read with another shape than they have: PyTorch 2.11 captures them with an axis more."""
+    for user in call.node.users:
+        if user.target is operator.getitem and user.args[1] != 0 and user.users and user.meta["val"].ndim != 3:
+            shape = tuple(user.meta["val"].shape)
+            return Verdict.refuse(
+                Reason.UNSUPPORTED_RANK, f"PyTorch captured the states with shape {shape}, an axis too many"
+            )
+    return None
+
+
+CHECKS = (dtypes("input", FLOATS), rank("input", 3, 3), draws_nothing, static_weights, states_as_read)
 
 
 def _linear(ctx: ConversionContext, value: Operand, weight: Operand, bias: Operand | None) -> Any:

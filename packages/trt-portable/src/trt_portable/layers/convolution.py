@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from trt_portable.layers.windows import (
     Padding,
     both_paddings,
     check_lengths,
+    count_windows,
     pad,
     per_axis,
     symmetric,
@@ -24,9 +25,12 @@ from trt_portable.layers.windows import (
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, WeightsAttribute
 from trt_portable.network.rules import require, require_rank, require_type
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor
 from trt_portable.weights import Weights, as_weights, optional_weights
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 
 class _Geometry(NamedTuple):
@@ -166,6 +170,17 @@ class IConvolutionLayer(_FilterLayer):
 
     def _kernel_shape(self, channels: int) -> tuple[int, ...]:
         return (self.num_output_maps, channels // self.num_groups, *self.kernel_size_nd)
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        batch, _, *spatial = x._extents or ()
+        if all(type(extent) is int for extent in (batch, *spatial)):
+            return None
+        geometry = self._geometry([symbols.integer(extent) for extent in spatial])
+        axes = zip(spatial, geometry.paddings, geometry.stride, self._spans(), strict=True)
+        extents = (batch, self.num_output_maps, *(count_windows(symbols, *axis) for axis in axes))
+        return (Facts(extents, x._dtype, None),)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, kernel, bias = self._operands(inputs)

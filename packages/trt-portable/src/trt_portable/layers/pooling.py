@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from trt_portable.layers.windows import (
     Padding,
     both_paddings,
     check_lengths,
+    count_windows,
     pad,
     per_axis,
     symmetric,
@@ -24,8 +25,11 @@ from trt_portable.layers.windows import (
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 
@@ -68,20 +72,27 @@ class IPoolingLayer(ILayer):
         for name in ("pre_padding", "post_padding"):
             require(all(p >= 0 for p in getattr(self, name)), f"{name} must not be negative")
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        batch, channels, *spatial = x._extents or ()
+        if all(type(extent) is int for extent in spatial):
+            return None
+        paddings = self._paddings([symbols.integer(extent) for extent in spatial])
+        axes = zip(spatial, paddings, self.stride_nd, self.window_size_nd, strict=True)
+        return (Facts((batch, channels, *(count_windows(symbols, *axis) for axis in axes)), x._dtype, None),)
+
+    def _paddings(self, extents: Sequence[Any]) -> list[Padding]:
+        axes = (extents, self.pre_padding, self.post_padding, self.stride_nd, self.window_size_nd)
+        return [
+            window_padding(extent, self.padding_mode, before, after, step, size)
+            for extent, before, after, step, size in zip(*axes, strict=True)
+        ]
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         assert inputs[0] is not None
         x = as_tensor(inputs[0])
-        paddings = [
-            window_padding(extent, self.padding_mode, before, after, step, size)
-            for extent, before, after, step, size in zip(
-                x.shape[2:],
-                self.pre_padding,
-                self.post_padding,
-                self.stride_nd,
-                self.window_size_nd,
-                strict=True,
-            )
-        ]
+        paddings = self._paddings(x.shape[2:])
         if self.type is PoolingType.MAX:
             return (self._maximum(x, paddings),)
         if self.type is PoolingType.AVERAGE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,9 @@ from trt_portable.enums import PaddingMode
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import ILayer
 from trt_portable.values import is_unknown
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 
 class Padding(NamedTuple):
@@ -54,6 +57,15 @@ def window_padding(extent: Any, mode: PaddingMode, before: int, after: int, stri
     if mode is PaddingMode.SAME_UPPER:
         return Padding(small, total - small, 0)
     return Padding(total - small, small, 0)
+
+
+def count_windows(symbols: Symbols, extent: Any, padding: Padding, stride: int, span: int) -> Any:
+    """How many windows slide over an axis whose padding is known: an integer or an expression.
+
+    PyTorch's own shape inference asks whether symbolic extents divide, and some releases refuse where nobody knows.
+    """
+    padded = symbols.integer(extent) + padding.before + padding.after + padding.extra
+    return symbols.expression((padded - span) // stride + 1)
 
 
 def symmetric(paddings: Sequence[Padding]) -> list[int] | None:

@@ -89,11 +89,19 @@ def read_signature(plugin_id: str, function: Callable[..., Any]) -> tuple[tuple[
     return tuple(inputs), attributes
 
 
+def _named(kind: Any) -> Any:
+    """The type that an alias stands for, with the alias's arguments in it; NDArray is such an alias in newer NumPy."""
+    alias = typing.get_origin(kind) or kind
+    meaning = getattr(alias, "__value__", None)
+    return kind if meaning is None else meaning[typing.get_args(kind)]
+
+
 def _attribute_type(plugin_id: str, name: str, kind: Any) -> Any:
     if kind in SCALARS:
         return kind
-    if typing.get_origin(kind) is np.ndarray:
-        element = typing.get_args(typing.get_args(kind)[1])[0]
+    array = _named(kind)
+    if typing.get_origin(array) is np.ndarray:
+        element = typing.get_args(typing.get_args(array)[1])[0]
         return np.dtype(element)
     raise ValueError(
         f"plugin {plugin_id!r}: parameter {name!r} is annotated with {kind}; inputs are TensorDesc, attributes are "
