@@ -87,6 +87,7 @@ def test_a_plan_that_lacks_a_field_says_which(static_engine: TRTModule, tmp_path
     binding = structure["engine"]["io"][0]
     binding["former"] = binding.pop("format")  # as long as before, so that the plan is
     parts.plans[0] = bytes(portable.write_plan(structure, plan.weights))
+    parts.graph["engines"][0]["header"]["payload_bytes"] = len(parts.plans[0])
     path.write_bytes(parts.to_bytes())
     with pytest.raises(PlanError, match=r"the engine's part of the plan .* lacks the field 'format'") as caught:
         load(path)

@@ -4,8 +4,54 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
 
 import trt_runtime
+from trt_runtime import TRTModule, save
+
+NOT_TO_RUN: Final = (
+    "concurrent.futures",
+    "numpy.typing",
+    "sympy",
+    "torch._dynamo",
+    "torch._functorch",
+    "torch._inductor",
+    "torch._subclasses",
+    "torch.export",
+    "torch.fx.experimental",
+    "trt_core.input",
+    "trt_core.ranges",
+    "trt_core.refit_table",
+    "trt_core.settings",
+    "trt_frontends",
+    "trt_portable.builder",
+    "trt_portable.layers.gather",
+    "trt_portable.layers.plugins",
+    "trt_portable.layers.transformer",
+    "trt_portable.network.loop",
+    "trt_portable.network.network",
+    "trt_portable.plugin",
+    "trt_portable.plugins",
+    "trt_portable.runtime.tracing",
+    "trt_runtime.cuda_graphs",
+    "trt_runtime.exchange",
+    "trt_runtime.program.capture",
+    "trt_runtime.program.saving",
+    "trt_runtime.refit",
+)
+"""Modules, and packages, that loading and calling a program of pointwise layers must not import after PyTorch."""
+
+_RUN = """
+import sys
+import torch
+before = set(sys.modules)
+import trt_runtime
+trt_runtime.load(sys.argv[1])(torch.ones(2, 3))
+print(*sorted(set(sys.modules) - before))
+"""
 
 
 def test_import_is_light_and_registers_the_operator() -> None:
@@ -25,3 +71,16 @@ torch.ops.trt.execute_engine.default
 
 def test_public_names_exist() -> None:
     assert [name for name in trt_runtime.__all__ if not hasattr(trt_runtime, name)] == []
+
+
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_loading_and_calling_import_only_what_runs(
+    static_engine: TRTModule, dynamic_engine: TRTModule, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "model.trtp"
+    save(static_engine if kind == "static" else dynamic_engine, path)
+    done = subprocess.run([sys.executable, "-c", _RUN, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "trt_portable.layers.pointwise" in loaded
+    assert [name for name in loaded if f"{name}.".startswith(tuple(f"{package}." for package in NOT_TO_RUN))] == []

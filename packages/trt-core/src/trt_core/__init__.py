@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
 
 from trt_core import modelopt_operators, quantization, trt
 from trt_core.device import Device
@@ -25,9 +27,7 @@ from trt_core.errors import (
     SettingsError,
     TrtError,
 )
-from trt_core.input import Input
 from trt_core.log import logger
-from trt_core.operators import canonical_operator, operator_name
 from trt_core.provider import (
     Provider,
     current_provider,
@@ -37,10 +37,14 @@ from trt_core.provider import (
     provider_version,
     set_provider,
 )
-from trt_core.settings import CompilationSettings
-from trt_core.settings_reader import read_settings
-from trt_core.support import OperatorSupport, total_verdict
-from trt_core.verdicts import SUPPORTED, Reason, Verdict
+
+if TYPE_CHECKING:
+    from trt_core.input import Input
+    from trt_core.operators import canonical_operator, operator_name
+    from trt_core.settings import CompilationSettings
+    from trt_core.settings_reader import read_settings
+    from trt_core.support import OperatorSupport, total_verdict
+    from trt_core.verdicts import SUPPORTED, Reason, Verdict
 
 try:
     __version__ = version("trt-core")
@@ -90,3 +94,28 @@ __all__ = [
     "total_verdict",
     "trt",
 ]
+
+_LATE: Final = {
+    "CompilationSettings": "trt_core.settings",
+    "Input": "trt_core.input",
+    "OperatorSupport": "trt_core.support",
+    "Reason": "trt_core.verdicts",
+    "SUPPORTED": "trt_core.verdicts",
+    "Verdict": "trt_core.verdicts",
+    "canonical_operator": "trt_core.operators",
+    "operator_name": "trt_core.operators",
+    "read_settings": "trt_core.settings_reader",
+    "total_verdict": "trt_core.support",
+}
+"""Names that are imported when they are first used: running engines needs none of them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_portable.logger import report_callback_failure
-from trt_portable.plugins.plugin import IVersionedInterface
+from trt_portable.versioned_interface import IVersionedInterface
 
 if TYPE_CHECKING:
     from trt_portable.dims import Dims

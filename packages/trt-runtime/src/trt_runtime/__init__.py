@@ -6,18 +6,23 @@ needs. It imports neither converters nor compilers, and touches no device.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
 
 from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
-from trt_runtime.cuda_graphs import cuda_graphs
 from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
-from trt_runtime.program import LoadedProgram, load, save
-from trt_runtime.refit import refit_engine, refit_module
+from trt_runtime.program import LoadedProgram, load
+
+if TYPE_CHECKING:
+    from trt_runtime.cuda_graphs import cuda_graphs
+    from trt_runtime.program import save
+    from trt_runtime.refit import refit_engine, refit_module
 
 try:
     __version__ = version("trt-runtime")
@@ -44,3 +49,22 @@ __all__ = [
     "save",
     "write_plan",
 ]
+
+_LATE: Final = {
+    "cuda_graphs": "trt_runtime.cuda_graphs",
+    "refit_engine": "trt_runtime.refit",
+    "refit_module": "trt_runtime.refit",
+    "save": "trt_runtime.program.saving",
+}
+"""Names that are imported when they are first used: running a saved program needs none of them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

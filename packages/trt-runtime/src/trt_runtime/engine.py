@@ -66,7 +66,7 @@ class LoadedEngine:
         with device_scope(device):
             # version-compatible plans of TensorRT carry their own lean runtime
             allowed = host_code_allowed or (self.is_tensorrt and header.version_compatible)
-            self._runtime = new_runtime(provider_module(), allowed)
+            self._runtime = new_runtime(provider_module(), allowed, is_vouched(plan))
             forget_errors()
             self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
         if self.native is None:
@@ -336,8 +336,13 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.lru_cache(maxsize=4)
-def new_runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
+def new_runtime(trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool = False) -> Any:
     """Returns a runtime of the provider.
+
+    Args:
+        trt: The provider's module.
+        host_code_allowed: Whether compiled code in plans may run.
+        plans_are_verified: Whether plans were found undamaged already; the portable provider then hashes none.
 
     Raises:
         PlanError: The provider cannot make one.
@@ -352,4 +357,6 @@ def new_runtime(trt: ModuleType, host_code_allowed: bool) -> Any:
         ) from error
     if host_code_allowed:
         runtime.engine_host_code_allowed = True
+    if plans_are_verified and hasattr(runtime, "plans_are_verified"):
+        runtime.plans_are_verified = True
     return runtime

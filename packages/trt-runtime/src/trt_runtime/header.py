@@ -6,16 +6,18 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from trt_core.errors import PlanError
 from trt_core.extents import evaluate_extent, symbols_in
 from trt_core.provider import current_provider, provider_module
-from trt_core.refit_table import RefitTable
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
+
+if TYPE_CHECKING:
+    from trt_core.refit_table import RefitTable
 
 FORMAT_VERSION: Final = 2
 """Version of the header's fields, its bindings and its refit table; a header of another version is refused."""
@@ -227,7 +229,7 @@ class PlanHeader:
             symbols=_read_symbols(value["symbols"]),
             ranges=_read_ranges(value["ranges"]),
             profiles=_read_profiles(value["profiles"]),
-            refit=None if value["refit"] is None else RefitTable.from_json(value["refit"]),
+            refit=None if value["refit"] is None else _read_refit(value["refit"]),
             **plain,
         )
 
@@ -373,6 +375,12 @@ def _read_plain(name: str, value: Any) -> Any:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise PlanError(f"the plan header's {name} is {value!r}, not {expected}")
     return value
+
+
+def _read_refit(value: Any) -> RefitTable:
+    from trt_core.refit_table import RefitTable  # most engines that are only run have none
+
+    return RefitTable.from_json(value)
 
 
 def _is_int(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trt_portable.builder.low_precision_choice import choose_low_precision_kernels
+from trt_portable.builder.output_extents import add_output_extents
 from trt_portable.builder.passes.eliminate_dead_layers import EliminateDeadLayers
 from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
@@ -83,6 +84,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         used = {slot.weights for slot in slots}
         tensors = {key: tensor for key, tensor in weights.items() if key in used}
         choose_low_precision_kernels(structure, info, tensors, config, reporter)
+        info = add_output_extents(network, structure, info, tensors)
         choice = choose_tactic(structure, info, tensors, config, reporter, root)
         compiled = write_artifacts(choice.artifacts) if choice.artifacts else b""
         trust(compiled)

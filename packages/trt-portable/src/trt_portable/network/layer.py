@@ -27,7 +27,7 @@ META = torch.device("meta")
 L = TypeVar("L", bound="ILayer")
 
 LAYER_CLASSES: dict[str, type[ILayer]] = {}
-"""Every layer class by the name of its kind; plans name layers by it."""
+"""Every layer class that is imported, by the name of its kind; plans name layers by it."""
 
 
 class ILayer(Sealed):

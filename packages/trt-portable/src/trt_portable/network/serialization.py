@@ -23,7 +23,8 @@ import torch
 
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
-from trt_portable.network.layer import LAYER_CLASSES, ILayer
+from trt_portable.network.layer import ILayer
+from trt_portable.network.layer_kinds import layer_class
 from trt_portable.network.regions import schedule
 from trt_portable.network.tensor import ITensor
 from trt_portable.plan import tables, typed
@@ -201,7 +202,7 @@ def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> I
         Refusal: An unknown layer type or tensor.
         TypeError, ValueError: A field is missing, unknown, or makes no sense.
     """
-    kind = LAYER_CLASSES.get(typed.text(typed.mapping(entry, "a layer").get("type"), "the type of a layer"))
+    kind = layer_class(typed.text(typed.mapping(entry, "a layer").get("type"), "the type of a layer"))
     if kind is None:
         raise Refusal(f"there is a layer of the unknown type {entry['type']!r:.60}")
     entry = typed.fields(entry, f"a layer of type {entry['type']}", (*tables.LAYER, *kind._NESTED))

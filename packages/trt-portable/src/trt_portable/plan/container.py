@@ -27,7 +27,6 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -174,7 +173,7 @@ def write_plan(
     return memory
 
 
-def read_plan(buffer: Any) -> Plan:
+def read_plan(buffer: Any, *, is_verified: bool = False) -> Plan:
     """Verifies a plan and opens its parts in place.
 
     Memory that cannot change under the engine (``bytes``, other read-only buffers, `IHostMemory`) is
@@ -182,6 +181,7 @@ def read_plan(buffer: Any) -> Plan:
 
     Args:
         buffer: A bytes-like object.
+        is_verified: The caller has found the bytes undamaged by a checksum of its own; this one is not computed.
 
     Raises:
         PlanError: The bytes are truncated, corrupted, foreign, or need a newer version.
@@ -195,7 +195,7 @@ def read_plan(buffer: Any) -> Plan:
     if not (view.readonly or isinstance(buffer, IHostMemory)):
         owner = bytes(view)
         view = memoryview(owner)
-    bounds = _check_header(view)
+    bounds = _check_header(view, is_verified=is_verified)
     structure = _parse_structure(bytes(view[bounds.structure]))
     data, weights, offsets = _open_weights(view, bounds.weights)
     return Plan(structure, weights, data, offsets, bytes(view[bounds.compiled]), owner)
@@ -208,7 +208,7 @@ class _Bounds:
     compiled: slice
 
 
-def _check_header(view: memoryview) -> _Bounds:
+def _check_header(view: memoryview, *, is_verified: bool) -> _Bounds:
     size = view.nbytes
     if size < len(MAGIC) or bytes(view[: len(MAGIC)]) != MAGIC:
         found = bytes(view[: len(MAGIC)])
@@ -231,7 +231,7 @@ def _check_header(view: memoryview) -> _Bounds:
     if total != size:
         kind = "truncated" if size < total else "followed by foreign bytes"
         raise PlanError(f"{kind}: the header announces {total} bytes, the buffer has {size}")
-    if _checksum(view) != checksum:
+    if not is_verified and _checksum(view) != checksum:
         raise PlanError("corrupted: the checksum does not match the content")
     structure = slice(structure_at, structure_at + structure_bytes)
     weights = slice(weights_at, weights_at + weights_bytes)
@@ -342,6 +342,8 @@ def _checksum(view: memoryview) -> bytes:
         return hashlib.sha256(view[start : start + _CHUNK_BYTES]).digest()
 
     if len(starts) > 1:
+        from concurrent.futures import ThreadPoolExecutor  # most processes that run engines never need it
+
         with ThreadPoolExecutor(min(_MAX_HASH_THREADS, os.cpu_count() or 1)) as threads:
             digests = list(threads.map(chunk_digest, starts))
     else:

@@ -19,6 +19,7 @@ from trt_portable.enums import (
 )
 from trt_portable.optimization_profile import Profile, Range
 from trt_portable.plan import tables, typed
+from trt_portable.plan.extents import Expression, read_expression
 
 Shape = tuple[int, ...]
 
@@ -46,6 +47,7 @@ class IOTensor:
         dimension_names: Names of extents, "" where none; equal names mean equal extents.
         aliased_input: Input that must be bound to the same address (KV caches updated in place).
         format: How the bound memory is laid out.
+        extents: Extents of an output as expressions of input extents; none where nothing is said.
     """
 
     name: str
@@ -57,6 +59,7 @@ class IOTensor:
     dimension_names: tuple[str, ...] = ()
     aliased_input: str | None = None
     format: TensorFormat = TensorFormat.LINEAR
+    extents: tuple[Expression, ...] = ()
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -80,6 +83,7 @@ class IOTensor:
             "dimension_names": list(self.dimension_names),
             "aliased_input": self.aliased_input,
             "format": self.format.name,
+            "extents": list(self.extents),
         }
 
     @staticmethod
@@ -101,6 +105,7 @@ class IOTensor:
             dimension_names=typed.names(data["dimension_names"], f"the dimensions of {name!r}"),
             aliased_input=typed.optional_text(data["aliased_input"], f"the alias of {name!r}"),
             format=typed.member(TensorFormat, data["format"], f"the format of {name!r}"),
+            extents=tuple(typed.items(data["extents"], f"the extents of {name!r}")),
         )
 
 
@@ -248,6 +253,12 @@ class EngineInfo:
         for tensor in self.io:
             if tensor.aliased_input is not None and (tensor.is_input or tensor.aliased_input not in inputs):
                 raise ValueError(f"{tensor.name!r} is the alias of {tensor.aliased_input!r}, which is no input")
+        ranks = [len(tensor.shape) for tensor in inputs.values()]
+        for tensor in self.io:
+            if len(tensor.extents) not in ({0} if tensor.is_input else {0, len(tensor.shape)}):
+                raise ValueError(f"{tensor.name!r} has {len(tensor.extents)} expressions of extents")
+            for expression in tensor.extents:
+                read_expression(expression, f"an extent of {tensor.name!r}", ranks)
         if not self.profiles:
             raise ValueError("there is no profile")
         for profile in self.profiles:

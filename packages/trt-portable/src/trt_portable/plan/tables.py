@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -31,7 +31,18 @@ ENGINE: Final = (
     "weight_streaming",
     "settings",
 )
-BINDING: Final = ("name", "id", "dtype", "shape", "input", "host", "dimension_names", "aliased_input", "format")
+BINDING: Final = (
+    "name",
+    "id",
+    "dtype",
+    "shape",
+    "input",
+    "host",
+    "dimension_names",
+    "aliased_input",
+    "format",
+    "extents",
+)
 PROFILE: Final = ("shapes", "values", "extra_memory_target")
 WEIGHT_SLOT: Final = ("layer", "layer_name", "role", "weights", "dtype", "count", "name", "refittable")
 NETWORK: Final = (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from trt_portable.binding_types import BoundList
 from trt_portable.enums import PluginFieldType
 from trt_portable.plan import tables, typed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _ELEMENTS: Final[dict[PluginFieldType, np.dtype[Any]]] = {
     PluginFieldType.FLOAT16: np.dtype(np.float16),

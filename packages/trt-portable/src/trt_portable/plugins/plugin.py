@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
-from trt_portable.enums import APILanguage, DataType, PluginCapabilityType, TensorRTPhase
+from trt_portable.enums import DataType, PluginCapabilityType, TensorRTPhase
 from trt_portable.plugins.field import PluginFieldCollection, PluginFieldCollection_
 from trt_portable.plugins.shape import (
     DimsExprs,
@@ -14,43 +13,12 @@ from trt_portable.plugins.shape import (
     IExprBuilder,
     PluginTensorDesc,
 )
+from trt_portable.versioned_interface import IVersionedInterface
 
 
 def undefined(owner: object, method: str) -> NoReturn:
     """Raises NotImplementedError: a subclass lacks a method."""
     raise NotImplementedError(f"{type(owner).__name__} must define {method}()")
-
-
-@dataclass(frozen=True)
-class InterfaceInfo:
-    """Kind and version of an interface.
-
-    Attributes:
-        kind: What the interface is.
-        major: Rises with changes that break implementations.
-        minor: Rises with additions.
-    """
-
-    kind: str
-    major: int
-    minor: int
-
-
-class IVersionedInterface:
-    """An interface that tells its version."""
-
-    _INTERFACE: ClassVar[tuple[str, int, int]] = ("", 1, 0)
-    """Kind, major and minor version."""
-
-    @property
-    def api_language(self) -> APILanguage:
-        """The language of the implementation."""
-        return APILanguage.PYTHON
-
-    @property
-    def interface_info(self) -> InterfaceInfo:
-        """Kind and version."""
-        return InterfaceInfo(*self._INTERFACE)
 
 
 class IPluginCapability(IVersionedInterface):

@@ -146,6 +146,8 @@ class ContextShapes:
         if missing:
             return missing
         try:
+            if self._computed_shapes() is not None:
+                return []
             report = self._shape_report()
         except (Refusal, LayerFailure) as error:
             self._reporter.error("infer_shapes", str(error))
@@ -162,6 +164,14 @@ class ContextShapes:
             for binding in self.inputs
             if binding.shape is None or (binding.tensor.is_host and not binding.address)
         ]
+
+    def _computed_shapes(self) -> tuple[Shape, ...] | None:
+        """Output shapes for the present input shapes, where the plan says them; no layer is asked.
+
+        Raises:
+            Refusal: What the plan says has no value for these shapes.
+        """
+        return self._state.output_shapes(tuple(binding.shape or () for binding in self.inputs))
 
     def _shape_report(self) -> ShapeReport:
         """What the present inputs mean for the outputs; remembered by the engine.
@@ -203,6 +213,9 @@ class ContextShapes:
         if not tensor.is_dynamic or self._insufficient_inputs():
             return tensor.shape
         try:
+            computed = self._computed_shapes()
+            if computed is not None:
+                return computed[self.outputs.index(binding)]
             value = self._shape_report().outputs[self.outputs.index(binding)]
         except (Refusal, LayerFailure) as error:
             self._reporter.error(f"shape of {tensor.name!r}", str(error))
@@ -213,11 +226,14 @@ class ContextShapes:
         """Extents of an output; where they depend on data, the greatest size in bytes. None for what is not known."""
         if not binding.tensor.is_dynamic:
             return binding.tensor.shape, None
+        at = self.outputs.index(binding)
         try:
+            computed = self._computed_shapes()
+            if computed is not None:
+                return computed[at], None
             report = self._shape_report()
         except (Refusal, LayerFailure):
             return None, None
-        at = self.outputs.index(binding)
         value, bound = report.outputs[at], report.bounds[at]
         if value is not None:
             return tuple(int(extent) for extent in value.shape), None

@@ -14,17 +14,18 @@ from trt_portable.plan.artifact import Artifact, is_trusted, machine_of, read_ar
 from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import load_image, shape_only_inputs
 from trt_portable.runtime.interpret import interpreted_program, prepacked_program
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import LayerFailure, Program
+from trt_portable.runtime.shape_program import META, load_shape_program
 from trt_portable.runtime.shape_report import ShapeReport, report_shapes
 from trt_portable.runtime.specialized import SpecializedProgram
 from trt_portable.values import HostValues, Value
 
-_META: Final = torch.device("meta")
 _MAX_REMEMBERED_SHAPES: Final = 256
 
 
@@ -83,6 +84,14 @@ class EngineState:
         self.generation = 0
         self._shape_program: Program | None = None
         self._shape_reports: dict[Any, ShapeReport] = {}
+        is_static = not any(tensor.is_dynamic for tensor in info.io)
+        self._extents_are_known = not self.host_inputs and all(
+            not tensor.is_host
+            and (is_static or len(tensor.extents) == len(tensor.shape))
+            and None not in tensor.extents
+            for tensor in self.outputs
+        )
+        self._output_shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}
 
     def replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
         """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""
@@ -121,13 +130,14 @@ class EngineState:
         if report is None:
             if self._shape_program is None:
                 try:
-                    self._shape_program = self._load_shape_program()
+                    tensors = [self.weights.tensor(index) for index in range(len(self.weights.slots))]
+                    self._shape_program = load_shape_program(self.structure, self.info, tensors)
                 except Exception as error:  # constants that cannot be, in a plan that makes no sense
                     raise LayerFailure("the constants of shapes", error) from error
             values: list[Value] = [
-                HostValues.of(numbers[at], shape, tensor.torch_dtype, _META)
+                HostValues.of(numbers[at], shape, tensor.torch_dtype, META)
                 if at in numbers
-                else torch.empty(shape, dtype=tensor.torch_dtype, device=_META)
+                else torch.empty(shape, dtype=tensor.torch_dtype, device=META)
                 for at, (tensor, shape) in enumerate(zip(self.inputs, shapes, strict=True))
             ]
             report = report_shapes(self._shape_program, values)
@@ -151,19 +161,24 @@ class EngineState:
         except RuntimeError:  # the greatest extents need not fit each other
             return 0
 
-    def _load_shape_program(self) -> Program:
-        image, layers = load_image(self.structure, self.info, _META)
-        WeightStore(
-            self.weights.slots,
-            layers,
-            [
-                self.weights.tensor(index) if is_host_constant(slot) else None
-                for index, slot in enumerate(self.weights.slots)
-            ],
-        )
-        program = Program(image.calls, image.inputs, image.outputs)
-        program.load_constants()
-        return program
+    def output_shapes(self, shapes: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+        """Output shapes for input shapes by what the plan says of them; None where it does not say all.
+
+        Raises:
+            Refusal: An expression of the plan has no value for these shapes.
+        """
+        if not self._extents_are_known:
+            return None
+        found = self._output_shapes.get(shapes)
+        if found is None:
+            found = tuple(
+                tuple(evaluate(extent, shapes) for extent in tensor.extents) if tensor.extents else tensor.shape
+                for tensor in self.outputs
+            )
+            if len(self._output_shapes) >= _MAX_REMEMBERED_SHAPES:
+                self._output_shapes.clear()
+            self._output_shapes[shapes] = found
+        return found
 
 
 def usable_artifacts(section: bytes, device: torch.device, reporter: Reporter, *, is_allowed: bool) -> list[Artifact]:

@@ -31,6 +31,8 @@ class Runtime(HostSettings):
     """Kept; there is no DLA."""
     engine_host_code_allowed: bool = False
     """Whether kernels that a plan from elsewhere holds compiled may run; set it for plans that you trust."""
+    plans_are_verified: bool = False
+    """Not in TensorRT: whether whoever gives plans has found them undamaged, so that their checksum is not computed."""
     temporary_directory: str = tempfile.gettempdir()
     """Kept; nothing is written there."""
     tempfile_control_flags: int = sum(1 << int(flag) for flag in TempfileControlFlag)
@@ -72,7 +74,12 @@ class Runtime(HostSettings):
         buffer = read_all(source) if isinstance(source, IStreamReaderV2) else source
         memoryview(buffer)  # a TypeError names what is not bytes-like
         try:
-            return load_engine(buffer, self._reporter, host_code_allowed=bool(self.engine_host_code_allowed))
+            return load_engine(
+                buffer,
+                self._reporter,
+                host_code_allowed=bool(self.engine_host_code_allowed),
+                is_verified=bool(self.plans_are_verified),
+            )
         except PortableError as error:
             code = ErrorCodeTRT.INVALID_ARGUMENT
             self._reporter.error("deserialize_cuda_engine", str(error), code)
@@ -97,17 +104,20 @@ class Runtime(HostSettings):
         self._dla_strategy = strategy
 
 
-def load_engine(buffer: Any, reporter: Reporter, *, host_code_allowed: bool = False) -> ICudaEngine:
+def load_engine(
+    buffer: Any, reporter: Reporter, *, host_code_allowed: bool = False, is_verified: bool = False
+) -> ICudaEngine:
     """Loads an engine onto the current device.
 
     Args:
         buffer: A plan.
         reporter: Receives what the engine has to say.
         host_code_allowed: Whether compiled kernels run though the plan was not built in this process.
+        is_verified: Whether the plan was found undamaged already.
 
     Raises:
         PortableError: The bytes are no plan that can run here; the message says why.
     """
-    plan = read_plan(buffer)
+    plan = read_plan(buffer, is_verified=is_verified)
     with reading("the content", plan):
         return ICudaEngine(plan, current_device(), reporter.child(), host_code_allowed=host_code_allowed)

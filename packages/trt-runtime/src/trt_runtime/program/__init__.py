@@ -8,11 +8,23 @@ Read the modules in this order: `graph` (what a program is), `layout` (its bytes
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from trt_runtime.program.loading import load
 from trt_runtime.program.module import LoadedProgram
 from trt_runtime.program.pickling import reduce_to_program, register
-from trt_runtime.program.saving import save
+
+if TYPE_CHECKING:
+    from trt_runtime.program.saving import save
 
 __all__ = ["LoadedProgram", "load", "reduce_to_program", "save"]
 
 register()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "save":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trt_runtime.program.saving import save  # with what captures graphs, which loading never needs
+
+    return save

@@ -9,18 +9,17 @@ from typing import Any, Final
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_core.attributes import read_attribute
 from trt_core.errors import ExportError
 from trt_core.extents import Extent, extent_of, symbols_in
-from trt_core.nesting import children_of
 from trt_core.operators import operator_name
 from trt_core.ranges import UNBOUNDED, Bounds, ShapeRanges
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
-from trt_runtime.plain_structure import plain
+from trt_runtime.program.call_structure import INTERCHANGE, nest, signature_of
+from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import (
     Dimension,
@@ -34,7 +33,6 @@ from trt_runtime.program.graph import (
     OperatorCall,
     Program,
     SequenceType,
-    Signature,
     SizeCall,
     Step,
     StoredEngine,
@@ -59,23 +57,6 @@ _SAYS_NOTHING: Final = frozenset(
 
 _GUARDS: Final = "_guards_fn"
 """Child that exported programs check their inputs with; the signature does that here."""
-
-_INTERCHANGE: Final = 'save it with format="exported_program", which PyTorch reads, or compile it without that'
-
-
-@dataclass(frozen=True)
-class CapturedProgram:
-    """A program together with what fills its sections.
-
-    Attributes:
-        program: The graph; layout of tensors and numbers of sections are not filled in.
-        tensors: The tensors of the graph, in its order.
-        plans: The plan of each engine, (bytes,), uint8.
-    """
-
-    program: Program
-    tensors: tuple[torch.Tensor, ...]
-    plans: tuple[torch.Tensor, ...]
 
 
 def can_capture(module: nn.Module) -> bool:
@@ -123,9 +104,9 @@ class _Capture:
         values: dict[fx.Node, Any] = {node: Value(index) for index, node in enumerate(placeholders)}
         results = self._inline(self.module, values, "")
         info = getattr(self.module.graph._codegen, "pytree_info", None)
-        output = results if info is None or info.out_spec is None else _nested(results, info.out_spec)
+        output = results if info is None or info.out_spec is None else nest(results, info.out_spec)
         program = Program(
-            signature=_signature(placeholders, info, leaves),
+            signature=signature_of(placeholders, info, leaves),
             symbols=self._symbols(self.ranges),
             profiles=tuple(map(self._symbols, self.ranges.profiles)),
             storages=(),
@@ -327,48 +308,8 @@ class _Capture:
         except NoLiteral as error:
             if isinstance(where, fx.Node):
                 raise _no_place(f"an argument of {operator_name(where.target)}", where, str(error)) from error
-            raise ExportError("the program cannot be saved", where=where, why=str(error), hint=_INTERCHANGE) from error
+            raise ExportError("the program cannot be saved", where=where, why=str(error), hint=INTERCHANGE) from error
         return value
-
-
-def _signature(placeholders: Sequence[fx.Node], info: Any, leaves: tuple[Leaf, ...]) -> Signature:
-    if info is None:
-        names = tuple(str(node.target) for node in placeholders)
-        return Signature(names, len(names), tuple(Value(index) for index in range(len(names))), leaves)
-    counter = iter(range(len(leaves)))
-    args, kwargs = children_of(info.in_spec)
-    names = tuple(info.orig_args)
-    trees = [
-        _tree(spec, counter, name) for spec, name in zip((*children_of(args), *children_of(kwargs)), names, strict=True)
-    ]
-    return Signature(names, len(children_of(args)), tuple(trees), leaves)
-
-
-def _tree(spec: Any, counter: Any, name: str) -> Any:
-    if spec.is_leaf():
-        return Value(next(counter))
-    children = children_of(spec)
-    if spec.type in (tuple, list):
-        return spec.type(_tree(child, counter, name) for child in children)
-    if spec.type is dict:
-        return {key: _tree(child, counter, name) for key, child in zip(spec.context, children, strict=True)}
-    raise ExportError(
-        f"input {name!r} is a {spec.type.__name__}, and programs take tuples, lists and dicts",
-        hint=_INTERCHANGE,
-    )
-
-
-def _nested(results: Sequence[Any], spec: Any) -> Any:
-    """The results in the nesting of the model's result, with dicts and tuples in the place of foreign classes."""
-
-    def fill(tree: Any) -> Any:
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(fill(item) for item in tree)
-        if isinstance(tree, dict):
-            return {key: fill(item) for key, item in tree.items()}
-        return results[tree] if type(tree) is int else tree
-
-    return fill(plain(pytree.tree_unflatten(list(range(len(results))), spec)))
 
 
 def _resolve(tree: Any, values: Mapping[fx.Node, Any]) -> Any:
@@ -423,5 +364,5 @@ def _no_place(what: str, node: fx.Node, why: str = "") -> ExportError:
         f"{what} has no place in a saved program",
         where=f"node {node.name}",
         why=why,
-        hint=_INTERCHANGE,
+        hint=INTERCHANGE,
     )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trt_core.errors import PlanError
-from trt_core.ranges import Bounds
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.fields import MAX_EXTENT, malformed
@@ -18,6 +17,9 @@ from trt_runtime.program.graph import Program, Storage, StoredEngine, StoredTens
 from trt_runtime.program.signature_document import read_signature, signature_to_json
 from trt_runtime.program.step_document import read_step, step_to_json
 from trt_runtime.strict_json import BadJson, parse_json
+
+if TYPE_CHECKING:
+    from trt_core.ranges import Bounds
 
 MAX_BYTES: Final = 256 << 20
 """Longest graph section that is read."""

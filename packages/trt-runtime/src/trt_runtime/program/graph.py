@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trt_core.extents import Extent
-from trt_core.ranges import Bounds
 from trt_runtime.header import PlanHeader
+
+if TYPE_CHECKING:
+    from trt_core.ranges import Bounds
 
 
 @dataclass(frozen=True)

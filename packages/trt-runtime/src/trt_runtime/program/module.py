@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from trt_core.errors import InputError
 from trt_runtime.module import TRTModule
-from trt_runtime.program.capture import CapturedProgram
+from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.executor import Executor, declares_symbols
 from trt_runtime.program.fields import malformed
 from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, TensorInput, Value

@@ -10,7 +10,6 @@ from torch import nn
 
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.module import LoadedProgram
-from trt_runtime.program.saving import program_of, write_program
 
 
 def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
@@ -19,6 +18,8 @@ def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
     Raises:
         ExportError: The module holds something that has no place in a program.
     """
+    from trt_runtime.program.saving import program_of, write_program  # processes that only run programs never need it
+
     captured = program_of(compiled)
     file = io.BytesIO()
     write_program(file, captured)

@@ -17,7 +17,8 @@ from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import InputRanges, PlanHeader
 from trt_runtime.module import TRTModule
-from trt_runtime.program.capture import CapturedProgram, can_capture, capture
+from trt_runtime.program.capture import can_capture, capture
+from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.document import program_to_bytes
 from trt_runtime.program.graph import (
     Dimension,

@@ -1,0 +1,127 @@
+"""Extents of outputs as expressions of input extents: what a plan says, so that no run has to infer them.
+
+An expression is JSON: an integer, ``["size", input, axis]``, or ``[operator, operand, ...]`` with the operators
+``add``, ``mul``, ``floordiv``, ``ceildiv``, ``mod``, ``max`` and ``min``. Null stands for what the extents of inputs
+do not tell: numbers of shape tensors, or data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from trt_portable.errors import Refusal
+from trt_portable.plan import typed
+
+Expression = int | list[Any] | None
+
+SIZE: Final = "size"
+_MAX_DEPTH: Final = 32
+_MAX_OPERANDS: Final = 64
+_LARGEST: Final = 1 << 48
+
+OPERATORS: Final[Mapping[str, Callable[[Sequence[int]], int]]] = {
+    "add": sum,
+    "mul": math.prod,
+    "floordiv": lambda operands: operands[0] // operands[1],
+    "ceildiv": lambda operands: -(-operands[0] // operands[1]),
+    "mod": lambda operands: operands[0] % operands[1],
+    "max": max,
+    "min": min,
+}
+_BINARY: Final = frozenset({"floordiv", "ceildiv", "mod"})
+
+_NAMES: Final = {
+    "Add": "add",
+    "Mul": "mul",
+    "FloorDiv": "floordiv",
+    "CleanDiv": "floordiv",
+    "CeilDiv": "ceildiv",
+    "Mod": "mod",
+    "PythonMod": "mod",
+    "Max": "max",
+    "Min": "min",
+}
+"""What PyTorch's symbolic integers are made of, by class."""
+
+
+def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]]) -> Expression:
+    """An extent that shape inference found, as a plan writes it.
+
+    Args:
+        extent: An integer, or a symbolic expression.
+        sizes: Input and axis of each symbol.
+
+    Returns:
+        None where it depends on anything but extents of inputs, or cannot be said.
+    """
+    if isinstance(extent, int):
+        return extent
+    if extent in sizes:
+        return [SIZE, *sizes[extent]]
+    if getattr(extent, "is_Integer", False):
+        return int(extent)
+    kind = type(extent).__name__
+    if kind in ("Pow", "PowByNatural") and getattr(extent.args[1], "is_Integer", False) and 1 <= extent.args[1] <= 4:
+        base = expression_of(extent.args[0], sizes)
+        return None if base is None else ["mul", *[base] * int(extent.args[1])]
+    if kind not in _NAMES or len(extent.args) > _MAX_OPERANDS:
+        return None
+    operands = [expression_of(operand, sizes) for operand in extent.args]
+    return None if None in operands else [_NAMES[kind], *operands]
+
+
+def read_expression(value: Any, what: str, ranks: Sequence[int], depth: int = 0) -> Expression:
+    """Reads an expression from a plan.
+
+    Args:
+        value: Parsed JSON.
+        what: What messages call it.
+        ranks: Rank of each input.
+
+    Raises:
+        TypeError, ValueError: It is no expression, or names an axis that no input has.
+    """
+    if value is None and not depth:
+        return None
+    if not isinstance(value, list):
+        return typed.integer(value, what, -_LARGEST)
+    if not 2 <= len(value) <= _MAX_OPERANDS + 1 or depth > _MAX_DEPTH:
+        raise ValueError(f"{what} is no expression")
+    kind, *operands = value
+    if kind == SIZE:
+        source, axis = typed.integers(operands, what)
+        if source >= len(ranks) or axis >= ranks[source]:
+            raise ValueError(f"{what} names axis {axis} of input {source}, which does not exist")
+        return value
+    if kind not in OPERATORS or (kind in _BINARY and len(operands) != 2):
+        raise ValueError(f"{what} is no expression")
+    for operand in operands:
+        read_expression(operand, what, ranks, depth + 1)
+    return value
+
+
+def evaluate(expression: Expression, shapes: Sequence[Sequence[int]]) -> int:
+    """The extent for input shapes.
+
+    Raises:
+        Refusal: There is none: a division by zero, or a number that is no extent.
+    """
+    try:
+        extent = _evaluate(expression, shapes)
+    except (ArithmeticError, TypeError) as error:
+        raise Refusal(f"an output extent cannot be computed: {error}") from error
+    if not 0 <= extent <= _LARGEST:
+        raise Refusal(f"an output extent would be {extent}")
+    return extent
+
+
+def _evaluate(expression: Any, shapes: Sequence[Sequence[int]]) -> int:
+    if isinstance(expression, int):
+        return expression
+    kind, *operands = expression
+    if kind == SIZE:
+        return int(shapes[operands[0]][operands[1]])
+    result: int = OPERATORS[kind]([_evaluate(operand, shapes) for operand in operands])
+    return result

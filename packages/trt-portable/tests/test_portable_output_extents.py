@@ -1,0 +1,188 @@
+"""Extents of outputs in plans: right wherever they are said, checked where outputs are written, and never believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trt_portable as trt
+from trt_portable.errors import Refusal
+from trt_portable.plan.container import read_plan, write_plan
+from trt_portable.plan.extents import evaluate, expression_of
+
+LOW, HIGH = 1, 12
+
+
+def _build(kind: str) -> Any:
+    """An engine of two inputs, (a, 4, b, b) and (c, 4), whose outputs have extents of the given kind."""
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1, 4, -1, -1))
+    y = network.add_input("y", trt.DataType.FLOAT, (-1, 4))
+    result = {"windows": _windows, "rows": _rows, "broadcast": _broadcast, "data": _data}[kind](network, x, y)
+    result.name = "z"
+    network.mark_output(result)
+    for name, tensor in (("x", x), ("y", y)):  # an input that nothing reads is dropped
+        used = network.add_identity(tensor).get_output(0)
+        used.name = f"same {name}"
+        network.mark_output(used)
+    config = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (LOW, 4, 3, 3), (4, 4, 5, 5), (HIGH, 4, HIGH, HIGH))
+    profile.set_shape("y", (LOW, 4), (4, 4), (HIGH, 4))
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    assert plan is not None
+    return plan
+
+
+def _windows(network: Any, x: Any, y: Any) -> Any:
+    weights = trt.Weights(torch.ones(2, 4, 3, 3).numpy())
+    layer = network.add_convolution_nd(x, 2, (3, 3), weights)
+    layer.stride_nd, layer.padding_nd = (2, 2), (1, 1)
+    return network.add_pooling_nd(layer.get_output(0), trt.PoolingType.MAX, (2, 2)).get_output(0)
+
+
+def _rows(network: Any, x: Any, y: Any) -> Any:
+    means = network.add_reduce(x, trt.ReduceOperation.AVG, 0b1100, False).get_output(0)
+    joined = network.add_concatenation([means, y]).get_output(0)
+    flat = network.add_shuffle(joined)
+    flat.reshape_dims = (-1, 2)
+    return flat.get_output(0)
+
+
+def _broadcast(network: Any, x: Any, y: Any) -> Any:
+    means = network.add_reduce(x, trt.ReduceOperation.AVG, 0b1100, False).get_output(0)
+    return network.add_elementwise(means, y, trt.ElementWiseOperation.SUM).get_output(0)
+
+
+def _data(network: Any, x: Any, y: Any) -> Any:
+    return network.add_non_zero(y).get_output(0)
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Any]:
+    return {kind: _build(kind) for kind in ("windows", "rows", "broadcast", "data")}
+
+
+def _engine(plan: Any) -> Any:
+    return trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan)
+
+
+@settings(max_examples=25)
+@given(rows=st.integers(LOW, HIGH), size=st.integers(3, HIGH), others=st.integers(LOW, HIGH))
+@pytest.mark.parametrize("kind", ["windows", "rows"])
+def test_expressions_say_what_layers_make(plans: dict[str, Any], kind: str, rows: int, size: int, others: int) -> None:
+    state = _engine(plans[kind])._state
+    shapes = ((rows, 4, size, size), (others, 4))
+    report = state.infer(shapes, {})
+    assert state.output_shapes(shapes) == tuple(tuple(value.shape) for value in report.outputs)
+
+
+def test_what_inference_only_assumes_is_not_said(plans: dict[str, Any]) -> None:
+    """Rows that are broadcast count one or many; shape inference takes them for equal."""
+    engine = _engine(plans["broadcast"])
+    assert engine._state.output_shapes(((1, 4, 3, 3), (5, 4))) is None
+    context = engine.create_execution_context()
+    context.set_input_shape("x", (1, 4, 3, 3))
+    context.set_input_shape("y", (5, 4))
+    assert tuple(context.get_tensor_shape("z")) == (5, 4)
+
+
+def test_shapes_that_layers_refuse_are_still_refused_before_a_run() -> None:
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1,))
+    pairs = network.add_shuffle(x)
+    pairs.reshape_dims = (-1, 2)
+    network.mark_output(pairs.get_output(0))
+    config = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1,), (4,), (8,))
+    config.add_optimization_profile(profile)
+    context = _engine(builder.build_serialized_network(network, config)).create_execution_context()
+    context.set_input_shape("x", (6,))
+    assert context.infer_shapes() == []
+    context.set_input_shape("x", (7,))
+    with pytest.raises(RuntimeError, match="infer_shapes"):
+        context.infer_shapes()
+
+
+def test_extents_that_depend_on_data_are_not_said(plans: dict[str, Any]) -> None:
+    assert _engine(plans["data"])._state.output_shapes(((1, 4, 3, 3), (5, 4))) is None
+
+
+def test_runs_agree(plans: dict[str, Any]) -> None:
+    context = _engine(plans["rows"]).create_execution_context()
+    x, y = torch.rand(3, 4, 3, 3), torch.rand(5, 4)
+    context.set_input_shape("x", tuple(x.shape))
+    context.set_input_shape("y", tuple(y.shape))
+    assert context.infer_shapes() == []
+    outputs = {name: torch.empty(tuple(context.get_tensor_shape(name))) for name in ("z", "same x", "same y")}
+    for name, tensor in {"x": x, "y": y, **outputs}.items():
+        context.set_tensor_address(name, tensor.data_ptr())
+    assert context.execute_async_v3(0)
+    torch.testing.assert_close(outputs["z"], torch.cat([x.mean((2, 3)), y]).reshape(-1, 2))
+
+
+def _changed(plan: Any, extents: Any) -> Any:
+    read = read_plan(bytes(plan))
+    structure = json.loads(json.dumps(read.structure))
+    (entry,) = (entry for entry in structure["engine"]["io"] if entry["name"] == "z")
+    entry["extents"] = extents
+    return write_plan(structure, read.weights)
+
+
+def test_a_forged_expression_writes_nothing(plans: dict[str, Any]) -> None:
+    engine = _engine(_changed(plans["rows"], [["size", 1, 0], 2]))
+    context = engine.create_execution_context()
+    x, y = torch.rand(3, 4, 3, 3), torch.rand(5, 4)
+    context.set_input_shape("x", tuple(x.shape))
+    context.set_input_shape("y", tuple(y.shape))
+    assert tuple(context.get_tensor_shape("z")) == (5, 2)
+    guarded = torch.full((64,), 7.0)
+    for name, tensor in {"x": x, "y": y, "same x": x.clone(), "same y": y.clone(), "z": guarded[8:]}.items():
+        context.set_tensor_address(name, tensor.data_ptr())
+    assert not context.execute_async_v3(0)
+    assert guarded.eq(7).all()
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [
+        [1],
+        [["size", 2, 0], 2],
+        [["size", 0, 4], 2],
+        [["size", 0], 2],
+        [["sizes", 0, 0], 2],
+        [["floordiv", 1], 2],
+        [["add", None, 1], 2],
+        [["add"], 2],
+        [["add", *[1] * 100], 2],
+        [["add", 1.5, 1], 2],
+        [[], 2],
+        ["x", 2],
+        [2**63, 2],
+    ],
+)
+def test_what_is_no_expression_is_refused_when_loaded(plans: dict[str, Any], extents: Any) -> None:
+    assert _engine(_changed(plans["rows"], extents)) is None
+
+
+def test_expressions_without_a_value_are_refused() -> None:
+    shapes = ((0, 4),)
+    for expression in (["floordiv", 4, ["size", 0, 0]], ["mod", 4, ["size", 0, 0]], ["add", ["size", 0, 0], -1]):
+        with pytest.raises(Refusal, match="extent"):
+            evaluate(expression, shapes)
+    with pytest.raises(Refusal, match="extent"):
+        evaluate(["mul", *[["mul", 1 << 40, 1 << 40]] * 8], shapes)
+
+
+def test_what_cannot_be_said_is_none() -> None:
+    assert expression_of(object(), {}) is None
+    assert expression_of(7, {}) == 7

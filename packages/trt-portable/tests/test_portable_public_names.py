@@ -1,0 +1,60 @@
+"""The facade: what the stub lists is there, and nothing is imported before it is used."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trt_portable as trt
+from trt_portable.network.layer_kinds import HOMES, layer_class
+from trt_portable.public_names import read_stub
+
+STUB = Path(trt.__file__).with_suffix(".pyi")
+
+
+def test_every_public_name_is_there() -> None:
+    homes, constants = read_stub(STUB)
+    (listed,) = (
+        ast.literal_eval(statement.value)
+        for statement in ast.parse(STUB.read_text()).body
+        if isinstance(statement, ast.Assign)
+    )
+    assert sorted(listed) == sorted(trt.__all__) == sorted({*homes, *constants})
+    assert [name for name in listed if not hasattr(trt, name)] == []
+    assert set(listed) <= set(dir(trt))
+    assert trt.float32 is trt.DataType.FLOAT
+
+
+def test_names_live_where_the_stub_says() -> None:
+    homes, _ = read_stub(STUB)
+    for name, home in homes.items():
+        value = getattr(trt, name)
+        if inspect.isclass(value):
+            assert value.__module__.startswith(home), f"{name} lives in {value.__module__}"
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Bulider'"):
+        trt.Bulider  # noqa: B018
+
+
+def test_a_function_keeps_its_name_beside_the_module_of_that_name() -> None:
+    script = "import trt_portable.runtime.runtime, trt_portable as trt; assert callable(trt.device), trt.device"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_every_kind_of_layer_is_where_it_is_said_to_be() -> None:
+    for module, kinds in HOMES.items():
+        for kind in kinds:
+            found = layer_class(kind)
+            assert found is not None
+            assert found.__module__ == module
+    from trt_portable.network.layer import LAYER_CLASSES
+
+    assert {kind for kinds in HOMES.values() for kind in kinds} == set(LAYER_CLASSES)
+    assert layer_class("TELEPATHY") is None
