@@ -31,6 +31,8 @@ def test_codes_that_scripts_match_on_never_change() -> None:
         "TRT-F030": "UNSUPPORTED_ARGUMENT",
         "TRT-F031": "TENSORRT_LIMIT",
         "TRT-F032": "PROVIDER_VERSION",
+        "TRT-F033": "NO_LOW_PRECISION",
+        "TRT-F034": "LEFT_IN_FLOAT",
         "TRT-F040": "CHECK_FAILED",
         "TRT-F041": "CONVERSION_FAILED",
         "TRT-F042": "BUILD_FAILED",

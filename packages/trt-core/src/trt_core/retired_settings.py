@@ -72,6 +72,7 @@ _OFF: Final = (False, None)
 _TUNING: Final = "the builder decides by itself"
 _ARGUMENT: Final = "it is an argument of torch.compile, not a setting"
 _CAPTURED: Final = "models are captured with torch.export, and run on any batch size that their inputs' ranges allow"
+_QUANTIZE: Final = "compile what trt_frontends.quantize(model, calibration) returns"
 _NO_CALIBRATION: Final = "networks are strongly typed, so the types are those of the model"
 
 RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
@@ -114,11 +115,9 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "dynamic": Refused(_ARGUMENT, "write torch.compile(model, dynamic=..., options={...})", (None,)),
     # precision
     "fp16_mode": Refused(_NO_CALIBRATION, "write precision=torch.float16, or enable_autocast=True", _OFF),
-    "int8_mode": Refused(_NO_CALIBRATION, "quantize the model (torchao, modelopt) before compiling it", _OFF),
+    "int8_mode": Refused(_NO_CALIBRATION, _QUANTIZE, _OFF),
     "lower_precision": Refused(_NO_CALIBRATION, "write precision=torch.float16, or enable_autocast=True", (None,)),
-    "calibrator": Refused(
-        "TensorRT has dropped calibration", "quantize the model (torchao, modelopt) before compiling it", (None,)
-    ),
+    "calibrator": Refused("TensorRT has dropped calibration", _QUANTIZE, (None,)),
     "use_fp32_acc": Refused(
         "how products of float16 accumulate is the builder's choice",
         "keep the model in float32 and set enable_autocast=True, or cast around the products that need it",

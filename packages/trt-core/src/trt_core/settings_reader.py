@@ -117,7 +117,7 @@ def _map_enabled_precisions(fields: dict[str, Any]) -> None:
         raise SettingsError(
             f"enabled_precisions={{{', '.join(sorted(map(dtype_name, enabled)))}}} cannot be mapped",
             why="networks are strongly typed: only float32 with one of float16 and bfloat16 has a meaning",
-            hint="cast the model, quantize it, or use enable_autocast=True with autocast_dtype",
+            hint="cast the model, quantize it (trt_frontends.quantize), or set enable_autocast=True and autocast_dtype",
         )
     _retired("enabled_precisions", f"enable_autocast=True, autocast_dtype=torch.{dtype_name(reduced[0])}")
     fields.setdefault("enable_autocast", True)

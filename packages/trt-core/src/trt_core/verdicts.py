@@ -99,6 +99,12 @@ class Reason(enum.Enum):
         "of a type that networks do not quantize to.",
         "Quantize the float model with `trt_frontends.quantize`, or export it before its weights are packed.",
     )
+    LEFT_IN_FLOAT = (
+        "TRT-F034",
+        "Left in float",
+        "The product is excluded from quantization, or is of a kind that the configuration does not name.",
+        "Take it out of `exclude`, or name its kind in `operators`.",
+    )
     CHECK_FAILED = (
         "TRT-F040",
         "Support check failed",

@@ -58,6 +58,11 @@ def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> 
             "the model branches on, or makes shapes from, the values of a tensor: write it with torch.where or "
             "torch.cond, or bound the value with torch._check"
         )
+    if "classes.quantized" in text or "QuantizedC" in text:
+        return (
+            "its weights are packed for PyTorch's quantized kernels: quantize the float model with "
+            "trt_frontends.quantize, or with torchao, whose models export"
+        )
     if isinstance(error, TypeError) and ("argument" in text or "forward()" in text):
         return "check the example inputs against the signature of the module's forward method"
     if kind in ("RuntimeError", "IndexError", "KeyError", "AttributeError", "ValueError"):
