@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from trt_core import CompilationSettings, Device, Input, set_provider
 
 if TYPE_CHECKING:
-    from trt_frontends import dynamo
+    from trt_frontends import dynamo, quantization
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
     from trt_frontends.alias import install_alias
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
     from trt_frontends.mutable_module import MutableModule
+    from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import refit_module_weights
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_partition import PartitionReport
@@ -35,6 +36,7 @@ _LAZY = {
     "ModelReport": "trt_frontends.torch_compile.model_report",
     "MutableModule": "trt_frontends.mutable_module",
     "PartitionReport": "trt_partition",
+    "QuantizationConfig": "trt_frontends.quantization",
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
     "dynamo": "trt_frontends.dynamo",
@@ -42,6 +44,8 @@ _LAZY = {
     "install_alias": "trt_frontends.alias",
     "load": "trt_runtime",
     "model_report": "trt_frontends.torch_compile.model_report",
+    "quantization": "trt_frontends.quantization",
+    "quantize": "trt_frontends.quantization",
     "refit_module_weights": "trt_frontends.refit",
     "save": "trt_runtime",
     "trace": "trt_frontends.capture",
@@ -57,6 +61,7 @@ __all__ = [
     "ModelReport",
     "MutableModule",
     "PartitionReport",
+    "QuantizationConfig",
     "bisect",
     "compile",
     "dynamo",
@@ -64,6 +69,8 @@ __all__ = [
     "install_alias",
     "load",
     "model_report",
+    "quantization",
+    "quantize",
     "refit_module_weights",
     "save",
     "set_provider",

@@ -1,0 +1,22 @@
+"""Quantization after training: from a float model and representative inputs to a program with Q/DQ."""
+
+from __future__ import annotations
+
+from trt_frontends.quantization.config import Kind, Observer, QuantizationConfig, Scheme
+from trt_frontends.quantization.quantize import quantization_report, quantize
+from trt_frontends.quantization.report import QuantizationReport, QuantizedLayer
+from trt_frontends.quantization.sensitivity import LayerSensitivity, SensitivityReport, sensitivity
+
+__all__ = [
+    "Kind",
+    "LayerSensitivity",
+    "Observer",
+    "QuantizationConfig",
+    "QuantizationReport",
+    "QuantizedLayer",
+    "Scheme",
+    "SensitivityReport",
+    "quantization_report",
+    "quantize",
+    "sensitivity",
+]

@@ -1,0 +1,256 @@
+"""Which calls of a program are quantized: products with weights, and on request products of activations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from trt_core import Reason, Verdict
+from trt_core.dtypes import FLOATS
+from trt_core.errors import SettingsError
+from trt_core.operators import canonical_operator, operator_name, packet_name
+from trt_core.provenance import module_path, node_location
+from trt_frontends.quantization.config import Kind, QuantizationConfig
+from trt_frontends.quantization.editing import TRANSPOSITIONS, ProgramEditor
+from trt_lowering.operator_traits import argument
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of a product.
+
+    Attributes:
+        node: Its placeholder.
+        views: Transpositions between the placeholder and the product, in order.
+        channel_axis: The axis of the stored weight whose slices make one channel of the result each; -1 for none.
+        input_axis: The axis of the stored weight that is summed over with the last axis of the input, or its channels.
+    """
+
+    node: fx.Node
+    views: tuple[fx.Node, ...]
+    channel_axis: int
+    input_axis: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A call that is quantized.
+
+    Attributes:
+        node: The call.
+        kind: What kind of product it is.
+        location: Module path and node name.
+        activations: Names of the operator's parameters that take activations.
+        weight: Its weight, None for products of activations.
+        weight_parameter: Name of the operator's parameter that takes it.
+    """
+
+    node: fx.Node
+    kind: Kind
+    location: str
+    activations: tuple[str, ...]
+    weight: Weight | None = None
+    weight_parameter: str = ""
+
+    def operands(self) -> Iterator[fx.Node]:
+        """Yields the nodes that are its activations."""
+        for parameter in self.activations:
+            value = argument(self.node, parameter)
+            assert isinstance(value, fx.Node)
+            yield value
+
+
+# operator: kind, parameters of activations, parameter of the weight, axes of channels and of inputs of that operand
+_Form = tuple[Kind, tuple[str, ...], str, int, int]
+_CONVOLUTION: Final[_Form] = (Kind.CONVOLUTION, ("input",), "weight", 0, 1)
+_FORMS: Final[dict[str, _Form]] = {
+    "aten::linear": (Kind.LINEAR, ("input",), "weight", 0, 1),
+    "aten::mm": (Kind.LINEAR, ("self",), "mat2", 1, 0),
+    "aten::matmul": (Kind.LINEAR, ("self",), "other", 1, 0),
+    "aten::addmm": (Kind.LINEAR, ("mat1",), "mat2", 1, 0),
+    **{f"aten::{name}": _CONVOLUTION for name in ("conv1d", "conv2d", "conv3d", "convolution")},
+}
+_ACTIVATIONS: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
+    "aten::mm": (Kind.MATMUL, ("self", "mat2")),
+    "aten::bmm": (Kind.MATMUL, ("self", "mat2")),
+    "aten::matmul": (Kind.MATMUL, ("self", "other")),
+    "aten::scaled_dot_product_attention": (Kind.ATTENTION, ("query", "key", "value")),
+}
+_WITHOUT_FORM: Final = {
+    "aten::conv_transpose1d": "transposed convolutions",
+    "aten::conv_transpose2d": "transposed convolutions",
+    "aten::conv_transpose3d": "transposed convolutions",
+    "aten::einsum": "sums over named axes",
+    "aten::bilinear": "bilinear forms",
+    "aten::lstm": "recurrent layers",
+    "aten::gru": "recurrent layers",
+    "aten::rnn_tanh": "recurrent layers",
+    "aten::rnn_relu": "recurrent layers",
+}
+"""Operators made of products that no low-precision form exists for."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was decided about a product of the model.
+
+    Attributes:
+        location: Module path and node name.
+        operator: Name of the operator.
+        layer: How it is quantized, None where it is not.
+        verdict: Why it is not; supported otherwise.
+    """
+
+    location: str
+    operator: str
+    layer: Layer | None
+    verdict: Verdict
+
+
+def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Choice]:
+    """Decides about every product of a program, in the order of the graph.
+
+    Raises:
+        SettingsError: Something that is excluded is neither a name, a regular expression nor an operator.
+    """
+    exclusion = _Exclusion(config.exclude)
+    choices = []
+    for node in editor.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        name = node.target._schema.name
+        if name not in _FORMS and name not in _ACTIVATIONS and name not in _WITHOUT_FORM:
+            continue
+        found = _decide(editor, node, config, exclusion)
+        layer, verdict = (found, Verdict(True)) if isinstance(found, Layer) else (None, found)
+        choices.append(Choice(node_location(node), operator_name(node.target), layer, verdict))
+    return choices
+
+
+def _decide(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig, exclusion: _Exclusion) -> Layer | Verdict:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    name = node.target._schema.name
+    if name in _WITHOUT_FORM or (name == "aten::convolution" and argument(node, "transposed")):
+        what = _WITHOUT_FORM.get(name, "transposed convolutions")
+        return Verdict.refuse(Reason.NO_LOW_PRECISION, f"{what} have no low-precision form")
+    if exclusion.holds(node):
+        return Verdict.refuse(Reason.LEFT_IN_FLOAT, "it is excluded from quantization")
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.dtype not in FLOATS:
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "products of floats alone are quantized")
+    layer = _with_weight(editor, node)
+    if layer is None:
+        layer = _of_activations(editor, node, config)
+    if layer is None:
+        return Verdict.refuse(Reason.LEFT_IN_FLOAT, "it has no weight")
+    if layer.kind not in config.kinds:
+        return Verdict.refuse(Reason.LEFT_IN_FLOAT, f"{layer.kind.value} is not among the operators to quantize")
+    if layer.weight is None:
+        return layer
+    if config.scheme.bits == 4:
+        extent = layer.weight.node.meta["val"].shape[layer.weight.input_axis]
+        if layer.kind is Kind.CONVOLUTION or extent % config.group_size:
+            why = (
+                "convolutions take no weights of 4 bits"
+                if layer.kind is Kind.CONVOLUTION
+                else (f"groups of {config.group_size} do not divide rows of {extent}")
+            )
+            return Verdict.refuse(Reason.NO_LOW_PRECISION, why)
+    return layer
+
+
+def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    form = _FORMS.get(node.target._schema.name)
+    if form is None:
+        return None
+    kind, activations, parameter, channels, inputs = form
+    operand = argument(node, parameter)
+    views = []
+    while isinstance(operand, fx.Node) and operand.target in TRANSPOSITIONS:
+        views.append(operand)
+        operand = operand.args[0]
+    held = editor.tensor(operand)
+    if held is None or not isinstance(operand, fx.Node) or held.dtype not in FLOATS or _is_written(operand):
+        return None
+    if any(editor.tensor(argument(node, name)) is not None for name in activations):
+        return None
+    rank = held.dim()
+    if kind is Kind.LINEAR and rank != 2:
+        return None
+    place = {channels: channels, inputs: inputs}
+    for view in views:  # from the product back to the weight
+        place = {key: _source_axis(view, axis) for key, axis in place.items()}
+    weight = Weight(operand, tuple(reversed(views)), place[channels], place[inputs])
+    return Layer(node, kind, node_location(node), activations, weight, parameter)
+
+
+def _of_activations(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig) -> Layer | None:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    kind, activations = _ACTIVATIONS.get(node.target._schema.name, (None, ()))
+    operands = [argument(node, parameter) for parameter in activations]
+    if kind is None or not config.scheme.quantizes_activations or any(map(_is_scalar, operands)):
+        return None
+    return Layer(node, kind, node_location(node), activations)
+
+
+def _is_scalar(operand: Any) -> bool:
+    return not isinstance(operand, fx.Node) or operand.meta["val"].dim() == 0
+
+
+def _source_axis(view: fx.Node, axis: int) -> int:
+    rank = int(view.meta["val"].dim())
+    if view.target is aten.permute.default:
+        dims: list[int] = argument(view, "dims")
+        return dims[axis] % rank
+    if view.target is aten.transpose.int:
+        first, second = int(argument(view, "dim0")) % rank, int(argument(view, "dim1")) % rank
+        return {first: second, second: first}.get(axis, axis)
+    return rank - 1 - axis if view.target is aten.t.default else axis
+
+
+def _is_written(node: fx.Node) -> bool:
+    return any(
+        isinstance(user.target, torch._ops.OpOverload) and user.target._schema.is_mutable and user.args[0] is node
+        for user in node.users
+    )
+
+
+class _Exclusion:
+    """Names of modules, regular expressions on names, and operators that are not quantized."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._operators: set[str] = set()
+        self._names: list[str] = []
+        self._expressions: list[re.Pattern[str]] = []
+        for pattern in patterns:
+            if pattern.replace("torch.ops.", "").startswith(("aten.", "aten::")):
+                self._operators.add(canonical_operator(pattern, "exclude"))
+                continue
+            self._names.append(pattern)
+            try:
+                self._expressions.append(re.compile(pattern))
+            except re.error as error:
+                raise SettingsError(
+                    f"{pattern!r} is no regular expression",
+                    where="exclude",
+                    why=str(error),
+                    hint="give the name of a module, a regular expression, or an operator such as aten.linear",
+                ) from None
+
+    def holds(self, node: fx.Node) -> bool:
+        name = operator_name(node.target)
+        if name in self._operators or packet_name(name) in self._operators:
+            return True
+        path = module_path(node)
+        names = (path, node.name, node_location(node))
+        if any(path == known or path.startswith(known + ".") or node.name == known for known in self._names):
+            return True
+        return any(expression.fullmatch(item) for expression in self._expressions for item in names)

@@ -1,0 +1,137 @@
+"""The entry point: from a float model and representative inputs to a quantized program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from trt_core import InputError
+from trt_core.quantization import is_dequantization
+from trt_core.quantization import quantize as quantize_operator
+from trt_frontends.capture import capture
+from trt_frontends.entry_point import entry_point
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.quantization.bias_correction import correct_biases
+from trt_frontends.quantization.calibration import calibrate
+from trt_frontends.quantization.config import QuantizationConfig, read_config
+from trt_frontends.quantization.editing import ProgramEditor
+from trt_frontends.quantization.insertion import insert_quantization
+from trt_frontends.quantization.layers import Layer, choose_layers
+from trt_frontends.quantization.normalization import fold_normalization
+from trt_frontends.quantization.report import REPORT, QuantizationReport, make_report
+from trt_frontends.quantization.samples import read_samples
+from trt_frontends.quantization.smoothing import smooth
+from trt_frontends.weightless import require_weights
+from trt_lowering.passes.open_wrapped_tensors import is_wrapper
+
+Model = nn.Module | torch.export.ExportedProgram
+
+
+@entry_point
+def quantize(
+    model: Model,
+    calibration: Iterable[Any] | None = None,
+    config: QuantizationConfig | Mapping[str, Any] | str | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+) -> torch.export.ExportedProgram:
+    """Quantizes a float model after training, from ranges that are measured on representative inputs.
+
+    Args:
+        model: A module in evaluation mode, or an exported program; it is not changed.
+        calibration: Inputs of the model: tensors, tuples of positional inputs, dicts of keyword inputs, or pairs of
+            both. All of it is kept in memory while the model is quantized. Weights alone need none, unless they are
+            smoothed.
+        config: What is quantized and how: a `QuantizationConfig`, a dict of its fields, or the name of a type.
+        arg_inputs, kwarg_inputs: What a module is captured with, as for `compile`; by default the first sample. An
+            `Input` with a range keeps a dimension dynamic.
+
+    Returns:
+        A program for `compile`, which runs in PyTorch too, where it computes what the engine will.
+        `quantization_report(program)` says what is quantized.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: Calibration data is missing, does not fit, or holds NaN; or the model is quantized already.
+        SettingsError: The configuration cannot be read.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+        >>> program = quantize(model, [torch.randn(3, 4) for _ in range(4)], "int8")
+        >>> len(quantization_report(program).quantized)
+        2
+    """
+    chosen = read_config(config)
+    given = ExampleInputs.read(None, arg_inputs, kwarg_inputs)
+    needs_data = chosen.scheme.quantizes_activations or chosen.smoothing is not None
+    samples = read_samples(calibration) if needs_data or calibration is not None else []
+    original = capture(model, given or (samples[0] if samples else None))
+    require_weights(original)
+    require_float(original)
+    program = prepare(original, samples, chosen)
+    editor = ProgramEditor(program)
+    choices = choose_layers(editor, chosen)
+    layers = [choice.layer for choice in choices if choice.layer is not None]
+    scales = calibrate(program, layers, samples, chosen) if chosen.scheme.quantizes_activations else {}
+    operands = _scales_by_layer(layers, scales)
+    if chosen.bias_correction:
+        correct_biases(editor, program, layers, samples or read_samples(calibration), scales, chosen)
+    insert_quantization(editor, layers, scales, chosen)
+    quantized = editor.finish()
+    report = make_report(choices, operands, chosen, len(samples), original, quantized)
+    quantized.graph_module.meta[REPORT] = report
+    return quantized
+
+
+def quantization_report(program: torch.export.ExportedProgram) -> QuantizationReport:
+    """Returns what `quantize` did to the program that it returned.
+
+    Raises:
+        InputError: The program comes from elsewhere, or from a file: reports are not saved with programs.
+    """
+    found = program.graph_module.meta.get(REPORT)
+    if not isinstance(found, QuantizationReport):
+        raise InputError("the program has no report of quantization", hint="give what trt_frontends.quantize returned")
+    return found
+
+
+def prepare(
+    program: torch.export.ExportedProgram, samples: Sequence[ExampleInputs], config: QuantizationConfig
+) -> torch.export.ExportedProgram:
+    """Returns a program that computes the same, folded and smoothed, ready for its layers to be quantized."""
+    if config.fold_normalization:
+        editor = ProgramEditor(program)
+        if fold_normalization(editor):
+            program = editor.finish()
+    if config.smoothing is not None:
+        program = smooth(program, samples, config, config.smoothing)
+    return program
+
+
+def require_float(program: torch.export.ExportedProgram) -> None:
+    """Refuses a program that is quantized already.
+
+    Raises:
+        InputError: It is.
+    """
+    quantized = next(
+        (node for node in program.graph.nodes if node.target is quantize_operator or is_dequantization(node.target)),
+        None,
+    )
+    wrapped = next((name for name, value in program.state_dict.items() if is_wrapper(value)), None)
+    if quantized is not None or wrapped is not None:
+        raise InputError(
+            "the model is quantized already",
+            where=quantized.name if quantized is not None else wrapped or "",
+            hint="compile it as it is, or quantize the float model",
+        )
+
+
+def _scales_by_layer(layers: Sequence[Layer], scales: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
+    if not scales:
+        return {}
+    return {layer.location: tuple(scales[node.name] for node in layer.operands()) for layer in layers}

@@ -1,0 +1,112 @@
+"""Calibration data: what callers give, checked, as inputs of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from trt_core import InputError
+from trt_core.dtypes import dtype_name
+from trt_frontends.capture import keyword_inputs
+from trt_frontends.example_inputs import ExampleInputs
+
+_HINT = "give tuples of positional inputs, dicts of keyword inputs, pairs (tuple, dict), or single tensors"
+
+
+def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
+    """Reads calibration data.
+
+    Args:
+        calibration: Any iterable of tensors, tuples of positional inputs, dicts of keyword inputs, or pairs of both.
+
+    Raises:
+        InputError: It is no iterable, it is empty, or an item is none of these.
+    """
+    if calibration is None:
+        raise InputError("there is no calibration data", hint=f"quantizing activations needs some: {_HINT}")
+    if isinstance(calibration, (torch.Tensor, str, bytes, Mapping)) or not isinstance(calibration, Iterable):
+        raise InputError(
+            f"calibration data is a {type(calibration).__name__}, not a collection of inputs",
+            hint=f"give a list, a data loader, or a generator; {_HINT}",
+        )
+    samples = [_read(item, index) for index, item in enumerate(calibration)]
+    if not samples:
+        raise InputError("the calibration data is empty", hint="some ten to a hundred representative inputs will do")
+    return samples
+
+
+def _read(item: Any, index: int) -> ExampleInputs:
+    if isinstance(item, torch.Tensor):
+        return ExampleInputs((item,), {})
+    if isinstance(item, Mapping):
+        return ExampleInputs((), dict(item))
+    if isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
+        pair = len(item) == 2 and isinstance(item[0], (tuple, list)) and isinstance(item[1], Mapping)
+        return ExampleInputs(tuple(item[0]), dict(item[1])) if pair else ExampleInputs(tuple(item), {})
+    raise InputError(f"calibration input {index} is a {type(item).__name__}", hint=_HINT)
+
+
+def flat_inputs(program: torch.export.ExportedProgram, samples: Sequence[ExampleInputs]) -> Iterator[list[Any]]:
+    """Yields each sample as the flat list of inputs that a program's graph takes, on the program's device.
+
+    Raises:
+        InputError: A sample does not fit the program, or holds NaN or infinities.
+    """
+    places = _places(program)
+    keywords = keyword_inputs(program)
+    for index, sample in enumerate(samples):
+        where = f"calibration input {index}"
+        try:
+            leaves = sample.in_order_of(keywords)
+        except InputError as error:
+            raise InputError(error.what, where=where, why=error.why, hint=error.hint) from None
+        if len(leaves) != len(places):
+            raise InputError(
+                f"it holds {len(leaves)} inputs, the program takes {len(places)}",
+                where=where,
+                hint="leave out what is no input of the model, such as the labels of a data loader",
+            )
+        yield [_fitting(leaf, *place, where) for leaf, place in zip(leaves, places, strict=True)]
+
+
+def _places(program: torch.export.ExportedProgram) -> list[tuple[str, Any]]:
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    return [(name, values.get(name)) for name in names]
+
+
+def _fitting(leaf: Any, name: str, meta: Any, where: str) -> Any:
+    if not isinstance(meta, torch.Tensor):
+        return leaf
+    if not isinstance(leaf, torch.Tensor):
+        raise InputError(
+            f"input {name} is a {type(leaf).__name__}, not a tensor",
+            where=where,
+            hint="convert it with torch.as_tensor",
+        )
+    if leaf.dtype != meta.dtype:
+        raise InputError(
+            f"input {name} is {dtype_name(leaf.dtype)}, the program takes {dtype_name(meta.dtype)}",
+            where=where,
+            hint=f"convert it with .to(torch.{dtype_name(meta.dtype)})",
+        )
+    fits = leaf.dim() == meta.dim() and all(
+        not isinstance(wanted, int) or found == wanted for found, wanted in zip(leaf.shape, meta.shape, strict=True)
+    )
+    if not fits:
+        raise InputError(
+            f"input {name} has shape {tuple(leaf.shape)}, the program takes {tuple(meta.shape)}",
+            where=where,
+            hint="calibrate with inputs of the program's shape, or export it with dynamic dimensions",
+        )
+    if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+        raise InputError(
+            f"input {name} holds NaN or infinities",
+            where=where,
+            why="ranges that are measured on it would be meaningless",
+            hint="leave the sample out, or mend it",
+        )
+    return leaf.detach().to(meta.device, copy=True)
