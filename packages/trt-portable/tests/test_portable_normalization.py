@@ -109,6 +109,46 @@ def test_attention(run_network: Any, heads: int, dynamic: bool, variant: str) ->
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [trt.int8, trt.fp8])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_attention_whose_weights_are_quantized(run_network: Any, dtype: Any, heads: int) -> None:
+    q, k, v = torch.randn(2, 4, 3, 8) / 3, torch.randn(2, heads, 5, 8), torch.randn(2, heads, 5, 8)
+    step = 1 / 127 if dtype is trt.int8 else 1 / 448
+
+    def define(network: Any, q: Any, k: Any, v: Any) -> Any:
+        attention = _define_attention(K.UPPER_LEFT)(network, q, k, v)
+        array = np.full(1, step, np.float32)
+        attention.normalization_quantize_scale = network.add_constant((1,), array).get_output(0)
+        attention.normalization_quantize_to_type = dtype
+        return attention
+
+    (found,) = run_network(define, q, k, v)
+    k, v = (part.repeat_interleave(4 // heads, 1) for part in (k, v))
+    scores = (q @ k.mT).masked_fill(torch.arange(5) > torch.arange(3)[:, None], -float("inf"))
+    steps = scores.softmax(-1) / step
+    codes = steps.round().clamp(-128, 127) if dtype is trt.int8 else steps.clamp(-448, 448).to(torch.float8_e4m3fn)
+    torch.testing.assert_close(found, codes.float() * step @ v, rtol=1e-4, atol=2e-2)
+    assert not torch.equal(found, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0))
+
+
+@pytest.mark.parametrize(
+    ("has_scale", "dtype", "says"),
+    [(True, trt.float32, "set normalization_quantize_to_type"), (False, trt.int8, "need normalization_quantize_scale")],
+)
+def test_half_a_quantization_of_weights_is_refused(
+    builder: Any, logger: Any, has_scale: bool, dtype: Any, says: str
+) -> None:
+    network = builder.create_network()
+    q = network.add_input("q", trt.float32, (1, 2, 3, 4))
+    attention = _define_attention()(network, q, q, q)
+    if has_scale:
+        attention.normalization_quantize_scale = network.add_constant((), np.ones((), np.float32)).get_output(0)
+    attention.normalization_quantize_to_type = dtype
+    network.mark_output(attention.get_output(0))
+    assert builder.build_serialized_network(network, builder.create_builder_config()) is None
+    assert any(says in error for error in logger.errors)
+
+
 def test_attention_over_packed_sequences(run_network: Any) -> None:
     q, k, v = torch.randn(5, 2, 4), torch.randn(6, 2, 4), torch.randn(6, 2, 4)
     ends, others = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 6], dtype=torch.int32)

@@ -18,6 +18,7 @@ from trt_portable.enums import (
     LayerType,
 )
 from trt_portable.layers.products import multiply
+from trt_portable.layers.rounding import round_to
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
 from trt_portable.network.tensor import ITensor
@@ -108,6 +109,18 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
                 require_rank(lengths, {1}, what)
         require(packed_query == packed_key or not packed_query, "a packed query needs packed keys")
 
+    def _check_complete(self) -> None:
+        scale, kind = self._input(SCALE), self.normalization_quantize_to_type
+        if scale is None:
+            require(kind is DataType.FLOAT, f"weights quantized to {kind.name} need normalization_quantize_scale")
+            return
+        require(
+            kind in (DataType.FP8, DataType.INT8),
+            f"weights with a scale are quantized to FP8 or INT8, not {kind.name}: set normalization_quantize_to_type",
+        )
+        require_type(scale, FLOATS, "normalization_quantize_scale")
+        require((scale._extents or ()) in ((), (1,)), "normalization_quantize_scale has one element")
+
     def _check_mask(self, inputs: Sequence[ITensor | None], query: ITensor, key: ITensor) -> None:
         mask = inputs[MASK] if len(inputs) > MASK else None
         if mask is None:
@@ -127,22 +140,22 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         operands = [None if value is None else as_tensor(value) for value in inputs]
-        query, key, value, mask, _, query_lengths, key_lengths = (
+        query, key, value, mask, scale, query_lengths, key_lengths = (
             *operands,
             *([None] * _SLOTS),
         )[:_SLOTS]
         assert query is not None and key is not None and value is not None
         if self.query_form is AttentionIOForm.PACKED_NHD:
             assert query_lengths is not None and key_lengths is not None
-            return (self._packed(query, key, value, mask, query_lengths, key_lengths),)
+            return (self._packed(query, key, value, mask, scale, query_lengths, key_lengths),)
         if self.key_value_form is AttentionIOForm.PACKED_NHD:
             assert key_lengths is not None
-            return (self._packed_keys(query, key, value, mask, key_lengths),)
+            return (self._packed_keys(query, key, value, mask, scale, key_lengths),)
         if key_lengths is not None:
             steps = torch.arange(key.shape[-2], device=key.device)
             inside = (steps < key_lengths.reshape(-1, 1)).reshape(-1, 1, 1, steps.shape[0])
             mask = _joined(mask, inside)
-        return (self._attend(query, key, value, mask),)
+        return (self._attend(query, key, value, mask, scale),)
 
     def _attend(
         self,
@@ -150,11 +163,13 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
+        scale: torch.Tensor | None,
     ) -> torch.Tensor:
+        """Attention of (..., H, S, D); a scale makes the weights go through Q/DQ before they meet the values."""
         kind = self.causal_kind
         upper = kind is CausalMaskKind.UPPER_LEFT
         softmax = self.norm_op is AttentionNormalizationOp.SOFTMAX
-        fused = softmax and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
+        fused = softmax and scale is None and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
         if fused and not (upper and mask is not None):
             grouped = query.shape[-3] != key.shape[-3]
             return F.scaled_dot_product_attention(query, key, value, mask, 0.0, upper, scale=1.0, enable_gqa=grouped)
@@ -171,6 +186,10 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             outside = float("-inf") if softmax else 0.0
             scores = torch.where(mask, scores, torch.full((), outside, dtype=scores.dtype, device=scores.device))
         weights = F.softmax(scores, -1) if softmax else scores
+        if scale is not None:
+            factor = scale.to(torch.float32).reshape(())
+            codes = round_to(weights.to(torch.float32) / factor, self.normalization_quantize_to_type)
+            weights = (codes.to(torch.float32) * factor).to(weights.dtype)
         return multiply(weights, value)
 
     def _causal(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -185,6 +204,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
+        scale: torch.Tensor | None,
         query_ends: torch.Tensor,
         key_ends: torch.Tensor,
     ) -> torch.Tensor:
@@ -205,7 +225,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             part = None
             if mask is not None:
                 part = mask[min(batch, mask.shape[0] - 1), :, : q.shape[2], : k.shape[2]].unsqueeze(0)
-            parts.append(self._attend(q, k, v, part).squeeze(0).transpose(0, 1))
+            parts.append(self._attend(q, k, v, part, scale).squeeze(0).transpose(0, 1))
         return torch.cat(parts) if parts else torch.empty_like(query)
 
     def _packed_keys(
@@ -214,6 +234,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
+        scale: torch.Tensor | None,
         key_ends: torch.Tensor,
     ) -> torch.Tensor:
         """Padded queries (B, H, S, D) over packed keys and values (tokens, H, D)."""
@@ -226,7 +247,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             part = None
             if mask is not None:
                 part = mask[min(batch, mask.shape[0] - 1), :, :, : k.shape[2]].unsqueeze(0)
-            parts.append(self._attend(query[batch : batch + 1], k, v, part))
+            parts.append(self._attend(query[batch : batch + 1], k, v, part, scale))
         return torch.cat(parts) if parts else torch.empty_like(query)
 
 
