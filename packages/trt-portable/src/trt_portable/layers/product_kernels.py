@@ -246,6 +246,7 @@ class Float8Product(ProductKernel):
     name = "scaled_mm"
 
     _MULTIPLE: ClassVar[int] = 16
+    _FIRST_SCALE: ClassVar[int] = 4  # cuBLAS takes scales that lie at multiples of 16 bytes
     _LEAST_CAPABILITY: ClassVar[tuple[int, int]] = (8, 9)
     _FAST: ClassVar[bool] = False
 
@@ -257,13 +258,15 @@ class Float8Product(ProductKernel):
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded; scales after a 1, which stands for those that are applied elsewhere."""
-        return padded(codes, self._MULTIPLE, self._MULTIPLE).contiguous(), F.pad(scale.reshape(-1), (1, 0), value=1.0)
+        matrix = padded(codes, self._MULTIPLE, self._MULTIPLE).contiguous()
+        return matrix, F.pad(scale.reshape(-1), (self._FIRST_SCALE, 0), value=1.0)
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel, and factors where columns or rows have their own."""
-        is_one = scale.shape[0] == 2
+        is_one = scale.shape[0] == self._FIRST_SCALE + 1
+        first = self._FIRST_SCALE if is_one else 0
         is_plain = is_one and finish.left_scale is None
         wide = torch.bfloat16 if finish.dtype is torch.bfloat16 else torch.float32
         kind = finish.dtype if is_plain else wide  # half precision could overflow before it is scaled
@@ -271,8 +274,8 @@ class Float8Product(ProductKernel):
         product = torch._scaled_mm(
             _padded_depth(left, matrix.shape[1]),
             matrix.t(),
-            scale_a=scale[0],
-            scale_b=scale[1 if is_one else 0],
+            scale_a=scale[:1],
+            scale_b=scale[first : first + 1],
             bias=None if bias is None else bias.to(kind),
             out_dtype=kind,
             use_fast_accum=self._FAST,
@@ -280,7 +283,7 @@ class Float8Product(ProductKernel):
         if product.shape[1] != form.columns:
             product = product[:, : form.columns]
         if not is_one:
-            product = product * scale[1:]
+            product = product * scale[self._FIRST_SCALE :]
         return finish(product, has_bias=bias is not None)
 
 
