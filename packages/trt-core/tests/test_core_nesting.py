@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from trt_core import InputError
 from trt_core.attributes import read_attribute
 from trt_core.export_examples import distinct_tensors
+from trt_core.misfits import misfit, require_fixed, with_article
 from trt_core.nesting import children_of, tensors_in
 
 
@@ -38,3 +40,19 @@ def test_no_tensor_object_stands_twice() -> None:
     assert first is x and keywords["n"] == 3
     assert len({id(value) for value in (first, second, keywords["y"])}) == 3
     assert all(value.data_ptr() == x.data_ptr() and value.requires_grad for value in (second, keywords["y"]))
+
+
+def test_fixed_values_are_those_of_their_type() -> None:
+    for known in (1, True, "mode", None, float("nan")):
+        require_fixed("flag", known, known)
+    for value, known in ((1.0, 1), (1, True), ("b", "a"), (None, 0)):
+        with pytest.raises(InputError, match=f"input flag is {value!r}, the model was compiled for {known!r}"):
+            require_fixed("flag", value, known)
+
+
+def test_inputs_that_are_nested_otherwise_are_described() -> None:
+    assert "input x is a dict of 'a', 'b', the model was compiled for a tuple of 2" in str(
+        misfit("x", {"a": 1, "b": 2}, "a tuple of 2")
+    )
+    assert "input x is an int, " in str(misfit("x", 3, "a list of 1"))
+    assert with_article("OrderedDict") == "an OrderedDict"

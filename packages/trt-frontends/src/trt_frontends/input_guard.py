@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from trt_core import InputError
 from trt_core.dtypes import dtype_name
 from trt_core.extents import Extent, evaluate_extent, extent_of, format_multiple, solve_extent
+from trt_core.misfits import misfit, require_fixed, with_article
 from trt_core.nesting import children_of
 from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.ranges import UNBOUNDED, ShapeRanges
@@ -239,7 +240,7 @@ class InputGuard:
             if isinstance(expected, TensorInput):
                 _check_tensor(place, value, expected, symbols)
             elif isinstance(expected, FixedValue):
-                _check_value(place, value, expected)
+                require_fixed(place, value, expected.value)
         for (place, value), expected in zip(leaves, self._expected, strict=True):
             if isinstance(expected, TensorInput):
                 _check_relations(place, value, expected, symbols)
@@ -356,17 +357,6 @@ def _check_memory(leaves: Sequence[tuple[str, Any]], index: int) -> None:
             )
 
 
-def _check_value(place: str, value: Any, expected: FixedValue) -> None:
-    known = expected.value
-    if type(value) is type(known) and (value == known or (value != value and known != known)):
-        return
-    raise InputError(
-        f"input {place} is {value!r:.60}, the model was compiled for {expected}",
-        why="capturing the model has fixed the values of inputs that are not tensors",
-        hint="give that value, compile once for each value, or make it a tensor",
-    )
-
-
 def _leaves(value: Any, spec: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yields (place, value) of the leaves, in the order of the captured program."""
     if spec.is_leaf():
@@ -375,32 +365,20 @@ def _leaves(value: Any, spec: Any, place: str) -> Iterator[tuple[str, Any]]:
     children = children_of(spec)
     if spec.type in (tuple, list):
         if not isinstance(value, (tuple, list)) or len(value) != len(children):
-            raise _misfit(place, value, f"a {spec.type.__name__} of {len(children)}")
+            raise misfit(place, value, f"{with_article(spec.type.__name__)} of {len(children)}")
         for index, child in enumerate(children):
             yield from _leaves(value[index], child, f"{place}[{index}]")
     elif spec.type is dict:
         names = list(spec.context)
         if not isinstance(value, Mapping) or set(value) != set(names):
-            raise _misfit(place, value, f"a dict of {', '.join(map(repr, names))}")
+            raise misfit(place, value, f"a dict of {', '.join(map(repr, names))}")
         for name, child in zip(names, children, strict=True):
             yield from _leaves(value[name], child, f"{place}[{name!r}]")
     else:
         leaves, found = pytree.tree_flatten(value)
         if found != spec:
-            raise _misfit(place, value, f"a {spec.type.__name__} like the one that it was captured with")
+            raise misfit(place, value, f"{with_article(spec.type.__name__)} like the one that it was captured with")
         yield from ((f"{place}, leaf {index},", leaf) for index, leaf in enumerate(leaves))
-
-
-def _misfit(place: str, value: Any, wanted: str) -> InputError:
-    given = f"a {type(value).__name__}"
-    if isinstance(value, Mapping):
-        given += f" of {', '.join(map(repr, value))}"
-    elif isinstance(value, (tuple, list)):
-        given += f" of {len(value)}"
-    return InputError(
-        f"input {place} is {given}, the model was compiled for {wanted}",
-        hint="nest the inputs as they were when the model was captured",
-    )
 
 
 def _count(number: int) -> str:

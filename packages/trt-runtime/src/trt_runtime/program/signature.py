@@ -10,6 +10,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.extents import evaluate_extent
+from trt_core.misfits import misfit, require_fixed, with_article
 from trt_core.profile_fit import VaryingSize, require_profile
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, Program, Signature, TensorInput, Value
@@ -143,14 +144,18 @@ class InputReader:
         if isinstance(leaf, TensorInput):
             self._check_tensor(place, value, leaf)
         elif isinstance(leaf, FixedInput):
-            _check_fixed(place, value, leaf)
+            require_fixed(place, value, leaf.value)
         elif not _is_number(value, leaf):
-            raise InputError(f"input {place} is a {type(value).__name__}, not {_article(leaf.kind.__name__)}")
+            raise InputError(
+                f"input {place} is {with_article(type(value).__name__)}, not {with_article(leaf.kind.__name__)}"
+            )
 
     def _check_tensor(self, place: str, value: Any, leaf: TensorInput) -> None:
         wanted = describe(leaf)
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"input {place} is {_article(type(value).__name__)}, not a tensor", hint=f"give {wanted}")
+            raise InputError(
+                f"input {place} is {with_article(type(value).__name__)}, not a tensor", hint=f"give {wanted}"
+            )
         if value.dtype is not leaf.dtype:
             name = dtype_name(leaf.dtype)
             raise InputError(
@@ -225,25 +230,14 @@ def _flatten(value: Any, tree: Any, place: str, flat: list[Any]) -> None:
         flat.append(value)
     elif isinstance(tree, (tuple, list)):
         if not isinstance(value, (tuple, list)) or len(value) != len(tree):
-            raise _misfit(place, value, f"{_article(type(tree).__name__)} of {len(tree)}")
+            raise misfit(place, value, f"{with_article(type(tree).__name__)} of {len(tree)}")
         for index, (item, child) in enumerate(zip(value, tree, strict=True)):
             _flatten(item, child, f"{place}[{index}]", flat)
     else:
         if not isinstance(value, Mapping) or set(value) != set(tree):
-            raise _misfit(place, value, f"a dict of {', '.join(map(repr, tree))}")
+            raise misfit(place, value, f"a dict of {', '.join(map(repr, tree))}")
         for key, child in tree.items():
             _flatten(value[key], child, f"{place}[{key!r}]", flat)
-
-
-def _misfit(place: str, value: Any, wanted: str) -> InputError:
-    given = _article(type(value).__name__)
-    if isinstance(value, Mapping):
-        given += f" of {', '.join(map(repr, value))}"
-    elif isinstance(value, (tuple, list)):
-        given += f" of {len(value)}"
-    return InputError(
-        f"input {place!r} is {given}, not {wanted}", hint="nest the inputs as they were when the model was compiled"
-    )
 
 
 def _check_relations(place: str, value: torch.Tensor, leaf: TensorInput, symbols: Mapping[str, int]) -> None:
@@ -264,17 +258,6 @@ def _check_relations(place: str, value: torch.Tensor, leaf: TensorInput, symbols
             )
 
 
-def _check_fixed(place: str, value: Any, leaf: FixedInput) -> None:
-    known = leaf.value
-    if type(value) is type(known) and (value == known or (value != value and known != known)):
-        return
-    raise InputError(
-        f"input {place} is {value!r:.60}, the model was compiled for {known!r:.60}",
-        why="capturing the model has fixed the values of inputs that are not tensors",
-        hint="give that value, compile once for each value, or make it a tensor",
-    )
-
-
 def _is_number(value: Any, leaf: NumberInput) -> bool:
     symbolic = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[leaf.kind]
     return type(value) is leaf.kind or isinstance(value, symbolic)
@@ -286,10 +269,6 @@ def _range(dimension: Dimension) -> str:
     if dimension.high >= MAX_EXTENT:
         return f"at least {dimension.low}"
     return f"{dimension.low} to {dimension.high}"
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _count(number: int) -> str:
