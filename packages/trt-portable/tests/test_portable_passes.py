@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.builder.passes.plan_graph import PassError, PlanGraph, PlanPass
+from trt_portable.plan.weight_table import WeightTable
 
 SUM, PROD, POW = (trt.ElementWiseOperation[name] for name in ("SUM", "PROD", "POW"))
 NONE, TRANSPOSE = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
@@ -152,7 +153,7 @@ def test_a_pass_that_breaks_the_order_is_named() -> None:
             return 1
 
     layers = [{"name": str(at), "inputs": [at], "outputs": [at + 1]} for at in range(2)]
-    graph = PlanGraph(layers, {}, {}, (0,), frozenset({2}), lambda key, role: True)
+    graph = PlanGraph(layers, {}, WeightTable(), (0,), frozenset({2}), lambda key, role: True)
     with pytest.raises(PassError, match="pass reverse: layer '1' reads tensors \\[1\\] too early"):
         Reverse()(graph)
     with pytest.raises(PassError, match="computed no more"):

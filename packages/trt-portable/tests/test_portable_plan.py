@@ -23,6 +23,7 @@ from trt_portable.plan.container import (
     write_plan,
 )
 from trt_portable.plan.tables import FORMAT_VERSION
+from trt_portable.plan.weight_table import WeightTable
 
 WEIGHTS = {
     "f32": torch.arange(5, dtype=torch.float32),
@@ -70,7 +71,7 @@ def test_offsets_beyond_four_gigabytes(tmp_path: Path) -> None:
     """The table and its reader alone, on a file with a hole: what matters is how far apart things are."""
     sizes = {"first": 3 << 30, "second": 2 << 30}
     large = {name: torch.empty(size, dtype=torch.uint8, device="meta") for name, size in sizes.items()}
-    table, offsets, data_bytes = _tensor_table({**large, "last": torch.empty(4)})
+    table, offsets, data_bytes = _tensor_table(WeightTable({**large, "last": torch.empty(4)}))
     assert offsets["last"] == 5 << 30
     path = tmp_path / "weights"
     with path.open("wb") as file:

@@ -52,7 +52,8 @@ def add_output_extents(
     found: list[tuple[Expression, ...]] = [
         tuple(expression_of(extent, sizes) for extent in tensor._extents or ()) for tensor in marked
     ]
-    program = load_shape_program(structure, info, [tensors[slot.weights] for slot in info.weight_slots])
+    numbers = [tensors[slot.weights] if is_host_constant(slot) else None for slot in info.weight_slots]
+    program = load_shape_program(structure, info, numbers)
     for profile in range(len(info.profiles)):
         for number, shapes in enumerate(_ends(info, inputs, profile)):
             made = _made(program, inputs, shapes)

@@ -31,6 +31,7 @@ from trt_portable.network.serialization import layers_from_json, leaf_layers, ne
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import write_engine
+from trt_portable.plan.weight_table import WeightTable
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
@@ -63,7 +64,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
         with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
             fuse = not network._debug_unfused
-            weights = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step, fuse=fuse)
+            table = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step, fuse=fuse)
         phase.step()
         slots = _weight_slots(structure, is_refittable)
         info = EngineInfo(
@@ -82,7 +83,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
             settings=_settings(config),
         )
         used = {slot.weights for slot in slots}
-        tensors = {key: tensor for key, tensor in weights.items() if key in used}
+        tensors = table.only(used)
         choose_low_precision_kernels(structure, info, tensors, config, reporter)
         info = add_output_extents(network, structure, info, tensors)
         choice = choose_tactic(structure, info, tensors, config, reporter, root)
@@ -107,7 +108,7 @@ def _optimize(
     step: Callable[[], None],
     *,
     fuse: bool,
-) -> dict[str, torch.Tensor]:
+) -> WeightTable:
     """Rewrites the layers of a structure in place; returns old and new weights.
 
     Args:
@@ -121,7 +122,7 @@ def _optimize(
     graph = PlanGraph(
         layers=structure["layers"],
         tensors={tensor["id"]: tensor for tensor in structure["tensors"]},
-        weights=dict(weights),
+        weights=WeightTable(weights),
         inputs=tuple(structure["inputs"]),
         wanted=frozenset({*structure["outputs"], *structure["shape_outputs"], *debug}),
         is_fixed=lambda key, role: not is_refittable(key, role),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo
+from trt_portable.plan.weight_table import WeightTable
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
@@ -73,7 +75,7 @@ class _Candidate:
 def choose_tactic(
     structure: Mapping[str, Any],
     info: EngineInfo,
-    tensors: Mapping[str, torch.Tensor],
+    tensors: WeightTable,
     config: IBuilderConfig,
     reporter: Reporter,
     parent: str,
@@ -102,7 +104,7 @@ def choose_tactic(
         found = found[: config.max_num_tactics - 1 - may_prepack]
     if not found and not may_prepack and cache is None:
         return Choice(replace(info, tactic=INTERPRET))
-    on_device = {key: tensor.to(device).reshape(-1) for key, tensor in tensors.items()}
+    on_device = {key: tensor.to(device).reshape(-1) for key, tensor in tensors.computed().items()}
     subject = replace(subject, tensors=[on_device[slot.weights] for slot in info.weight_slots])
     if cache is None or config.get_flag(BuilderFlag.DISABLE_TIMING_CACHE):
         cache = ITimingCache()
@@ -111,24 +113,28 @@ def choose_tactic(
     chosen: list[_Candidate] = []
     artifacts: dict[Any, Artifact] = {}
     num_candidates = 1 + may_prepack + len(found)
-    with Phase(config.progress_monitor, "Choose tactics", parent, len(info.profiles) * num_candidates) as phase:
-        for profile in range(len(info.profiles)):
-            key = timing_key(structure, info, tensors, profile, *environment)
-            trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, phase.step)
-            best, artifact = _chosen(trial, found, cache, key, may_prepack=may_prepack, must_know=must_know)
-            chosen.append(best)
-            if artifact is not None:
-                artifacts.setdefault(artifact.shapes, artifact)
+    try:
+        with Phase(config.progress_monitor, "Choose tactics", parent, len(info.profiles) * num_candidates) as phase:
+            for profile in range(len(info.profiles)):
+                key = timing_key(structure, info, tensors, profile, *environment)
+                trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, phase.step)
+                best, artifact = _chosen(trial, found, cache, key, may_prepack=may_prepack, must_know=must_know)
+                chosen.append(best)
+                if artifact is not None:
+                    artifacts.setdefault(artifact.shapes, artifact)
+    finally:
+        subject.release()
     first = chosen[0]
     info = replace(info, tactic=first.name, prepacked=first.is_prepacked)
     return Choice(info, tuple(artifacts.values()))
 
 
-def _may_prepack(subject: Subject, tensors: Mapping[str, torch.Tensor]) -> bool:
+def _may_prepack(subject: Subject, tensors: WeightTable) -> bool:
     """Whether packing weights is worth the time it takes to try."""
     if subject.device.type != "cpu" or subject.info.debug_tensors:
         return False
-    weights = sum(tensor.numel() for tensor in tensors.values() if tensor.dtype is torch.float32)
+    specs = [tensors.spec(key) for key in tensors]
+    weights = sum(math.prod(shape) for dtype, shape in specs if dtype is torch.float32)
     return weights >= _LEAST_PACKED_WEIGHTS and any(layer["type"] in _PACKABLE for layer in subject.structure["layers"])
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
+from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
+from trt_portable.network.layer import ILayer
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
@@ -39,6 +41,7 @@ class Subject:
     info: EngineInfo
     tensors: Sequence[torch.Tensor]
     device: torch.device
+    _layers: list[ILayer] = field(default_factory=list)
 
     def input_shapes(self, profile: int) -> tuple[Shape, ...]:
         """The optimal shape of each input."""
@@ -62,7 +65,7 @@ class Subject:
 
     def interpreted(self) -> Program:
         """The program, interpreted, with its weights bound."""
-        program = interpreted_program(self._image())
+        program = interpreted_program(self.image()[0])
         program.load_constants()
         return program
 
@@ -70,20 +73,28 @@ class Subject:
         """The program with products packed for the CPU; None where there is nothing to pack."""
         if self.device.type != "cpu":
             return None
-        program = prepacked_program(self._image())
+        program = prepacked_program(self.image()[0])
         if program is not None:
             program.load_constants()
         return program
 
-    def _image(self) -> ProgramImage:
+    def image(self) -> tuple[ProgramImage, WeightStore]:
+        """The layers, with their weights as a loaded engine keeps them."""
         image, layers = load_image(self.structure, self.info, self.device)
-        WeightStore(self.info.weight_slots, layers, self.tensors)
-        return image
+        self._layers.extend(layers)
+        return image, WeightStore(self.info.weight_slots, layers, self.tensors)
+
+    def release(self) -> None:
+        """Takes the weights from all layers that were made: layers and tensors refer to each other, and live on."""
+        for layer in self._layers:
+            layer._bound = {}
+            if isinstance(layer, (IConvolutionLayer, IDeconvolutionLayer)):
+                layer._own = None
+        self._layers.clear()
 
     def weights(self) -> WeightStore:
         """The weights as a loaded engine keeps them."""
-        _, layers = load_image(self.structure, self.info, self.device)
-        return WeightStore(self.info.weight_slots, layers, self.tensors)
+        return self.image()[1]
 
 
 class Tactic(ABC):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
 from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.prepacked_kernels import PrepackedProduct
+from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.replay import record_run
 from trt_portable.values import Value, as_tensor
 
 _LEAST_SECONDS: Final = 0.002
 """Runs are repeated until a sample is at least that long, so that the clock's grain does not matter."""
 _LEAST_SAMPLES: Final = 5
-_LONG_SECONDS: Final = 0.1
-"""A run of that length on the CPU is sampled but twice: it is far above the noise, and a build waits for it."""
+_LONG_SECONDS: Final = 0.01
+"""A layer is run until that time is spent on it, or `_LEAST_SAMPLES` times."""
 # Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
 # a wrong kernel by more.
 _TOLERANCES: Final = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
@@ -37,9 +39,7 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         PortableError: The program cannot run on these values.
     """
     with torch.inference_mode():
-        first = _seconds(lambda: executable.run(values), 1, device)  # warms up allocator and kernels
-        if first >= _LONG_SECONDS and device.type != "cuda":
-            return min(_seconds(lambda: executable.run(values), 1, device) for _ in range(max(iterations, 2))) * 1e3
+        executable.run(values)  # warms up allocator and kernels
         replay = record_run(executable, values, device) if device.type == "cuda" else None
         run = (lambda: executable.run(values)) if replay is None else replay.replay
         run()
@@ -47,6 +47,48 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))
         times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, _LEAST_SAMPLES))]
     return min(times) * 1e3
+
+
+def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value], float]:
+    """Runs a program on the CPU layer by layer, each a few times.
+
+    A layer's packed weights are given up behind it, so a model is never in memory twice.
+
+    Args:
+        program: What is timed.
+        values: Its inputs.
+
+    Returns:
+        The outputs, and the sum of each layer's best time, in milliseconds.
+
+    Raises:
+        LayerFailure: A layer cannot run on these values.
+    """
+    slots = program.start(values)
+    seconds = 0.0
+    for compute, inputs, outputs, dying, call in program.steps:
+        operands = [slots[at] for at in inputs]
+        try:
+            results = compute(operands)  # warms up, and packs weights
+            seconds += _best_seconds(lambda: compute(operands))  # noqa: B023 - called at once
+        except Exception as error:
+            raise LayerFailure(call.name, error) from error
+        if isinstance(compute, PrepackedProduct):
+            compute.forget()
+        for at, result in zip(outputs, results, strict=True):
+            slots[at] = result
+        for at in dying:
+            slots[at] = None
+    return [value for at in program.output_slots if (value := slots[at]) is not None], seconds * 1e3
+
+
+def _best_seconds(run: Callable[[], object]) -> float:
+    times: list[float] = []
+    while len(times) < _LEAST_SAMPLES and sum(times) < _LONG_SECONDS:
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def _seconds(run: object, repeats: int, device: torch.device) -> float:

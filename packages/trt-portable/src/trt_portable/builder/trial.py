@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from trt_portable.builder.tactics import PREPACKED, Subject, Tactic
-from trt_portable.builder.timing import first_difference, milliseconds
+from trt_portable.builder.timing import first_difference, milliseconds, time_layers
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.plan.artifact import Artifact
@@ -58,6 +58,9 @@ class Trial:
         """Milliseconds of an interpreted run; `NEVER` when the network cannot run on example inputs."""
         self._step()
         try:
+            if self._subject.device.type == "cpu":
+                self._expected, spent = self._time_layers(self._interpreted)
+                return spent
             return self._milliseconds(self._interpreted)
         except PortableError:
             return NEVER
@@ -69,8 +72,9 @@ class Trial:
             program = self._subject.prepacked()
             if program is None:
                 return NEVER
-            return self._milliseconds(program) if self._is_right(PREPACKED, program) else NEVER
-        except Exception as error:
+            found, spent = self._time_layers(program)
+            return spent if self._is_right(PREPACKED, found) else NEVER
+        except Exception as error:  # whatever goes wrong, the layers themselves can still run
             self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
             return NEVER
 
@@ -86,7 +90,8 @@ class Trial:
             if artifact is None:
                 return None
             program = CompiledProgram(artifact, self._weights, self._subject.device)
-            is_right = self._is_right(tactic.name, program)
+            with torch.inference_mode():
+                is_right = self._is_right(tactic.name, program.run(self._values))
         except Exception as error:  # a compiler may fail in any way, and an engine needs none
             self._reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
             return None
@@ -101,13 +106,16 @@ class Trial:
             self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
             return NEVER
 
-    def _is_right(self, name: str, executable: Executable) -> bool:
+    def _is_right(self, name: str, found: Sequence[Value]) -> bool:
         """Whether a candidate computes what interpreting computes; says so where it does not."""
-        with torch.inference_mode():
-            difference = first_difference(executable.run(self._values), self._expected)
+        difference = first_difference(found, self._expected)
         if difference is not None:
             self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
         return difference is None
+
+    def _time_layers(self, program: Program) -> tuple[list[Value], float]:
+        with torch.inference_mode():
+            return time_layers(program, self._values)
 
     def _milliseconds(self, executable: Executable) -> float:
         return milliseconds(executable, self._values, self._subject.device, self._iterations)
@@ -122,7 +130,8 @@ class Trial:
 
     @cached_property
     def _expected(self) -> Sequence[Value]:
-        return self._interpreted.run(self._values)
+        with torch.inference_mode():
+            return self._interpreted.run(self._values)
 
     @cached_property
     def _weights(self) -> WeightStore:

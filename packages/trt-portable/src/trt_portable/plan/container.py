@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +39,7 @@ from trt_portable.host_memory import IHostMemory
 from trt_portable.memory import wrap_address
 from trt_portable.plan import tables, typed
 from trt_portable.plan.tables import FORMAT_VERSION
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.version import RELEASE
 
 MAGIC: Final = b"TRTPORT\n"
@@ -124,7 +126,7 @@ def write_plan(
 
     Args:
         structure: JSON-compatible description of the engine.
-        weights: Tensors by name, on any device; copied once.
+        weights: Tensors by name, on any device; copied once, or computed where they will lie.
         features: Names out of `KNOWN_FEATURES` that a reader must understand.
         compiled: Section of compiled artifacts.
     """
@@ -136,6 +138,7 @@ def write_plan(
         **structure,
     }
     text = _padded(json.dumps(document, separators=(",", ":")).encode())
+    weights = WeightTable(weights)
     table, offsets, data_bytes = _tensor_table(weights)
     structure_offset = _HEADER_BYTES
     weights_offset = structure_offset + len(text)
@@ -148,11 +151,11 @@ def write_plan(
     memory[weights_offset : weights_offset + len(table)] = table
     view = memory.as_tensor()
     data_offset = weights_offset + len(table)
-    for name, tensor in weights.items():
-        if tensor.numel():
+    for name in weights:
+        dtype, shape = weights.spec(name)
+        if math.prod(shape):
             begin = data_offset + offsets[name]
-            target = view[begin : begin + tensor.nbytes].view(tensor.dtype)
-            target.view(tensor.shape).copy_(tensor)
+            weights.write(name, view[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype))
     _HEADER.pack_into(
         memory,
         0,
@@ -262,12 +265,13 @@ def _parse_structure(text: bytes) -> dict[str, Any]:
     return structure
 
 
-def _tensor_table(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, int], int]:
+def _tensor_table(weights: WeightTable) -> tuple[bytes, dict[str, int], int]:
     """The safetensors table of contents, each tensor's first byte, and the size of the data."""
     entries: dict[str, Any] = {}
     offsets: dict[str, int] = {}
     end = 0
-    for name, tensor in weights.items():
+    for name in weights:
+        dtype, shape = weights.spec(name)
         begin = -(-end // _ALIGNMENT) * _ALIGNMENT
         if begin > end:  # safetensors allows no holes, so padding is a tensor of its own
             entries[f"__pad__{len(entries)}"] = {
@@ -275,11 +279,11 @@ def _tensor_table(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str,
                 "shape": [begin - end],
                 "data_offsets": [end, begin],
             }
-        end = begin + tensor.nbytes
+        end = begin + math.prod(shape) * dtype.itemsize
         offsets[name] = begin
         entries[name] = {
-            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
+            "dtype": _SAFETENSORS_NAMES[dtype],
+            "shape": list(shape),
             "data_offsets": [begin, end],
         }
     table = json.dumps(entries, separators=(",", ":")).encode()

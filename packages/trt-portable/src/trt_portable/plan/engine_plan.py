@@ -11,6 +11,7 @@ import torch
 from trt_portable.host_memory import IHostMemory
 from trt_portable.plan.container import write_plan
 from trt_portable.plan.engine_info import EngineInfo, RefitMode, WeightSlot
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.values import is_known_to_host
 
 
@@ -53,7 +54,7 @@ def write_engine(
     """
     absent = {slot.weights for slot in slots if slot.weights not in tensors}
     stripped = frozenset(absent | (strippable(slots) if strip else frozenset()))
-    written = {name: tensor for name, tensor in tensors.items() if name not in stripped}
+    written = WeightTable(tensors).only(tensors.keys() - stripped)
     if not keep_refit:
         slots = [replace(slot, refittable=False) for slot in slots]
         info = replace(info, refit=RefitMode.NONE)

@@ -6,15 +6,18 @@ weights are rounded once more than the two layers would round, as in TensorRT.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import LayerType, ScaleMode
+from trt_portable.plan.weight_table import WeightTable
 
 _FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_ELEMENTS_AT_ONCE: Final = 1 << 16
 
 
 class FoldScales(PlanPass):
@@ -62,19 +65,20 @@ def _is_scale(entry: Entry) -> bool:
     return bool(attributes["channel_axis"] == 1 and attributes["mode"] != ScaleMode.ELEMENTWISE.name)
 
 
-def _is_plain(entry: Entry, weights: Mapping[str, torch.Tensor]) -> bool:
+def _is_plain(entry: Entry, weights: WeightTable) -> bool:
     """Whether kernel and bias of a convolution are its own weights."""
     key = entry["weights"].get("KERNEL")
-    return len(entry["inputs"]) == 1 and key in weights and weights[key].dtype in _FLOATS
+    return len(entry["inputs"]) == 1 and key in weights and weights.spec(key)[0] in _FLOATS
 
 
 def _fixed(entry: Entry, is_fixed: Callable[[str, str], bool]) -> bool:
     return all(is_fixed(key, role) for role, key in entry["weights"].items())
 
 
-def _merged(convolution: Entry, scale: Entry, weights: dict[str, torch.Tensor]) -> Entry:
-    """A convolution that does what a convolution and the scale after it do."""
-    kernel = weights[convolution["weights"]["KERNEL"]]
+def _merged(convolution: Entry, scale: Entry, weights: WeightTable) -> Entry:
+    """A convolution that does what a convolution and the scale after it do; its kernel is computed in the plan."""
+    kernel = convolution["weights"]["KERNEL"]
+    kind, shape = weights.spec(kernel)
     maps = convolution["attributes"]["num_output_maps"]
 
     def coefficients(entry: Entry, role: str, default: float) -> torch.Tensor:
@@ -84,11 +88,10 @@ def _merged(convolution: Entry, scale: Entry, weights: dict[str, torch.Tensor]) 
 
     factor = coefficients(scale, "SCALE", 1.0)
     bias = coefficients(convolution, "BIAS", 0.0) * factor + coefficients(scale, "SHIFT", 0.0)
-    product = kernel.reshape(maps, -1).double() * factor.unsqueeze(1)
     name = f"{convolution['name']} + {scale['name']}"
     keys = {"KERNEL": f"{name}:kernel:{len(weights)}", "BIAS": f"{name}:bias:{len(weights)}"}
-    weights[keys["KERNEL"]] = product.to(kernel.dtype).reshape(-1)
-    weights[keys["BIAS"]] = bias.to(kernel.dtype)
+    weights.defer(keys["KERNEL"], kind, math.prod(shape), lambda target: _scale(weights[kernel], factor, target))
+    weights[keys["BIAS"]] = bias.to(kind)
     dtype, count = convolution["weight_specs"]["KERNEL"]
     return {
         **convolution,
@@ -98,3 +101,13 @@ def _merged(convolution: Entry, scale: Entry, weights: dict[str, torch.Tensor]) 
         "weights": keys,
         "weight_specs": {"KERNEL": [dtype, count], "BIAS": [dtype, maps]},
     }
+
+
+def _scale(kernel: torch.Tensor, factor: torch.Tensor, target: torch.Tensor) -> None:
+    """Writes a kernel times a factor for each of its output maps, rounded once; a few maps at a time."""
+    maps = factor.shape[0]
+    source, result = kernel.reshape(maps, -1), target.view(maps, -1)
+    step = max(1, _ELEMENTS_AT_ONCE // max(1, source.shape[1]))
+    for start in range(0, maps, step):
+        part = slice(start, start + step)
+        result[part] = source[part].double() * factor[part].unsqueeze(1)

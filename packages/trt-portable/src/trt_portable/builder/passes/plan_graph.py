@@ -15,6 +15,7 @@ from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import PortableError
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.values import Value, as_tensor
 
 Entry = dict[str, Any]
@@ -41,7 +42,7 @@ class PlanGraph:
 
     layers: list[Entry]
     tensors: dict[int, dict[str, Any]]
-    weights: dict[str, torch.Tensor]
+    weights: WeightTable
     inputs: tuple[int, ...]
     wanted: frozenset[int]
     is_fixed: Callable[[str, str], bool]
