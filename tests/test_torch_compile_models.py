@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+import trt_frontends
+from trt_core import ExportError
 from trt_frontends import model_report
 from trt_frontends.backend import torch_tensorrt_backend
 
@@ -111,3 +113,41 @@ def test_a_detection_model() -> None:
             (found,) = optimized(images)
             for name, value in wanted.items():
                 torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-2)  # boxes are pixels
+
+
+class _Detector:
+    """Faster R-CNN with a backbone of two layers."""
+
+    @staticmethod
+    def build() -> Any:
+        detection = pytest.importorskip("torchvision").models.detection
+        torch.manual_seed(0)
+        backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 4, 1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, 2, 1))
+        backbone.out_channels = 8
+        anchors = detection.anchor_utils.AnchorGenerator(((8, 16),), ((1.0,),))
+        sizes = {"min_size": 32, "max_size": 48, "rpn_pre_nms_top_n_test": 12, "rpn_post_nms_top_n_test": 6}
+        return detection.FasterRCNN(
+            backbone, 3, rpn_anchor_generator=anchors, box_score_thresh=0.0, box_detections_per_img=4, **sizes
+        ).eval()
+
+
+def test_a_detection_model_finds_what_eager_finds() -> None:
+    model, images = _Detector.build(), [torch.rand(3, 32, 40)]
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, options={"min_block_size": 3})
+    with torch.no_grad():
+        wanted = model(images)
+        for _ in range(2):
+            torch.testing.assert_close(optimized(images), wanted, rtol=1e-3, atol=1e-3)
+    assert model_report(optimized).engines >= 2
+
+
+def test_a_detection_model_that_cannot_be_captured_says_what_can_be() -> None:
+    model = _Detector.build()
+    with pytest.raises(ExportError) as caught:
+        trt_frontends.explain(model, arg_inputs=([torch.rand(3, 32, 40)],))
+    assert "boxes.py" in caught.value.where
+    assert "data-dependent" in caught.value.why
+    assert "model.roi_heads" in caught.value.hint
+    assert 'torch.compile(model, backend="torch_tensorrt")' in caught.value.hint
+    report = trt_frontends.explain(model.backbone, arg_inputs=(torch.rand(1, 3, 32, 48),))
+    assert report.coverage == 1

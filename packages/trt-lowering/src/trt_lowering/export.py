@@ -42,11 +42,11 @@ def export_module(
             f"{type(module).__name__} cannot be exported",
             where=_place(error),
             why=f"{type(error).__name__}: {_summary(error)}",
-            hint=_advice(error, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
+            hint=_advice(error, module, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
         ) from error
 
 
-def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> str:
+def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_dynamic_shapes: bool) -> str:
     kind, text = type(error).__name__, str(error)
     if "onstraint" in kind or "onstraints violated" in text:
         return (
@@ -56,7 +56,8 @@ def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> 
     if "DataDependent" in kind or "data-dependent" in text:
         return (
             "the model branches on, or makes shapes from, the values of a tensor: write it with torch.where or "
-            "torch.cond, or bound the value with torch._check"
+            f"torch.cond, or bound the value with torch._check; or compile {_part_to_compile(module)}, "
+            'or use torch.compile(model, backend="torch_tensorrt"), which runs such code in PyTorch'
         )
     if "classes.quantized" in text or "QuantizedC" in text:
         return (
@@ -72,6 +73,15 @@ def _advice(error: BaseException, *, strict: bool, has_dynamic_shapes: bool) -> 
     if has_dynamic_shapes:
         return "export with static shapes first, to see whether dynamic dimensions are the cause"
     return "call the module on the example inputs first; if that works, try strict=True"
+
+
+def _part_to_compile(module: torch.nn.Module) -> str:
+    """Names the child that holds most of the parameters, as the backbone of a detection model does."""
+    sizes = {name: sum(value.numel() for value in child.parameters()) for name, child in module.named_children()}
+    largest = max(sizes, key=sizes.__getitem__, default=None)
+    if largest is None or 2 * sizes[largest] < sum(sizes.values()):
+        return "the parts of the model that do not"
+    return f"the part of the model that does not, such as model.{largest}"
 
 
 def _summary(error: BaseException, lines: int = 6) -> str:
