@@ -18,6 +18,8 @@ from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.gradients import gradients_needed_at, refuse_gradients
 from trt_frontends.torch_compile.model_report import CapturedGraph, remember_graph
 from trt_lowering import keep_whole
+from trt_lowering.decomposition_table import find_decomposition
+from trt_lowering.operator_traits import is_kept_in_torch
 
 Runner = Callable[..., Any]
 
@@ -91,7 +93,13 @@ def _compile(
 
     preserve = preserve_predicate(settings, registry)
     whole = [operator for operator in registry if preserve(operator)]
-    backend = aot_autograd(fw_compiler=_nothing, inference_compiler=compile_functional)
+    # what specializes sizes is taken apart here, where PyTorch may still guard them
+    early = {
+        target: found.function
+        for target in (torch.ops.aten._transformer_encoder_layer_fwd.default,)
+        if not preserve(target) and (found := find_decomposition(target)) and not is_kept_in_torch(target, settings)
+    }
+    backend = aot_autograd(fw_compiler=_nothing, inference_compiler=compile_functional, decompositions=early)
     try:
         # without gradients AOTAutograd hands over one graph, without a backward pass
         with torch.no_grad(), keep_whole(whole):

@@ -9,6 +9,7 @@ import torch
 
 from trt_core import ExportError
 from trt_core.export_examples import distinct_tensors
+from trt_lowering.recurrent_layers import keep_recurrent_layers
 from trt_lowering.tracing import tracing_lock
 
 
@@ -33,7 +34,7 @@ def export_module(
         ExportError: The model could not be captured; the message says why, and what to change.
     """
     try:
-        with tracing_lock():
+        with tracing_lock(), keep_recurrent_layers():
             return torch.export.export(
                 module, *distinct_tensors(tuple(args), dict(kwargs or {})), dynamic_shapes=dynamic_shapes, strict=strict
             )

@@ -91,7 +91,7 @@ def decompose_program(
         copied.name = original.name  # a copy renames what is called like a Python builtin, and the signature does not
     results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]
     functionalize = Functionalize(write_back=False)
-    if find_autocast_region(gm) is not None or _is_entangled(gm, functionalize):
+    if find_autocast_region(gm) is not None or _has_transforms(gm) or _is_entangled(gm, functionalize):
         return retrace(program, rules)
     run_passes(gm, [Decompose(rules)], recompile=False)
     gm.recompile()
@@ -109,14 +109,16 @@ def decompose_program(
     )
 
 
-@traces("the program writes to views, or runs parts under autocast, and cannot be traced again as a whole")
+@traces(
+    "the program writes to views, or runs parts under autocast or a transform, and cannot be traced again as a whole"
+)
 def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) -> torch.export.ExportedProgram:
     """Makes a whole program functional by tracing it again, with the same operators kept whole.
 
     This costs more than the export itself, so it serves only programs whose writes reach views, or which run parts
-    under autocast.
+    under autocast or a transform such as `torch.vmap`.
     """
-    logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast")
+    logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
     traced: torch.export.ExportedProgram = program.run_decompositions(rules.whole_program_table())
     return traced
 
@@ -124,12 +126,21 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
 def _flat_functional(program: torch.export.ExportedProgram) -> fx.GraphModule | None:
     """Returns the program as a flat functional graph, None when it takes a whole trace to make it one."""
     gm = unlift(program)
-    if find_autocast_region(gm) is not None:
+    if find_autocast_region(gm) is not None or _has_transforms(gm):
         return None
     run_passes(gm, [InlineWrappedRegions(), RemoveAssertions(), OpenWrappedTensors()], recompile=False)
     if wrapped_attributes(gm):
         return None
     return None if _is_entangled(gm, Functionalize()) else gm
+
+
+def _has_transforms(gm: fx.GraphModule) -> bool:
+    """Whether parts of a program run under `torch.vmap` or another transform, which export records as its steps."""
+    return any(
+        str(getattr(node.target, "__module__", "")).startswith("torch._functorch")
+        for node in gm.graph.nodes
+        if node.op == "call_function"
+    )
 
 
 def _is_entangled(gm: fx.GraphModule, functionalize: Functionalize) -> bool:

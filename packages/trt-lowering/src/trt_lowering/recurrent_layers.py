@@ -1,0 +1,85 @@
+"""Captures recurrent layers whole, also where the length of the sequence varies.
+
+PyTorch knows the shapes of an LSTM's results by unrolling it, which fixes the length. Here they are said in one line,
+for the time of a capture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+
+from trt_lowering.whole_operators import keep_whole
+
+aten = torch.ops.aten
+
+
+@contextlib.contextmanager
+def keep_recurrent_layers() -> Iterator[None]:
+    """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them."""
+    from torch._decomp import decomposition_table  # what fake tensors take shapes from
+
+    known = {operator: decomposition_table.get(operator) for operator in _SHAPES}
+    with keep_whole(_SHAPES):
+        for operator, shapes in _SHAPES.items():
+            decomposition_table[operator] = shapes
+        try:
+            yield
+        finally:
+            for operator, unrolled in known.items():
+                if unrolled is None:
+                    del decomposition_table[operator]
+                else:
+                    decomposition_table[operator] = unrolled
+
+
+def _lstm(
+    input: torch.Tensor,
+    hx: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _sequence(input, hx[0], bidirectional, batch_first), _state(hx[0]), _state(hx[1])
+
+
+def _one_state(
+    input: torch.Tensor,
+    hx: torch.Tensor,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _sequence(input, hx, bidirectional, batch_first), _state(hx)
+
+
+def _sequence(sequence: torch.Tensor, state: torch.Tensor, bidirectional: bool, batch_first: bool) -> torch.Tensor:
+    """Steps lie one after the other in memory, whichever dimension counts them."""
+    first, second = (1, 0) if batch_first else (0, 1)
+    width = state.shape[-1] * (2 if bidirectional else 1)
+    made = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
+    return made.transpose(0, 1) if batch_first else made
+
+
+def _state(state: torch.Tensor) -> torch.Tensor:
+    return state.new_empty(state.shape)
+
+
+_SHAPES: Final[dict[OpOverload, Callable[..., Any]]] = {
+    aten.lstm.input: _lstm,
+    aten.gru.input: _one_state,
+    aten.rnn_tanh.input: _one_state,
+    aten.rnn_relu.input: _one_state,
+}
