@@ -17,7 +17,7 @@ from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import load_image, shape_only_inputs
-from trt_portable.runtime.interpret import interpreted_program, prepacked_program
+from trt_portable.runtime.interpret import fused_program, interpreted_program, prepacked_program
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import LayerFailure, Program
@@ -71,7 +71,8 @@ class EngineState:
         self.shape_only_inputs = shape_only_inputs(self.image, self.inputs)
         with reading("the table of weights", plan):
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(device, plan, info))
-        self.program = interpreted_program(self.image)
+        is_cuda = device.type == "cuda"
+        self.program = fused_program(self.image) if is_cuda else interpreted_program(self.image)
         self._fast_program = (device.type == "cpu" and info.prepacked and prepacked_program(self.image)) or self.program
         self.compiled = plan.compiled
         self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)

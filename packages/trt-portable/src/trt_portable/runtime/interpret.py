@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trt_portable.runtime.cuda_products import fuse_cuda_products
 from trt_portable.runtime.fusion import fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
@@ -12,6 +13,12 @@ from trt_portable.runtime.program import Program
 def interpreted_program(image: ProgramImage) -> Program:
     """The program that runs the layers of an image."""
     calls = fuse_linear(image.calls, image.visible)
+    return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
+
+
+def fused_program(image: ProgramImage) -> Program:
+    """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
+    calls = fuse_cuda_products(fuse_linear(image.calls, image.visible), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 

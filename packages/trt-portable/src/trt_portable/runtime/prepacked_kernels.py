@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trt_portable.runtime.product_chains import Epilogue
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
@@ -22,21 +22,11 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Epilogue:
-    """What a kernel does to a product before it writes it.
-
-    Attributes:
-        adds: Whether a tensor of the result's shape, which is the last input, is added first.
-        unary: oneDNN's name of an activation; ``none``, or ``relu`` where something is added.
-        scalars: Coefficients of the activation.
-        algorithm: Which form of the activation, where there are several.
-    """
-
-    adds: bool = False
-    unary: str = "none"
-    scalars: tuple[float, ...] = ()
-    algorithm: str = ""
+def convolved_shape(layer: IConvolutionLayer, shape: Sequence[int]) -> Shape:
+    """Extents of the result of a convolution with the same explicit padding on both sides."""
+    axes = zip(shape[2:], layer.pre_padding, layer._spans(), layer.stride_nd, strict=True)
+    extents = ((extent + 2 * padding - span) // stride + 1 for extent, padding, span, stride in axes)
+    return (shape[0], layer.num_output_maps, *extents)
 
 
 def has_prepacked_kernels() -> bool:
@@ -118,7 +108,6 @@ class PrepackedConvolution(PrepackedProduct):
         self._layer = layer
         self._paddings = list(layer.pre_padding)
         self._stride, self._dilation = list(layer.stride_nd), list(layer.dilation_nd)
-        self._spans = layer._spans()
 
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
@@ -145,9 +134,7 @@ class PrepackedConvolution(PrepackedProduct):
         return found
 
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
-        axes = zip(x.shape[2:], self._paddings, self._spans, self._stride, strict=True)
-        extents = ((extent + 2 * padding - span) // stride + 1 for extent, padding, span, stride in axes)
-        return (x.shape[0], self._layer.num_output_maps, *extents)
+        return convolved_shape(self._layer, x.shape)
 
 
 class PrepackedLinear(PrepackedProduct):

@@ -1,0 +1,118 @@
+"""Products with what follows them in one kernel on CUDA: what is fused, what is not, and that both agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.runtime.cuda_products import _Fused, fuse_cuda_products
+from trt_portable.runtime.fusion import fuse_linear
+from trt_portable.runtime.program import Program
+
+C = 8
+gpu = pytest.mark.gpu
+
+
+def _weights(*shape: int) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(shape) / 4).astype(np.float16)
+
+
+def _convolution(network: Any, x: Any, extent: int, *, groups: int = 1, bias: bool = True) -> Any:
+    added = [_weights(C)] if bias else []
+    layer = network.add_convolution_nd(x, C, (extent, extent), _weights(C, C // groups, extent, extent), *added)
+    layer.num_groups, layer.padding_nd = groups, (extent // 2, extent // 2)
+    return layer.get_output(0)
+
+
+def _linear(network: Any, x: Any) -> Any:
+    none = trt.MatrixOperation.NONE
+    matrix = network.add_constant((1, 1, C, C), _weights(1, 1, C, C)).get_output(0)
+    bias = network.add_constant((1, 1, 1, C), _weights(1, 1, 1, C)).get_output(0)
+    return _sum(network, network.add_matrix_multiply(x, none, matrix, none).get_output(0), bias)
+
+
+def _activation(network: Any, x: Any, kind: str = "RELU") -> Any:
+    return network.add_activation(x, getattr(trt.ActivationType, kind)).get_output(0)
+
+
+def _sum(network: Any, first: Any, second: Any) -> Any:
+    return network.add_elementwise(first, second, trt.ElementWiseOperation.SUM).get_output(0)
+
+
+CASES = {
+    "convolution and relu": (lambda n, x: _activation(n, _convolution(n, x, 3)), 1),
+    "convolution without bias": (lambda n, x: _activation(n, _convolution(n, x, 3, bias=False)), 1),
+    "residual": (lambda n, x: _activation(n, _sum(n, x, _convolution(n, x, 3))), 1),
+    "residual without relu": (lambda n, x: _sum(n, x, _convolution(n, x, 3)), 0),
+    "pointwise": (lambda n, x: _convolution(n, x, 1), 1),
+    "pointwise and sigmoid": (lambda n, x: _activation(n, _convolution(n, x, 1), "SIGMOID"), 1),
+    "pointwise without bias": (lambda n, x: _convolution(n, x, 1, bias=False), 0),
+    "groups": (lambda n, x: _activation(n, _convolution(n, x, 3, groups=C)), 0),
+    "linear and relu": (lambda n, x: _activation(n, _linear(n, x)), 1),
+    "linear and gelu": (lambda n, x: _activation(n, _linear(n, x), "GELU_TANH"), 1),
+    "linear and erf": (lambda n, x: _activation(n, _linear(n, x), "GELU_ERF"), 0),
+}
+
+
+def _network(network: Any, name: str) -> None:
+    x = network.add_input("x", trt.float16, (2, C, C, C))
+    define, _ = CASES[name]
+    y = define(network, x)
+    y.name = "y"
+    network.mark_output(y)
+
+
+def _fused(engine: Any) -> Program:
+    image = engine._state.image
+    calls = fuse_cuda_products(fuse_linear(image.calls, image.visible), image.visible)
+    program = Program(calls, image.inputs, image.outputs)
+    program.load_constants()
+    return program
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_one_kernel(network: Any, load: Any, name: str) -> None:
+    _network(network, name)
+    engine = load(network)
+    program = _fused(engine)
+    assert sum(isinstance(step[0], _Fused) for step in program.steps) == CASES[name][1]
+    x = torch.randn(2, C, C, C, dtype=torch.float16)
+    with torch.inference_mode():  # off CUDA, layer by layer
+        torch.testing.assert_close(program.run([x]), engine._state.program.run([x]))
+
+
+@pytest.mark.parametrize("name", ["pointwise", "linear and gelu"])
+def test_kernels_that_the_cpu_has_too(network: Any, load: Any, name: str) -> None:
+    _network(network, name)
+    engine = load(network)
+    ((fused, inputs, *_),) = _fused(engine).steps
+    assert isinstance(fused, _Fused)
+    x = torch.randn(2, C, C, C, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
+    program = _fused(engine)
+    slots = program.start([x])
+    with torch.inference_mode():
+        found = fused._kernel.run(x, [slots[at] for at in inputs])
+        torch.testing.assert_close(found, engine._state.program.run([x])[0], rtol=4e-3, atol=4e-3)
+
+
+@gpu
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_agrees_on_a_gpu(network: Any, load: Any, name: str, rows: int) -> None:
+    with trt.device("cuda"):
+        _network(network, name)
+        engine = load(network)
+        fused = [step[0] for step in engine._state.program.steps if isinstance(step[0], _Fused)]
+        assert len(fused) == CASES[name][1]
+        x = torch.randn(rows, C, C, C, dtype=torch.float16, device="cuda")
+        x = x.contiguous(memory_format=torch.channels_last)
+        with torch.inference_mode():
+            (found,) = engine._state.program.run([x])
+            plain = Program(engine._state.image.calls, engine._state.image.inputs, engine._state.image.outputs)
+            plain.load_constants()
+            torch.testing.assert_close(found, plain.run([x])[0], rtol=1e-2, atol=1e-2)
+        assert not any(kernel._is_refused for kernel in fused)
