@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
@@ -62,3 +64,21 @@ def test_products_with_packed_weights() -> None:
     check_conversion(aten._weight_int8pack_mm.default, args, constants=(1, 2))
     refused = check_conversion(aten._weight_int8pack_mm.default, args, expect_supported=False)
     assert refused.verdict.reason is Reason.NOT_CONSTANT
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_values_are_not_divided_by_what_is_no_scale(scale: float) -> None:
+    args = (torch.randn(4, 8), torch.tensor(scale), torch.int8)
+    refused = check_conversion(quantize, args, constants=(1,), expect_supported=False)
+    assert refused.verdict.reason is Reason.UNSUPPORTED_ARGUMENT
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+    operator = torch.ops.quantized_decomposed.quantize_per_tensor.default
+    refused = check_conversion(operator, (args[0], scale, 0, -128, 127, torch.int8), expect_supported=False)
+    assert refused.verdict.reason is Reason.UNSUPPORTED_ARGUMENT
+
+
+def test_channels_of_scale_zero_become_zeros() -> None:
+    scales = torch.tensor([0.5, 0.0, 1.0, 2.0])
+    args = (_int8(4, 8), scales, torch.float32, 8, 0)
+    assert "DEQUANTIZE" not in emitted_layers(dequantize, args, constants=(0, 1))
+    check_conversion(dequantize, args, constants=(0, 1))

@@ -240,6 +240,29 @@ def test_programs_survive_a_file(model: nn.Module) -> None:
         quantization_report(loaded)
 
 
+def test_models_in_training_mode_are_warned_about() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    with pytest.warns(UserWarning, match="training mode") as caught:
+        trt_frontends.quantize(model, [torch.randn(2, 4)])
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3", "int4_weight_only"])
+def test_models_on_a_gpu_are_calibrated_and_run_there(dtype: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).eval().cuda().bfloat16()
+    batches = [torch.randn(64, 256).bfloat16() for _ in range(4)]
+    program = trt_frontends.quantize(model, batches, dtype)
+    assert all(value.is_cuda for value in program.state_dict.values())
+    x = batches[0].cuda()
+    compiled = trt_frontends.compile(program, min_block_size=1)
+    assert compiled.meta["partition_report"].coverage == 1.0
+    expected = program.module()(x).float()
+    assert relative(compiled(x).float(), expected) < 0.05
+    assert relative(expected, model(x).float()) < 0.2
+
+
 class TestRefusals:
     """What cannot be quantized is said at the door."""
 

@@ -10,6 +10,7 @@ import importlib
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
@@ -20,6 +21,7 @@ from trt_converters.layers.pointwise import activation
 from trt_converters.layers.quantization import (
     dequantize_by_arithmetic,
     dequantize_layer,
+    has_positive,
     layer_dequantizes,
     layer_quantizes,
     quantize_by_arithmetic,
@@ -47,6 +49,18 @@ def _quantized_values(parameter: str) -> Check:
     return check
 
 
+def _positive_scale(call: Call) -> Verdict | None:
+    """Refuses to divide by known scales that are 0, negative or not finite."""
+    name = "scales" if "scales" in call.bound else "scale"
+    known = call.constant(name)
+    if known is None or isinstance(known, FakeTensor):
+        return None
+    scale = torch.as_tensor(known)
+    if scale.is_meta or has_positive(scale):
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"a scale is 0, negative or not finite: {name} divides")
+
+
 def _fitting_scales(call: Call) -> Verdict | None:
     """Refuses scales that do not fit, and blocks of scales that the graph computes."""
     scale, input = call.tensor("scale"), call.tensor("input")
@@ -59,7 +73,7 @@ def _fitting_scales(call: Call) -> Verdict | None:
     return None
 
 
-@converter(quantize, checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _fitting_scales))
+@converter(quantize, checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _fitting_scales, _positive_scale))
 def trt_quantize(
     ctx: ConversionContext, input: Operand, scale: Operand, dtype: torch.dtype, bits: int, axis: int
 ) -> Any:
@@ -133,7 +147,7 @@ if _library is not None:
     @converter(
         _library.quantize_per_tensor.default,
         _library.quantize_per_tensor.tensor,
-        checks=_quantized_values("dtype"),
+        checks=(_quantized_values("dtype"), _positive_scale),
     )
     def quantized_decomposed_quantize_per_tensor(
         ctx: ConversionContext,
@@ -160,7 +174,7 @@ if _library is not None:
         """dequantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""  # noqa: E501 - the schema
         return _dequantize(ctx, input, _scalar(scale, torch.float32), _scalar(zero_point, torch.int64), None)
 
-    @converter(_library.quantize_per_channel.default, checks=_quantized_values("dtype"))
+    @converter(_library.quantize_per_channel.default, checks=(_quantized_values("dtype"), _positive_scale))
     def quantized_decomposed_quantize_per_channel(
         ctx: ConversionContext,
         input: Operand,

@@ -62,6 +62,7 @@ def layer_quantizes(value: Operand, scale: Operand, dtype: torch.dtype) -> bool:
     return (
         isinstance(scale, torch.Tensor)
         and scale.numel() == 1
+        and has_positive(scale)
         and dtype in QUANTIZED
         and rank_of(value) > 0
         and dtype_of(value) in FLOATS
@@ -69,10 +70,18 @@ def layer_quantizes(value: Operand, scale: Operand, dtype: torch.dtype) -> bool:
 
 
 def layer_dequantizes(value: Operand, scale: Operand) -> bool:
-    """Whether a dequantize layer takes a value with a scale; a scale for each channel or block is for weights."""
+    """Whether a dequantize layer takes a value with a scale; a scale for each channel or block is for weights.
+
+    A scale of 0, which makes zeros of a channel, is for arithmetic.
+    """
     if not isinstance(scale, torch.Tensor) or dtype_of(value) not in QUANTIZED or rank_of(value) == 0:
         return False
-    return scale.numel() == 1 or isinstance(value, torch.Tensor)
+    return (scale.numel() == 1 or isinstance(value, torch.Tensor)) and has_positive(scale)
+
+
+def has_positive(scale: torch.Tensor) -> bool:
+    """Whether scales are finite and above 0, as layers want them."""
+    return bool((scale.isfinite() & (scale > 0)).all())
 
 
 def quantize_by_arithmetic(

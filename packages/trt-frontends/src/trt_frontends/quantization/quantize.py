@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from trt_core import InputError
 from trt_core.quantization import is_dequantization
 from trt_core.quantization import quantize as quantize_operator
-from trt_frontends.capture import capture
+from trt_core.settings_reader import level_of_caller
+from trt_frontends.capture import capture, device_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.quantization.bias_correction import correct_biases
@@ -59,6 +62,9 @@ def quantize(
         InputError: Calibration data is missing, does not fit, or holds NaN; or the model is quantized already.
         SettingsError: The configuration cannot be read.
 
+    Warns:
+        UserWarning: The module is in training mode.
+
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
         >>> program = quantize(model, [torch.randn(3, 4) for _ in range(4)], "int8")
@@ -66,12 +72,9 @@ def quantize(
         2
     """
     chosen = read_config(config)
-    given = ExampleInputs.read(None, arg_inputs, kwarg_inputs)
     needs_data = chosen.scheme.quantizes_activations or chosen.smoothing is not None
     samples = read_samples(calibration) if needs_data or calibration is not None else []
-    original = capture(model, given or (samples[0] if samples else None))
-    require_weights(original)
-    require_float(original)
+    original = capture_float(model, samples, arg_inputs, kwarg_inputs)
     program = prepare(original, samples, chosen)
     editor = ProgramEditor(program)
     choices = choose_layers(editor, chosen)
@@ -97,6 +100,41 @@ def quantization_report(program: torch.export.ExportedProgram) -> QuantizationRe
     if not isinstance(found, QuantizationReport):
         raise InputError("the program has no report of quantization", hint="give what trt_frontends.quantize returned")
     return found
+
+
+def capture_float(
+    model: Model,
+    samples: Sequence[ExampleInputs],
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+) -> torch.export.ExportedProgram:
+    """Captures the model that is to be quantized, by default with the first sample, on the model's device.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: There is nothing to capture it with, it has no weights, or is quantized already.
+
+    Warns:
+        UserWarning: The module is in training mode.
+    """
+    if isinstance(model, nn.Module) and model.training:
+        warnings.warn(
+            "the model is in training mode, so dropout and batch statistics become part of what is quantized; call "
+            "model.eval() first",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
+    examples = ExampleInputs.read(None, arg_inputs, kwarg_inputs)
+    if examples is None and samples:
+        device = device_of(model, samples[0]).torch_device
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda leaf: leaf.to(device), (samples[0].args, samples[0].kwargs)
+        )
+        examples = ExampleInputs(args, kwargs)
+    program = capture(model, examples)
+    require_weights(program)
+    require_float(program)
+    return program
 
 
 def prepare(

@@ -11,15 +11,13 @@ import torch
 
 from trt_core import InputError
 from trt_frontends.accuracy.output_error import OutputError, measure_error, worst_of
-from trt_frontends.capture import capture
 from trt_frontends.entry_point import entry_point
-from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.quantization.bias_correction import quantized_operands
 from trt_frontends.quantization.calibration import calibrate
 from trt_frontends.quantization.config import QuantizationConfig, read_config
 from trt_frontends.quantization.editing import ProgramEditor
 from trt_frontends.quantization.layers import Layer, choose_layers
-from trt_frontends.quantization.quantize import Model, prepare, require_float
+from trt_frontends.quantization.quantize import Model, capture_float, prepare
 from trt_frontends.quantization.running import ProgramRunner, Step, compute
 from trt_frontends.quantization.samples import flat_inputs, read_samples
 
@@ -107,9 +105,7 @@ def sensitivity(
         raise InputError(f"compare={compare}", hint="compare at least one input")
     chosen = read_config(config)
     samples = read_samples(calibration)
-    original = capture(model, ExampleInputs.read(None, arg_inputs, kwarg_inputs) or samples[0])
-    require_float(original)
-    program = prepare(original, samples, chosen)
+    program = prepare(capture_float(model, samples, arg_inputs, kwarg_inputs), samples, chosen)
     editor = ProgramEditor(program)
     layers = [choice.layer for choice in choose_layers(editor, chosen) if choice.layer is not None]
     scales = calibrate(program, layers, samples, chosen) if chosen.scheme.quantizes_activations else {}
