@@ -317,9 +317,9 @@ def test_num_avg_timing_iters(built_with: Callable[..., Any]) -> None:
     assert built_with(num_avg_timing_iters=4).avg_timing_iterations == 4
 
 
-def test_disable_tf32(says_so: Callable[..., Any], built_with: Callable[..., Any]) -> None:
+def test_disable_tf32(built_with: Callable[..., Any]) -> None:
     assert built_with().get_flag(trt.BuilderFlag.TF32)
-    assert not says_so(disable_tf32=True).get_flag(trt.BuilderFlag.TF32)
+    assert not built_with(disable_tf32=True).get_flag(trt.BuilderFlag.TF32)
 
 
 def test_sparse_weights(says_so: Callable[..., Any]) -> None:

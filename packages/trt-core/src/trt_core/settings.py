@@ -236,7 +236,7 @@ class CompilationSettings:
     disable_tf32: bool = field(
         default=False,
         metadata=read_by_building(
-            "BuilderFlag.TF32", portable="no effect: torch.backends decides whether products use TF32"
+            "BuilderFlag.TF32", portable="as TensorRT; where TF32 is allowed, torch.backends decides"
         ),
     )
     sparse_weights: bool = field(

@@ -20,8 +20,6 @@ def settings_without_effect(config: IBuilderConfig) -> Iterator[tuple[str, str]]
         yield "max_aux_streams", "an engine uses one stream"
     if config.tiling_optimization_level is not TilingOptimizationLevel.NONE:
         yield "tiling_optimization_level", "tiling is left to PyTorch's kernels"
-    if not config.get_flag(BuilderFlag.TF32):
-        yield "BuilderFlag.TF32", "torch.backends decides whether products use TF32"
     if config.get_flag(BuilderFlag.SPARSE_WEIGHTS):
         yield "BuilderFlag.SPARSE_WEIGHTS", "products are computed densely"
     if config.get_flag(BuilderFlag.VERSION_COMPATIBLE):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_portable.enums import BuilderFlag
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.plan import tables, typed
@@ -24,6 +25,7 @@ from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.shape_program import META, load_shape_program
 from trt_portable.runtime.shape_report import ShapeReport, report_shapes
 from trt_portable.runtime.specialized import SpecializedProgram
+from trt_portable.runtime.without_tf32 import WithoutTF32
 from trt_portable.values import HostValues, Value
 
 _MAX_REMEMBERED_SHAPES: Final = 256
@@ -58,6 +60,7 @@ class EngineState:
             typed.fields(plan.structure, "the document", tables.DOCUMENT)
         with reading("the engine's part", plan):
             self.info = info = EngineInfo.from_json(plan.structure["engine"])
+        self._allows_tf32 = BuilderFlag.TF32.name in info.settings.get("flags", [BuilderFlag.TF32.name])
         self.device = device
         self.structure: dict[str, Any] = plan.structure["network"]
         self.features: list[str] = plan.structure["features"]
@@ -93,6 +96,11 @@ class EngineState:
             for tensor in self.outputs
         )
         self._output_shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}
+
+    @property
+    def runner(self) -> Executable:
+        """`executable`, as contexts are to run it."""
+        return self.executable if self._allows_tf32 else WithoutTF32(self.executable)
 
     def replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
         """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""

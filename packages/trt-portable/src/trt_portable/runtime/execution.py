@@ -48,8 +48,8 @@ class Execution:
         self.allocators: dict[str, IOutputAllocator] = {}
         self.debug_sync = False
         self.input_consumed_event = 0
-        self.replay: Launcher | None = ReplayLauncher(state, state.executable) if can_replay(state) else None
-        self._direct: Launcher = DirectLauncher(state.executable)
+        self.replay: Launcher | None = ReplayLauncher(state, state.runner) if can_replay(state) else None
+        self._direct: Launcher = DirectLauncher(state.runner)
         self._state = state
         self._shapes = shapes
         self._times = times
@@ -255,7 +255,7 @@ class Execution:
                 if not self._in_place:
                     self._direct.launch(values, self._outputs)
                     return
-            results = list(self._state.executable.run(values))
+            results = list(self._state.runner.run(values))
         else:
             results = self._run_observed(values, stream)
         if self._in_place:
