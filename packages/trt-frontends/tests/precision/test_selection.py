@@ -52,8 +52,8 @@ def test_everything_is_one_question() -> None:
     assert (select([1] * 20, asked, 3.0).reduced, asked.times) == (tuple(range(20)), 1)
 
 
-def test_a_smaller_choice_gives_up_the_last_half() -> None:
+def test_a_smaller_choice_gives_up_the_last_groups() -> None:
     found = select([9, 5, 1, 1], Asked([0.1, 0.1, 0.1, 9.0], "sum"), 0.5)
     assert found.reduced == (0, 1, 2)
-    assert found.smaller().reduced == (0,)
-    assert found.smaller().smaller().reduced == ()
+    assert found.smaller(3 / 4).reduced == (0, 1)
+    assert found.smaller(1 / 2).smaller(1 / 2).reduced == ()

@@ -132,8 +132,9 @@ class AutomaticPrecision:
             self._error,
             self._choice.selection.error,
         )
+        share = 1 / 2 if self._backed_off else 3 / 4  # most often they are a little beyond it
         self._backed_off = True
-        self._choice = dataclasses.replace(self._choice, selection=self._choice.selection.smaller())
+        self._choice = dataclasses.replace(self._choice, selection=self._choice.selection.smaller(share))
         return False
 
     def report(self, *, built: bool) -> PrecisionReport:

@@ -33,9 +33,9 @@ class Selection:
     error_of_all: float
     alone: tuple[float, ...] = field(default=())
 
-    def smaller(self) -> Selection:
-        """Returns the first half of the choice, whose error is not measured."""
-        return Selection(self.reduced[: len(self.reduced) // 2], math.nan, self.error_of_all, self.alone)
+    def smaller(self, share: float) -> Selection:
+        """Returns the first of the groups, a share of their number rounded down; the error is not measured."""
+        return Selection(self.reduced[: int(len(self.reduced) * share)], math.nan, self.error_of_all, self.alone)
 
 
 def select(work: Sequence[int], error: ErrorOf, allowed: float) -> Selection:
