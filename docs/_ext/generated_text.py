@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from latency_table import LATENCY, latency
+from precision_table import PRECISION, precision
 from settings_table import retired_settings, settings
 from signatures import SIGNATURES, signatures
 from sphinx.application import Sphinx
@@ -68,6 +69,7 @@ def _cell(text: str) -> str:
 _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "latency": latency,
     "operators": operators,
+    "precision": precision,
     "reasons": reasons,
     "retired_settings": retired_settings,
     "settings": settings,
@@ -78,7 +80,13 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "zoo_totals": zoo_totals,
 }
 
-_DATA: Final = {"latency": LATENCY, "operators": _CONFORMANCE, "zoo": ZOO, "zoo_totals": ZOO}
+_DATA: Final = {
+    "latency": LATENCY,
+    "operators": _CONFORMANCE,
+    "precision": PRECISION,
+    "zoo": ZOO,
+    "zoo_totals": ZOO,
+}
 """Files that texts are made from: a page is read again when its file changed."""
 
 
