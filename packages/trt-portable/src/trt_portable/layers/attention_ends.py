@@ -186,7 +186,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             outside = float("-inf") if softmax else 0.0
             scores = torch.where(mask, scores, torch.full((), outside, dtype=scores.dtype, device=scores.device))
         weights = F.softmax(scores, -1) if softmax else scores
-        if scale is not None:
+        if scale is not None and not query.is_meta:  # extents are inferred before the type is set
             factor = scale.to(torch.float32).reshape(())
             codes = round_to(weights.to(torch.float32) / factor, self.normalization_quantize_to_type)
             weights = (codes.to(torch.float32) * factor).to(weights.dtype)

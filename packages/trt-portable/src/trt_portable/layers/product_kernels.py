@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import CARRIERS, FLOATS, PACKED, pack, unpack
 from trt_portable.enums import DataType
-from trt_portable.layers.rounding import round_to
+from trt_portable.layers.rounding import is_scratch, round_to
 
 _HALVES: Final = (torch.float16, torch.bfloat16)
 _INT4_GROUPS: Final = (256, 128, 64, 32)
@@ -81,16 +81,21 @@ class Finish:
         return CARRIERS[self.result]
 
     def __call__(self, product: torch.Tensor, *, has_bias: bool = False) -> torch.Tensor:
-        """The result of a float product (M, N)."""
+        """The result of a float product (M, N), which is lost."""
         if self.left_scale is not None:
-            product = product.float() * self.left_scale
+            product = product.float()
+            product = product.mul_(self.left_scale) if is_scratch(product) else product * self.left_scale
         if self.bias is not None and not has_bias:
-            product = product + self.bias.to(product.dtype)
+            bias = self.bias.to(product.dtype)
+            product = product.add_(bias) if is_scratch(product) else product + bias
         if self.rectify:
-            product = torch.relu(product)
+            product = product.relu_() if is_scratch(product) else torch.relu(product)
+        product = product.to(self.dtype)
         if self.scale is None:
-            return product.to(self.dtype)
-        return round_to(product.to(self.dtype).float() / self.scale.float(), self.output)
+            return product
+        product = product.float()
+        steps = product.div_(self.scale.float()) if is_scratch(product) else product / self.scale.float()
+        return round_to(steps, self.output)
 
 
 class ProductKernel(ABC):
@@ -202,7 +207,8 @@ class IntegerProduct(ProductKernel):
         if left.is_cuda:
             left = F.pad(left, (0, matrix.shape[1] - form.depth, 0, max(0, self._LEAST_ROWS - rows)))
         sums = torch._int_mm(left, matrix.t())[:rows, : form.columns]
-        return finish(sums.to(torch.float32) * scale)
+        product = sums.to(torch.float32)
+        return finish(product.mul_(scale) if is_scratch(product) else product * scale)
 
 
 class OneDnnLinear(ProductKernel):

@@ -12,7 +12,7 @@ from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, QUANTIZED
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.layers.rounding import LARGEST, round_to
+from trt_portable.layers.rounding import LARGEST, is_scratch, round_to
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
@@ -168,7 +168,9 @@ class IDequantizeLayer(_ScaledLayer):
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale = self._operands(inputs)
-        return ((x.to(torch.float32) * scale).to(self._carrier(self.to_type)),)
+        wide = x.to(torch.float32)
+        wide = wide.mul_(scale) if is_scratch(wide) and wide is not x else wide * scale
+        return (wide.to(self._carrier(self.to_type)),)
 
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.to_type
