@@ -77,7 +77,7 @@ class PlanHeader:
     settings_digest: str
     payload_sha256: str
     payload_bytes: int
-    ranges: InputRanges
+    ranges: tuple[tuple[tuple[int, int, int], ...], ...]
     device: str
     name: str = ""
     returns_tuple: bool = False
@@ -86,7 +86,7 @@ class PlanHeader:
     version_compatible: bool = False
     hardware_compatible: bool = False
     refit: RefitTable | None = field(default=None, repr=False)
-    profiles: tuple[InputRanges, ...] = ()
+    profiles: tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...] = ()
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
