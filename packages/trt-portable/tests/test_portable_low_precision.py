@@ -424,6 +424,21 @@ def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any
         assert (product["TacticName"] == "dequantize_once") is is_held
 
 
+def test_a_machine_without_the_kernel_computes_in_floats(
+    build: Any, execute: Any, logger: Any, monkeypatch: Any
+) -> None:
+    codes, scale = make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50
+    plan = build(linear(codes, scale)).serialize()
+    for kernel in PRODUCT_KERNELS.values():
+        if kernel is not REFERENCE:
+            monkeypatch.setattr(type(kernel), "accepts", lambda *_: False)
+            monkeypatch.setattr(type(kernel), "prepare", lambda *_: pytest.fail("no such kernel here"))
+    engine, x = trt.Runtime(logger).deserialize_cuda_engine(plan), torch.randn(3, DEPTH)
+    wanted = rounded(x, 0.05, trt.int8) @ (codes.float() * scale[:, None]).t()
+    found = execute(engine.create_execution_context(), {"x": x})["y"]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+
+
 def test_an_engine_with_kernels_that_no_compiler_knows_is_traced(build: Any, monkeypatch: Any) -> None:
     engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50))
     graph = trace_engine(engine).graph

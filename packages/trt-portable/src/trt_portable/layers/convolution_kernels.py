@@ -159,7 +159,8 @@ class OneDnnConvolution(ConvolutionKernel):
 
     def accepts(self, form: ConvolutionForm, device: torch.device) -> bool:
         """int8 on both sides, on the CPU."""
-        return device.type == "cpu" and form.codes is DataType.INT8 is form.left and not form.is_scaled
+        fits = form.codes is DataType.INT8 is form.left and not form.is_scaled
+        return fits and device.type == "cpu" and torch.backends.mkldnn.is_available()
 
     def prepare(
         self, codes: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm

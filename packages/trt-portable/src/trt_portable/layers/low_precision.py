@@ -34,15 +34,25 @@ class _LowPrecisionLayer(ILayer):
     blocks = dims(Dims((1, 1)), "Extents of the scales of the matrix (N, K).")
     rowwise = boolean(False, "Whether the run computes the scales of the left operand.")
 
-    def _form(self) -> ProductForm:
+    _known: tuple[ProductForm, ProductKernel] | None = None
+
+    def _form_and_kernel(self) -> tuple[ProductForm, ProductKernel]:
+        """The form, and the chosen kernel if this device has it, else the one that always works."""
+        if self._known is not None:
+            return self._known
         rows, columns = self.blocks
-        return ProductForm(
+        form = ProductForm(
             self.columns, self.depth, self.code_type, self.left_type, self.result_type, (rows, columns), self.rowwise
         )
+        kernel = product_kernel(self.implementation)
+        found = form, kernel if kernel.accepts(form, self._device) else REFERENCE
+        if self._IS_FROZEN and self._device.type != "meta":
+            self._known = found
+        return found
 
     def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ProductKernel:
         """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
-        kernel = product_kernel(self.implementation)
+        kernel = self._form_and_kernel()[1]
         is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
         return kernel if is_real or kernel.is_traceable else REFERENCE
 
@@ -68,7 +78,7 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         codes, scale, left_scale = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
         assert codes is not None and scale is not None
-        rank, form = codes.dim(), self._form()
+        rank, form = codes.dim(), self._form_and_kernel()[0]
         wide = scale.to(torch.float32)
         if scale.dim() == 1 and self.axis >= 0:
             shape = [1] * rank
@@ -117,7 +127,7 @@ class LowPrecisionProductLayer(_LowPrecisionLayer):
         )
         rows = left.reshape(-1, self.depth)
         kernel = self._kernel((left, matrix))
-        return (kernel.multiply(rows, matrix, scale, self._form(), finish).reshape(extents),)
+        return (kernel.multiply(rows, matrix, scale, self._form_and_kernel()[0], finish).reshape(extents),)
 
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.output_type

@@ -36,6 +36,18 @@ class _LowPrecisionConvolution(ILayer):
     scales = integer(1, "Number of scales of the kernel.")
     is_scaled = boolean(False, "Whether the run computes the scale of the input.")
 
+    _known: tuple[ConvolutionForm, ConvolutionKernel] | None = None
+
+    def _form_and_kernel(self) -> tuple[ConvolutionForm, ConvolutionKernel]:
+        """The form, and the chosen kernel if this device has it, else the one that always works."""
+        if self._known is not None:
+            return self._known
+        form, kernel = self._form(), convolution_kernel(self.implementation)
+        found = form, kernel if kernel.accepts(form, self._device) else CONVOLUTION_REFERENCE
+        if self._IS_FROZEN and self._device.type != "meta":
+            self._known = found
+        return found
+
     def _form(self) -> ConvolutionForm:
         maps, channels, rows, columns = self.kernel_shape
         (step_y, step_x), (pad_y, pad_x), (far_y, far_x) = self.stride, self.padding, self.dilation
@@ -54,7 +66,7 @@ class _LowPrecisionConvolution(ILayer):
 
     def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ConvolutionKernel:
         """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
-        kernel = convolution_kernel(self.implementation)
+        kernel = self._form_and_kernel()[1]
         is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
         return kernel if is_real or kernel.is_traceable else CONVOLUTION_REFERENCE
 
@@ -79,7 +91,7 @@ class PreparedKernelLayer(_LowPrecisionConvolution):
         wide = scale.to(torch.float32).reshape(-1)
         if left_scale is not None:
             wide = wide * left_scale.to(torch.float32).reshape(())
-        return self._kernel((codes, scale)).prepare(codes, wide, self._form())
+        return self._kernel((codes, scale)).prepare(codes, wide, self._form_and_kernel()[0])
 
 
 class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
@@ -104,7 +116,7 @@ class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
             None if value is None else as_tensor(value) for value in inputs
         )
         assert x is not None and kernel is not None and scale is not None
-        form = self._form()
+        form = self._form_and_kernel()[0]
         if x.is_meta:
             spans = [1 + far * (extent - 1) for far, extent in zip(form.dilation, form.kernel[2:], strict=True)]
             places = zip(x.shape[2:], form.padding, spans, form.stride, strict=True)

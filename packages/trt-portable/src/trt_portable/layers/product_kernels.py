@@ -221,7 +221,8 @@ class OneDnnLinear(ProductKernel):
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """As `IntegerProduct`, on the CPU, with a constant scale on the left."""
-        return device.type == "cpu" and IntegerProduct().accepts(form, device) and not form.is_rowwise
+        fits = IntegerProduct().accepts(form, device) and not form.is_rowwise
+        return fits and device.type == "cpu" and torch.backends.mkldnn.is_available()
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """In oneDNN's own layout."""
