@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,12 +17,12 @@ def children_of(structure: pytree.TreeSpec) -> list[pytree.TreeSpec]:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors in nested lists, tuples and dicts, from left to right."""
+    """Yields the tensors in nested lists, tuples and mappings, from left to right."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors_in(item)

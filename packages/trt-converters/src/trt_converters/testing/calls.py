@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trt_core.nesting import tensors_in
 from trt_core.ranges import Bounds, ShapeRanges
 
 DynamicAxes = Mapping[int, Mapping[int, Bounds]]
@@ -160,18 +161,6 @@ def results_of(value: Any, results: Sequence[int] | None = None) -> tuple[torch.
     items = (value,) if isinstance(value, torch.Tensor) else tuple(value)
     chosen = items if results is None else [items[index] for index in results]
     return tuple(item for item in chosen if isinstance(item, torch.Tensor))
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yields every tensor in arguments, lists, tuples and dicts included, in the order they appear."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
 
 
 def substitute(value: Any, tensors: Iterator[torch.Tensor], all_tensors: Sequence[torch.Tensor]) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters.testing.calls import substitute, tensors_in
+from trt_converters.testing.calls import substitute
+from trt_core.nesting import tensors_in
 
 
 @dataclass(frozen=True)
