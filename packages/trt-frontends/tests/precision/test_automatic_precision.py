@@ -175,6 +175,17 @@ def test_half_models_have_nothing_to_choose() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).half().eval(), torch.ones(2, 4, dtype=torch.float16)
     compiled = trt_frontends.compile(model, arg_inputs=(x,), precision="auto", max_error=0.1, min_block_size=1)
     assert "computes nothing in float32" in compiled.meta["precision_report"].conclusion
+    given = {"enable_autocast": True, "max_error": 0.1, "min_block_size": 1}
+    compiled = trt_frontends.compile(nn.Tanh(), arg_inputs=(torch.ones(3),), **given)
+    assert "has no products in float32" in compiled.meta["precision_report"].conclusion
+
+
+def test_what_has_no_run_in_float64_is_measured_from_float32() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), torch.randn(3, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), precision="auto", min_block_size=1)
+    report = compiled.meta["precision_report"]
+    assert report.reference == "float32 (it draws random numbers)"
+    assert report.dtype == "float16"
 
 
 def test_what_cannot_be_measured_is_refused(overflowing: nn.Module, inputs: Any) -> None:

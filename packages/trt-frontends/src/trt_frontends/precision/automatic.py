@@ -228,7 +228,8 @@ class AutomaticPrecision:
         if choice is None:
             return f"everything stays in float32, whose own error of {self._plain_error:.3g} is beyond what is allowed"
         if not choice.groups:
-            return "everything stays as it is: the model computes nothing in float32"
+            what = "computes nothing" if choice.settings.precision != torch.float32 else "has no products"
+            return f"everything stays as it is: the model {what} in float32"
         if not choice.selection.reduced:
             return "everything stays in float32: no group of operators fits in a reduced type"
         if len(choice.selection.reduced) == len(choice.groups):
@@ -300,7 +301,8 @@ def _reference(gm: fx.GraphModule, flats: Sequence[Sequence[Any]]) -> tuple[list
         try:
             return [run_wide(GraphRun(gm).results, flat) for flat in flats], "float64"
         except Exception as error:  # whatever a kernel has against float64
-            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            first_line = str(error).partition("\n")[0]
+            why = f"{type(error).__name__}: {first_line:.80}"
     return [GraphRun(gm).results(flat) for flat in flats], f"float32 ({why})"
 
 
