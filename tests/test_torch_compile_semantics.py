@@ -129,6 +129,56 @@ def _generator(_: Model, x: torch.Tensor) -> Any:
     return x + torch.rand(4), functional.dropout(torch.relu(x), 0.5, training=True), torch.randn_like(x)
 
 
+def _drop_layers(model: Model, x: torch.Tensor) -> Any:
+    for _ in range(3):
+        if torch.rand(()).item() < 0.5:
+            x = model.linear(x)
+    return x
+
+
+def _own_generator(model: Model, x: torch.Tensor) -> Any:
+    return model.linear(x) + torch.rand(4, generator=torch.Generator().manual_seed(3))
+
+
+def _autocast_in_part(model: Model, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+        return model.linear(x)
+
+
+def _inference_mode(model: Model, x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        return model.linear(x) * 2
+
+
+def _with_gradients_inside(model: Model, x: torch.Tensor) -> Any:
+    with torch.enable_grad():
+        return model.linear(x).detach()
+
+
+def _keep_in_containers(model: Model, x: torch.Tensor) -> Any:
+    model.kept = {**getattr(model, "kept", {}), "last": x.sum()}
+    model.calls = [*getattr(model, "calls", []), len(model.kept)]
+    return model.linear(x) * len(model.calls) + model.kept["last"]
+
+
+def _share_a_layer(model: Model, x: torch.Tensor) -> Any:
+    x = model.linear(torch.relu(model.linear(x)))
+    torch._dynamo.graph_break()
+    return functional.linear(x, model.linear.weight)
+
+
+def numbered(call: int) -> Sequence[Any]:
+    return torch.randn(3, 4), (2, 3.5, True)[call % 3]
+
+
+def strided(call: int) -> Sequence[Any]:
+    return ((torch.randn(3, 8)[:, ::2], torch.randn(4, 3).t(), torch.randn(1, 4).expand(3, 4))[call % 3],)
+
+
+def shrinking_rows(call: int) -> Sequence[Any]:
+    return (torch.randn((3, 1, 0)[call % 3], 4),)
+
+
 CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]] = {
     "a write to a view after a graph break": (_write_to_view_after_a_break, matrix, {}),
     "a view of an input": (lambda m, x: (x[:, 1:], torch.relu(x)), matrix, {}),
@@ -183,6 +233,21 @@ CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]]
     "64 bits": (lambda m, x: (x.double() * 2, (x > 0).to(torch.int64).sum(1)), matrix, {}),
     "structures": (lambda m, x: {"a": [torch.relu(x), (x.sum(), 3)], "n": None, "s": "text"}, matrix, {}),
     "nothing": (lambda m, x: None, matrix, {}),
+    "an overlap that is written to, with sizes that vary": (_write_to_overlapping, overlapping, {"dynamic": True}),
+    "layers dropped at random": (_drop_layers, matrix, {}),
+    "a generator of its own": (_own_generator, matrix, {}),
+    "dropout in training": (lambda m, x: functional.dropout(m.linear(x), 0.5, True), matrix, {}),
+    "an order drawn at random": (lambda m, x: m.linear(x)[torch.randperm(x.shape[0])], growing_rows, {}),
+    "autocast switched off inside": (_autocast_in_part, matrix, {}),
+    "inference mode inside": (_inference_mode, matrix, {}),
+    "gradients switched on inside": (_with_gradients_inside, matrix, {}),
+    "state in containers": (_keep_in_containers, matrix, {}),
+    "a layer used three times": (_share_a_layer, matrix, {}),
+    "a number that changes": (lambda m, x, k: m.linear(x) * k, numbered, {}),
+    "strides that change": (lambda m, x: (m.linear(x), torch.relu(x)), strided, {}),
+    "no rows": (lambda m, x: m.linear(x).softmax(-1), shrinking_rows, {}),
+    "a function differentiated inside": (lambda m, x: torch.func.grad(lambda v: (v**2).sum())(x), matrix, {}),
+    "NumPy inside": (lambda m, x: torch.from_numpy(x.numpy() * 2) + torch.relu(x), matrix, {}),
     "nothing to compute": (lambda m, x: (x[0], x.t()), matrix, {}),
 }
 

@@ -222,3 +222,20 @@ def test_inputs_that_share_memory_with_one_that_is_written_are_refused() -> None
     for _ in range(2):
         with pytest.raises(InputError, match="input y shares memory with input x"):
             compiled(x, x)
+
+
+class _Renamed(torch.Tensor):
+    """A subclass that computes as any tensor does."""
+
+
+def test_tensors_that_compute_in_their_own_way_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    x = torch.randn(2, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x.as_subclass(_Renamed)).as_subclass(torch.Tensor), model(x))
+        masked = torch.masked.masked_tensor(x, x > 0)
+        nested = torch.nested.nested_tensor([x[0], x[1]], layout=torch.jagged)
+        for value, name in ((masked, "MaskedTensor"), (nested, "NestedTensor")):
+            with pytest.raises(InputError, match=f"is a {name}, which computes in its own way"):
+                compiled(value)

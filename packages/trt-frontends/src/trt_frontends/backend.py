@@ -114,11 +114,18 @@ def _compile(
 
 
 def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
-    """Hands the graph to a backend of PyTorch's own, which knows gradients."""
+    """Hands the graph to a backend of PyTorch's own, which knows gradients; to none where that fails as well."""
     from torch._dynamo.backends.registry import lookup_backend
+    from torch._dynamo.exc import TorchDynamoException
 
     backend = lookup_backend("inductor" if settings.torch_fallback == "inductor" else "aot_eager")
-    runner: Runner = backend(gm, list(sample_inputs))
+    try:
+        runner: Runner = backend(gm, list(sample_inputs))
+    except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph
+        raise
+    except Exception as error:
+        logger.warning("the graph runs as it was captured: %s", error)
+        return gm.forward
     return runner
 
 

@@ -23,6 +23,7 @@ from trt_core.nesting import children_of
 from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_core.state import is_written
+from trt_runtime.direct_call import is_foreign
 
 _MOST_REMEMBERED: Final = 256
 
@@ -283,6 +284,11 @@ def _check_tensor(place: str, value: Any, expected: TensorInput, symbols: dict[s
         raise InputError(
             f"input {place} is a {type(value).__name__}, not a tensor",
             hint=f"give a tensor: {expected}",
+        )
+    if is_foreign(value):
+        raise InputError(
+            f"input {place} is a {type(value).__name__}, which computes in its own way",
+            hint="engines take plain tensors: give the tensor that it is made of",
         )
     if value.dtype is not expected.dtype:
         raise InputError(

@@ -40,6 +40,19 @@ def goes_direct(inputs: Sequence[Any]) -> bool:
     return True
 
 
+def is_foreign(value: torch.Tensor) -> bool:
+    """Whether a tensor is of a kind that answers operators itself, and of which an engine would see no memory.
+
+    Fake and functional tensors are PyTorch's own, for tracing; masked, nested and distributed ones are foreign.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value.is_nested
+    if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        return False
+    return kind.__name__ not in ("FakeTensor", "FunctionalTensor")
+
+
 def refuse_gradients(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
     """Refuses eager inputs that require gradients: a result without any would be silently wrong.
 
