@@ -82,3 +82,7 @@ def test_channels_of_scale_zero_become_zeros() -> None:
     args = (_int8(4, 8), scales, torch.float32, 8, 0)
     assert "DEQUANTIZE" not in emitted_layers(dequantize, args, constants=(0, 1))
     check_conversion(dequantize, args, constants=(0, 1))
+
+
+def test_rows_of_odd_length_are_kept_in_whole_bytes() -> None:
+    check_conversion(dequantize, (_int8(3, 5, low=-8, high=8), torch.rand(3), torch.float32, 4, 0), constants=(0, 1))

@@ -170,16 +170,20 @@ class ConversionContext:
             self.refit.add(weights, held)
         return weights
 
-    def packed_weights(self, value: torch.Tensor) -> Any:
-        """Returns `trt.Weights` of integers of 4 bits, two in a byte, the first of them in its lower half.
+    def packed_tensor(self, value: torch.Tensor) -> Any:
+        """Returns integers of 4 bits as an `ITensor`, a constant layer that is made once; two of them share a byte.
 
         Args:
-            value: int8, an even number of elements, each from -8 to 7.
+            value: int8, an even number of elements, each from -8 to 7; the first of two is in a byte's lower half.
         """
-        halves = value.detach().cpu().contiguous().reshape(-1, 2).bitwise_and(0xF).view(torch.uint8)
-        held = halves[:, 0].bitwise_or(halves[:, 1].bitwise_left_shift(4)).contiguous()
-        self._held.append(held)
-        return trt.Weights(trt.DataType.INT4, held.data_ptr(), value.numel())
+        key = ("packed", value.data_ptr(), tuple(value.shape), value.stride())
+        if key not in self._constants:
+            halves = value.detach().cpu().contiguous().reshape(-1, 2).bitwise_and(0xF).view(torch.uint8)
+            held = halves[:, 0].bitwise_or(halves[:, 1].bitwise_left_shift(4)).contiguous()
+            self._held += [held, value]  # keys hold addresses, which must not be reused by another tensor
+            weights = trt.Weights(trt.DataType.INT4, held.data_ptr(), value.numel())
+            self._constants[key] = self.output(self.network.add_constant(tuple(value.shape), weights), "constant")
+        return self._constants[key]
 
     def _add_constant(self, value: torch.Tensor) -> Any:
         self._held.append(value)  # keys hold addresses, which must not be reused by another tensor

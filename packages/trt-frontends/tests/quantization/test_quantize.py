@@ -195,10 +195,17 @@ def test_shared_weights_are_stored_once_and_stay_float_for_others() -> None:
                 hidden, self.embedding.weight
             )
 
-    program = trt_frontends.quantize(Tied().eval(), [torch.randint(0, 12, (2, 3))])
+    ids = torch.randint(0, 12, (2, 3))
+    program = trt_frontends.quantize(Tied().eval(), [ids])
     names = list(program.state_dict)
     assert "embedding.weight" in names and names.count("embedding.weight_quantized") == 1
     assert len([name for name in names if name.endswith("weight_quantized")]) == 1
+    parted = {"torch_executed_ops": {"aten.tanh.default"}, "optimization_level": 0, "min_block_size": 1}
+    compiled = trt_frontends.compile(program, **parted)
+    engines = compiled.meta["partition_report"].engines
+    assert len(engines) == 2
+    assert not any(tuple(tensor.shape) == (12, 8) for engine in engines for tensor in (*engine.inputs, *engine.outputs))
+    torch.testing.assert_close(compiled(ids), program.module()(ids), rtol=1e-3, atol=1e-3)
 
 
 def test_state_of_the_model_is_left_alone() -> None:

@@ -186,3 +186,16 @@ def test_weights_inside_of_subclasses_are_opened() -> None:
         if value.dtype is torch.int8
     )
     torch.testing.assert_close(gm(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_every_reader_of_a_weight_dequantizes_it() -> None:
+    def shared(m: Any, x: torch.Tensor) -> torch.Tensor:
+        weight = dequantize(m.w, m.s, torch.float32, 8, 0)
+        again = dequantize(m.w, m.s, torch.float32, 8, 0)
+        hidden = functional.linear(x, weight)
+        return functional.linear(hidden @ hidden.t(), weight[:, :3]) + functional.linear(x, again)
+
+    gm, _ = lowered(Called(shared, w=WEIGHT, s=SCALES), torch.randn(3, 8))
+    found = gm.graph.find_nodes(op="call_function", target=DQ)
+    assert len(found) == 3 and all(len(node.users) == 1 for node in found)
+    assert len({node.args[0] for node in found}) == 1

@@ -38,11 +38,11 @@ def dequantize_layer(
         value: Rank 1 or more, int8 or float8_e4m3fn; known while building where there is more than one scale.
         scale: One element, (C,) along `axis`, or one for each block.
         dtype: Type of the result, a float type.
-        bits: 4 for integers that the engine keeps in half a byte.
+        bits: 4 for integers that the engine keeps in half a byte, where rows have an even number of them.
         axis: The axis of scales per channel.
     """
-    if bits == 4 and isinstance(value, torch.Tensor):
-        stored = ctx.output(ctx.network.add_constant(tuple(value.shape), ctx.packed_weights(value)), "constant")
+    if bits == 4 and isinstance(value, torch.Tensor) and value.shape[-1] % 2 == 0:
+        stored = ctx.packed_tensor(value)
     else:
         stored = ctx.tensor(value)
     single = scale.numel() == 1

@@ -8,8 +8,10 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.quantization import is_dequantization
 from trt_lowering.contract import GraphPass
 from trt_lowering.operator_traits import is_kept_in_torch, is_pure
+from trt_lowering.passes.normalize_quantization import is_known
 from trt_lowering.results import result_bases
 
 
@@ -41,6 +43,8 @@ class MergeCommonSubexpressions(GraphPass):
                 continue
             if isinstance(node.meta.get("val"), (torch.SymBool,)):
                 continue
+            if is_dequantization(node.target) and is_known(node.args[0]):
+                continue  # readers in blocks of their own take the weight, not floats made of it elsewhere
             key = _key(node)
             if key is None:
                 continue

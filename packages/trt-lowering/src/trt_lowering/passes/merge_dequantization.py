@@ -26,7 +26,8 @@ class MergeDequantization(GraphPass):
     """Lets a product read what `trt::dequantize` makes: a float type of its own, and a weight as it is stored.
 
     A cast of the result becomes the type of the result; a transposition of a dequantized weight becomes one of the
-    weight, which is computed ahead. Values are rounded once where they were rounded twice.
+    weight, which is computed ahead. Values are rounded once where they were rounded twice. Every reader of a weight
+    gets a dequantization of its own: readers may be in different blocks, and what passes between blocks would be floats.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
@@ -56,7 +57,9 @@ class MergeDequantization(GraphPass):
                 if not source.users:
                     gm.graph.erase_node(source)
                 changes += 1
-        return changes
+        return changes + sum(
+            _part(gm.graph, node) for node in gm.graph.find_nodes(op="call_function", target=dequantize)
+        )
 
     def _merged(self, graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node | None:
         value = tensor_value(node)
@@ -80,6 +83,20 @@ class MergeDequantization(GraphPass):
                 scale = _permute(graph, scale, order, node)
             place = order.index(axis) if axis >= 0 else axis
             return _insert(graph, (moved, scale, value.dtype, bits, place), value, node)
+
+
+def _part(graph: fx.Graph, node: fx.Node) -> int:
+    """Gives all readers of a dequantized weight but the first one a copy of the node."""
+    if not is_known(node.args[0]):
+        return 0
+    others = list(node.users)[1:]
+    for reader in others:
+        if reader.op == "output":
+            continue
+        with graph.inserting_before(reader):
+            own = graph.node_copy(node)
+        reader.replace_input_with(node, own)
+    return len(others)
 
 
 def _insert(graph: fx.Graph, args: tuple[Any, ...], value: torch.Tensor, origin: fx.Node) -> fx.Node:
