@@ -27,7 +27,7 @@ class MergeDequantization(GraphPass):
 
     A cast of the result becomes the type of the result; a transposition of a dequantized weight becomes one of the
     weight, which is computed ahead. Values are rounded once where they were rounded twice. Every reader of a weight
-    gets a dequantization of its own: readers may be in different blocks, and what passes between blocks would be floats.
+    gets a dequantization of its own: readers may be in different blocks, and what passes between them would be floats.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
