@@ -91,3 +91,11 @@ def test_a_model_that_writes_to_its_buffers_is_refused() -> None:
     x = torch.ones(8, device="cuda")
     with pytest.raises(ExecutionError, match="cannot be recorded"):
         trt_frontends.compile(Counts().cuda(), arg_inputs=(x,), min_block_size=1, use_cuda_graphs=True)
+
+
+@pytest.mark.parametrize("name", ["use_cuda_graphs", "offload_module_to_cpu"])
+def test_settings_of_whole_models_are_refused_under_torch_compile(name: str) -> None:
+    optimized = torch.compile(_model(), backend="torch_tensorrt", options={name: True})
+    with torch.no_grad(), pytest.raises(Exception, match=f"{name} has no effect under torch.compile") as caught:
+        optimized(torch.ones(2, 8))
+    assert "trt_frontends.compile(model" in str(caught.value)

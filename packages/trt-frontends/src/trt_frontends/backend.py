@@ -60,12 +60,7 @@ def torch_tensorrt_backend(
     given = dict(options or {})
     registry = _registry_in(given, registry)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
-    if settings.max_error is not None:
-        raise SettingsError(
-            "precision cannot be chosen under torch.compile",
-            why="an error is that of a whole model, and the model may be cut into graphs that are compiled one by one",
-            hint='compile(model, precision="auto") prints, in its precision report, settings to write here',
-        )
+    _refuse_settings_of_whole_models(settings)
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
     graph = remember_graph(gm)
@@ -75,6 +70,28 @@ def torch_tensorrt_backend(
         return _run_in_pytorch(gm, sample_inputs, settings)
     compiled = _compile(gm, sample_inputs, settings, registry, graph)
     return refuse_gradients(compiled, needed_at) if needed_at else compiled
+
+
+def _refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
+    """Refuses settings that say something about a model, of which a backend sees one graph at a time."""
+    if settings.max_error is not None:
+        raise SettingsError(
+            "precision cannot be chosen under torch.compile",
+            why="an error is that of a whole model, and the model may be cut into graphs that are compiled one by one",
+            hint='compile(model, precision="auto") prints, in its precision report, settings to write here',
+        )
+    if settings.use_cuda_graphs:
+        raise SettingsError(
+            "use_cuda_graphs has no effect under torch.compile",
+            why="calls of a whole module are recorded, and what lies between the graphs of torch.compile is Python",
+            hint="compile the model with trt_frontends.compile(model, arg_inputs=..., use_cuda_graphs=True)",
+        )
+    if settings.offload_module_to_cpu:
+        raise SettingsError(
+            "offload_module_to_cpu has no effect under torch.compile",
+            why="the model goes on to be called: torch.compile reads its weights at every call, and guards them",
+            hint="compile the model with trt_frontends.compile(model, arg_inputs=..., offload_module_to_cpu=True)",
+        )
 
 
 def _compile(
