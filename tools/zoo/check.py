@@ -51,6 +51,8 @@ def check(entry: Entry, case: Case) -> Record:
         except (ExportError, InputError) as failure:
             return Record.of(case, Outcome.NOT_CAPTURED, why=_short(failure), seconds=time.perf_counter() - start)
         except Exception as failure:  # whatever it is, it is what became of the case
+            if case.route is Route.TORCH_COMPILE and (why := _capture_fails(model, case, samples)):
+                return Record.of(case, Outcome.NOT_CAPTURED, why=why, seconds=time.perf_counter() - start)
             return Record.of(case, Outcome.FAILED, why=_short(failure), seconds=time.perf_counter() - start)
         facts: dict[str, Any] = {"own_error": own, "seconds": seconds, **_facts(reports)}
         try:
@@ -63,20 +65,33 @@ def check(entry: Entry, case: Case) -> Record:
     return Record.of(case, outcome, **facts)
 
 
-def _captured_wrong(model: nn.Module, case: Case, samples: Sequence[Values], expected: Sequence[Any]) -> str:
-    """Says so where what PyTorch captures, run by PyTorch, does not agree with the model: we got another model."""
+def _captured(model: nn.Module, case: Case, values: Values) -> Callable[..., Any]:
+    """What PyTorch captures of the model, to be run by PyTorch; an exported program is one of fixed shapes."""
     if case.route is Route.TORCH_COMPILE:
         torch.compiler.reset()
-        captured = torch.compile(model, backend="eager", dynamic=case.shapes is Shapes.DYNAMIC)
-        why = 'torch.compile(backend="eager") gives other results than the model does'
-    elif case.shapes is Shapes.STATIC:
-        captured = torch.export.export(model, *samples[0], strict=False).module()
-        why = "the program that torch.export captures gives other results than the model does"
-    else:
+        return torch.compile(model, backend="eager", dynamic=case.shapes is Shapes.DYNAMIC)
+    args, kwargs = values
+    return torch.export.export(model, args, kwargs, strict=False).module()
+
+
+def _captured_wrong(model: nn.Module, case: Case, samples: Sequence[Values], expected: Sequence[Any]) -> str:
+    """Says so where what PyTorch captures does not agree with the model, so that the compiler got another model."""
+    found = _call(_captured(model, case, samples[0]), samples[0])
+    if agrees(error(found, expected[0]), None):
         return ""
-    found = [_call(captured, values) for values in samples]
-    right = all(agrees(error(ours, theirs), None) for ours, theirs in zip(found, expected, strict=True))
-    return "" if right else why
+    what = 'torch.compile(backend="eager")' if case.route is Route.TORCH_COMPILE else "torch.export"
+    return f"what {what} captures gives other results than the model does"
+
+
+def _capture_fails(model: nn.Module, case: Case, samples: Sequence[Values]) -> str:
+    """Says how `torch.compile` fails without our backend, where it does."""
+    try:
+        captured = _captured(model, case, samples[0])
+        for values in samples:
+            _call(captured, values)
+    except Exception as failure:
+        return f'torch.compile(backend="eager") fails too: {_short(failure)}'
+    return ""
 
 
 def _judge(facts: Mapping[str, Any]) -> Outcome:
