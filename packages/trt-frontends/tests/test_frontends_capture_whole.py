@@ -70,9 +70,7 @@ class _Failing(nn.Module):
         raise ValueError("no")
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.12", reason="Dynamo of PyTorch 2.11 runs the fused layer with fixed sizes only"
-)
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="Dynamo of 2.11 captures the fused layer with fixed sizes only")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_an_encoder_whose_sizes_all_vary_is_one_engine(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
