@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trt_portable.runtime.paging import page_out
 from trt_portable.runtime.product_chains import Epilogue
 from trt_portable.values import Value, as_tensor
 
@@ -37,7 +38,8 @@ def has_prepacked_kernels() -> bool:
 class PrepackedProduct(ABC):
     """A product and its epilogue as one kernel.
 
-    Weights are packed at the first run, and again when a refit replaced them.
+    Weights are packed at the first run, and again when a refit replaced them. The memory of what was packed is given
+    back where it is a mapped file's.
 
     Args:
         epilogue: What follows the product.
@@ -74,6 +76,7 @@ class PrepackedProduct(ABC):
         packed = self._packed
         if packed is None or packed[0] is not found:
             self._packed = packed = (found, self._pack(found, x))
+            page_out(found)
         return packed[1]
 
     @abstractmethod

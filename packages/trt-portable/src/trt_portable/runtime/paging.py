@@ -1,0 +1,44 @@
+"""Giving memory back that nothing reads for the time being."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+_PAGE_OUT: Final = 21
+"""`MADV_PAGEOUT` of Linux 5.4: clean pages of mapped files are dropped, and read again when they are needed."""
+
+
+def page_out(tensor: torch.Tensor) -> None:
+    """Asks the system to take back the memory of a tensor until something reads it.
+
+    What lies in a mapped file, as the weights of loaded plans do, then takes no memory; values stay what they are.
+    Other systems, and kernels that do not know the request, leave everything as it is.
+
+    Args:
+        tensor: On the CPU, contiguous.
+    """
+    advise = _advise()
+    if advise is None or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return
+    begin = tensor.data_ptr()
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (begin + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        advise(first, last - first, _PAGE_OUT)
+
+
+@functools.cache
+def _advise() -> Callable[[int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    advise: Callable[[int, int, int], int] = function
+    return advise
