@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 import pytest
+from fresh_process import run_python
 
 PACKAGES: Final = (
     "trt_core",
@@ -17,6 +18,15 @@ PACKAGES: Final = (
     "trt_runtime",
     "trt_frontends",
 )
+
+MODULES: Final = {
+    "trt_core.modelopt_operators",
+    "trt_core.quantization",
+    "trt_core.trt",
+    "trt_frontends.dynamo",
+    "trt_frontends.quantization",
+}
+"""Public names that are modules."""
 
 NEVER_AT_IMPORT: Final = (
     "tensorrt",
@@ -67,3 +77,22 @@ def test_the_runtime_needs_no_compiler(imported: tuple[str, bool, set[str]]) -> 
     package, _, modules = imported
     if package in ("trt_core", "trt_portable", "trt_runtime"):
         assert not modules & {"trt_converters", "trt_frontends", "trt_lowering", "trt_partition"}
+
+
+_SHADOWED = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    own = {found.name for found in pkgutil.iter_modules(package.__path__)}
+    for public in own & set(package.__all__):
+        importlib.import_module(f"{name}.{public}")
+    for public in sorted(own & set(package.__all__)):
+        print(f"{name}.{public}", type(getattr(package, public)).__name__)
+"""
+
+
+def test_no_module_takes_the_place_of_a_public_name() -> None:
+    done = run_python(_SHADOWED, *PACKAGES)
+    assert done.returncode == 0, done.stderr
+    kinds = dict(line.split() for line in done.stdout.splitlines())
+    assert {name for name, kind in kinds.items() if kind == "module"} == MODULES

@@ -47,8 +47,10 @@ def run(name: str, setting: str) -> Result:
     """Measures one model with one setting, in this process."""
     import trt_frontends
     from trt_frontends.accuracy import measure_error
+    from trt_runtime import TRTModule
 
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.set_flags(_allow_tf32=False, _fp32_precision=None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, specs = make(name)
     model = model.to(device)
@@ -65,7 +67,7 @@ def run(name: str, setting: str) -> Result:
     found: Result = {
         "error": error if error == error and error != float("inf") else str(error),
         "milliseconds": milliseconds,
-        "bytes": sum(child.plan.numel() for child in compiled.modules() if hasattr(child, "plan")),
+        "bytes": sum(child.plan.numel() for child in compiled.modules() if isinstance(child, TRTModule)),
         "engines": len(compiled.meta["partition_report"].engines),
         "build_seconds": seconds,
     }

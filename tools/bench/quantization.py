@@ -109,7 +109,7 @@ def _measure_one(
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> float:
     """Median time of a call that is waited for."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     times = []
     warm, calls = (WARM, CALLS) if device.type == "cuda" else (1, 5)
     with torch.no_grad():

@@ -36,7 +36,7 @@ NOT_TO_RUN: Final = (
     "trt_portable.plugin",
     "trt_portable.plugins",
     "trt_portable.runtime.tracing",
-    "trt_runtime.cuda_graphs",
+    "trt_runtime.graphed_calls",
     "trt_runtime.exchange",
     "trt_runtime.program.capture",
     "trt_runtime.program.saving",

@@ -23,9 +23,9 @@ from trt_core.nesting import children_of
 from trt_frontends.input_guard import InputGuard
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
-from trt_runtime.cuda_graphs import GraphedCalls
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.graph_cache import tensors_in
+from trt_runtime.graphed_calls import GraphedCalls
 from trt_runtime.program import reduce_to_program
 
 

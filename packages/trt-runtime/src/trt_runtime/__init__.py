@@ -20,7 +20,7 @@ from trt_runtime.operator import execute_engine
 from trt_runtime.program import LoadedProgram, load
 
 if TYPE_CHECKING:
-    from trt_runtime.cuda_graphs import cuda_graphs
+    from trt_runtime.graphed_calls import cuda_graphs
     from trt_runtime.program import save
     from trt_runtime.refit import refit_engine, refit_module
 
@@ -51,12 +51,15 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "cuda_graphs": "trt_runtime.cuda_graphs",
+    "cuda_graphs": "trt_runtime.graphed_calls",
     "refit_engine": "trt_runtime.refit",
     "refit_module": "trt_runtime.refit",
     "save": "trt_runtime.program.saving",
 }
-"""Names that are imported when they are first used: running a saved program needs none of them."""
+"""Names that are imported when they are first used: running a saved program needs none of them.
+
+None is that of a module here, which would take its place once it is imported.
+"""
 
 
 def __getattr__(name: str) -> Any:

@@ -65,6 +65,8 @@ class ModelReport:
     def to_text(self) -> str:
         """Returns the report as text: a line for each graph, then the partition report of each."""
         lines = [f"{len(self.graphs)} graphs, {self.engines} engines, {self.coverage:.2%} coverage"]
+        if not self.graphs:
+            return "no graph was captured: the model was not called, or PyTorch runs all of its code outside of graphs"
         for number, graph in enumerate(self.graphs, start=1):
             lines.append(f"Graph {number}: {_summary(graph)}")
             if graph.ended_by:

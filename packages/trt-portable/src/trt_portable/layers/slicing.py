@@ -135,7 +135,7 @@ class ISliceLayer(ILayer):
                 valid = valid.reshape([-1] + [1] * (rank - 1 - axis))
                 inside = valid if inside is None else inside & valid
         if turns:
-            x = torch.roll(as_tensor(x), list(turns.values()), list(turns))
+            x = _rolled(as_tensor(x), turns)
         if margins:
             x = _padded(as_tensor(x), margins)
         if inside is not None:
@@ -166,6 +166,13 @@ def _overlaps(extent: int, start: int, size: int, stride: int) -> bool:
     return stride == 1 and start < extent and start + size > 0 and size > 0
 
 
+def _rolled(x: torch.Tensor, turns: dict[int, int]) -> torch.Tensor:
+    """Turns axes around, by so many elements each; for inference, which meets unknown extents, nothing changes."""
+    if x.is_meta and any(is_unknown(extent) for extent in x.shape):
+        return x
+    return torch.roll(x, list(turns.values()), list(turns))
+
+
 def _padded(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> torch.Tensor:
     """Zeros around a tensor, or less of it where a margin is negative, in one kernel.
 
@@ -173,6 +180,8 @@ def _padded(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> torch.Tenso
         x: Any type.
         margins: Elements before and after, by axis.
     """
+    if x.is_meta and any(is_unknown(extent) for extent in x.shape):
+        return x.new_empty([extent + sum(margins.get(axis, (0, 0))) for axis, extent in enumerate(x.shape)])
     pairs = [margins.get(axis, (0, 0)) for axis in range(x.ndim - 1, min(margins) - 1, -1)]
     return F.pad(x, [margin for pair in pairs for margin in pair])
 

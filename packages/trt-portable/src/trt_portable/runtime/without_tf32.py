@@ -74,13 +74,18 @@ def _switch_off() -> Callable[[], None]:
         _set_precisions(owners, ["ieee"] * len(owners))
         return lambda: _set_precisions(owners, before)
     torch.set_float32_matmul_precision("highest")
-    backends.cudnn.allow_tf32 = False
+    _set_convolutions(False)
 
     def restore() -> None:
         torch.set_float32_matmul_precision(products)
-        backends.cudnn.allow_tf32 = convolutions
+        _set_convolutions(convolutions)
 
     return restore
+
+
+def _set_convolutions(tf32: bool) -> None:
+    """Sets what `torch.backends.cudnn.allow_tf32` sets, where PyTorch was told to take no such assignments too."""
+    torch.backends.cudnn.set_flags(_allow_tf32=tf32, _fp32_precision=None)
 
 
 def _set_precisions(owners: Sequence[Any], precisions: Sequence[str]) -> None:
