@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,8 @@ import torch
 
 from tools.bench.floor import floor_milliseconds, work
 from tools.bench.latency_peers import PEERS, Call, Peer, Tensors
-from tools.bench.measure import in_fresh_process, peak_bytes
+from tools.bench.measure import in_fresh_process, peak_bytes, wait_for_device, waited_milliseconds
 from tools.bench.models import make
-
-_LEAST_CALLS = 20
-_LEAST_SECONDS = 1.0
 
 
 def device_name() -> str:
@@ -54,7 +51,7 @@ def run(name: str, batch: int, peer: str) -> dict[str, Any]:
             model = model.half()
             tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
         least = floor_milliseconds(work(model, tensors), device_name(), "float16" if cuda else "float32")
-        _wait()  # libraries have loaded at first use, whoever comes first
+        wait_for_device()  # libraries have loaded at first use, whoever comes first
         made: list[Call] = []
         result: Any = None
 
@@ -63,7 +60,7 @@ def run(name: str, batch: int, peer: str) -> dict[str, Any]:
             made.append(PEERS[peer].build(model, tensors, Path(folder)))
             for _ in range(3):
                 result = made[0](*tensors)
-            _wait()
+            wait_for_device()
 
         _forget_peak()
         started = time.perf_counter()
@@ -73,7 +70,7 @@ def run(name: str, batch: int, peer: str) -> dict[str, Any]:
         build_bytes = _peak()
         _forget_peak()
         with _alone():
-            times = _times(lambda: made[0](*tensors))
+            times = waited_milliseconds(lambda: made[0](*tensors))
         run_bytes = _peak()
         load_seconds = _load_elsewhere(name, batch, peer, made[0], Path(folder))
     cuts = statistics.quantiles(times, n=10)
@@ -104,10 +101,10 @@ def load(name: str, batch: int, peer: str, folder: Path) -> dict[str, Any]:
         if torch.cuda.is_available():
             model = model.half()
             tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
-        _wait()
+        wait_for_device()
         started = time.perf_counter()
         result = _first(chosen.load(model, tensors, folder)(*tensors))
-        _wait()
+        wait_for_device()
         return {"load_seconds": time.perf_counter() - started, "size": result.float().norm().item()}
 
 
@@ -131,32 +128,12 @@ def _subject(name: str, batch: int) -> tuple[torch.nn.Module, Tensors]:
     return model.to(device), tensors
 
 
-def _times(action: Callable[[], Any]) -> list[float]:
-    """Milliseconds of calls that are waited for."""
-    for _ in range(3):
-        action()
-    times: list[float] = []
-    until = time.perf_counter() + _LEAST_SECONDS
-    while len(times) < _LEAST_CALLS or time.perf_counter() < until:
-        _wait()
-        started = time.perf_counter()
-        action()
-        _wait()
-        times.append((time.perf_counter() - started) * 1e3)
-    return times
-
-
 @contextmanager
 def _alone() -> Iterator[None]:
     """Times one process of the benchmark at a time."""
     with open(Path(tempfile.gettempdir()) / "tools-bench-latency.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _forget_peak() -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,6 +26,27 @@ def best_seconds(action: Callable[[], Any], repeats: int = 3) -> float:
         action()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def wait_for_device() -> None:
+    """Waits until the GPU has done what it was given, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def waited_milliseconds(action: Callable[[], Any], least_calls: int = 20, least_seconds: float = 1.0) -> list[float]:
+    """Returns the times of calls that are waited for, each begun on an idle device."""
+    for _ in range(3):
+        action()
+    times: list[float] = []
+    until = time.perf_counter() + least_seconds
+    while len(times) < least_calls or time.perf_counter() < until:
+        wait_for_device()
+        started = time.perf_counter()
+        action()
+        wait_for_device()
+        times.append((time.perf_counter() - started) * 1e3)
+    return times
 
 
 def peak_bytes(action: Callable[[], Any]) -> int:

@@ -15,7 +15,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.latency_results import append, machine, read, today
-from tools.bench.measure import in_fresh_process
+from tools.bench.measure import in_fresh_process, waited_milliseconds
 from tools.bench.models import MODELS, make
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
@@ -38,7 +37,6 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 }
 NAMES: Final = ("mlp", "mobilenet_v3", "resnet50", "bert_base", "llama_block")
 _LEAST_CALLS: Final = 10
-_LEAST_SECONDS: Final = 1.0
 
 Result = dict[str, Any]
 
@@ -62,7 +60,7 @@ def run(name: str, setting: str) -> Result:
         compiled = trt_frontends.compile(model, arg_inputs=inputs, **SETTINGS[setting])
         seconds = time.perf_counter() - started
         error = measure_error(_first(compiled(*inputs)), expected).scaled
-        milliseconds = _median(lambda: compiled(*inputs))
+        milliseconds = statistics.median(waited_milliseconds(lambda: compiled(*inputs), _LEAST_CALLS))
     chosen = compiled.meta.get("precision_report")
     found: Result = {
         "error": error if error == error and error != float("inf") else str(error),
@@ -74,26 +72,6 @@ def run(name: str, setting: str) -> Result:
     if chosen is not None:
         found |= {"chosen": chosen.dtype, "reduced_share": chosen.reduced_share, "conclusion": chosen.conclusion}
     return found
-
-
-def _median(action: Callable[[], Any]) -> float:
-    """Milliseconds of calls that are waited for."""
-    for _ in range(3):
-        action()
-    times: list[float] = []
-    until = time.perf_counter() + _LEAST_SECONDS
-    while len(times) < _LEAST_CALLS or time.perf_counter() < until:
-        _wait()
-        started = time.perf_counter()
-        action()
-        _wait()
-        times.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(times)
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _first(result: Any) -> torch.Tensor:
