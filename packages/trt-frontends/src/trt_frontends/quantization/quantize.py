@@ -68,6 +68,7 @@ def quantize(
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
         >>> program = quantize(model, [torch.randn(3, 4) for _ in range(4)], "int8")
+        >>> from trt_frontends.quantization import quantization_report
         >>> len(quantization_report(program).quantized)
         2
     """
