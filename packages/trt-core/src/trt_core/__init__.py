@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trt_core import modelopt_operators, quantization, trt
 from trt_core.device import Device
@@ -27,6 +26,7 @@ from trt_core.errors import (
     SettingsError,
     TrtError,
 )
+from trt_core.late_names import late_names
 from trt_core.log import logger
 from trt_core.provider import (
     Provider,
@@ -109,13 +109,4 @@ _LATE: Final = {
 }
 """Names that are imported when they are first used: running engines needs none of them."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LATE[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = late_names(__name__, _LATE)

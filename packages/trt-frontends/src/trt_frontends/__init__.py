@@ -5,11 +5,11 @@ The package may be imported under the name that the field's scripts use: `import
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from trt_core import CompilationSettings, Device, Input, set_provider
+from trt_core.late_names import late_names
 
 if TYPE_CHECKING:
     from trt_frontends import dynamo, quantization
@@ -29,8 +29,7 @@ try:
 except PackageNotFoundError:  # a source tree that is on the path without being installed
     __version__ = "0+source"
 
-# What costs time to import is imported when it is first used.
-_LAZY = {
+_LATE: Final = {
     "AccuracyReport": "trt_frontends.accuracy",
     "BisectReport": "trt_frontends.accuracy",
     "ModelReport": "trt_frontends.torch_compile.model_report",
@@ -51,6 +50,7 @@ _LAZY = {
     "trace": "trt_frontends.capture",
     "verify": "trt_frontends.accuracy",
 }
+"""Names that are imported when they are first used, since they cost time to import."""
 
 __all__ = [
     "AccuracyReport",
@@ -78,16 +78,4 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    target = _LAZY.get(name)
-    if target is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(target)
-    value = module if target == f"{__name__}.{name}" else getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = late_names(__name__, _LATE)

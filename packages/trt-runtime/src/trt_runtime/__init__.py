@@ -6,10 +6,10 @@ needs. It imports neither converters nor compilers, and touches no device.
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from trt_core.late_names import late_names
 from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
@@ -56,18 +56,6 @@ _LATE: Final = {
     "refit_module": "trt_runtime.refit",
     "save": "trt_runtime.program.saving",
 }
-"""Names that are imported when they are first used: running a saved program needs none of them.
+"""Names that are imported when they are first used: running a saved program needs none of them."""
 
-None is that of a module here, which would take its place once it is imported.
-"""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LATE[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = late_names(__name__, _LATE)

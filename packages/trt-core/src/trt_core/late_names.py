@@ -1,0 +1,33 @@
+"""Public names of a package that are imported when they are first used, because not every program needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def late_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns a package's `__getattr__` and `__dir__`.
+
+    Args:
+        package: The package's `__name__`; its `__all__` is what `dir` shows besides what is there already.
+        homes: The module that each name is in. A module of the package that is public itself is its own home. Else no
+            name may be that of a module of the package, which takes its place as soon as something imports it.
+    """
+
+    def find(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(home)
+        value = module if home == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        present = vars(sys.modules[package])
+        return sorted({*present, *present["__all__"]})
+
+    return find, names
