@@ -11,8 +11,8 @@ from torch import nn
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import trt
 from trt_core.provider_log import provider_logger
-from trt_frontends.compiler import prepare
-from trt_frontends.pipeline import no_progress
+from trt_frontends.compiler import lower
+from trt_frontends.preparation import begin
 from trt_partition import split_into_blocks
 
 
@@ -22,7 +22,7 @@ def only_network(module: nn.Module, inputs: Sequence[Any]) -> Any:
     Raises:
         AssertionError: The model needs several engines, or PyTorch for a part of it.
     """
-    compilation, _ = prepare(module, None, inputs, None, {"min_block_size": 1}, no_progress)
+    compilation = lower(begin(module, None, inputs, None, {"min_block_size": 1}))
     plan = compilation.plan()
     assert len(plan.blocks) == 1 == len(plan.engines)
     block = split_into_blocks(compilation.graph, plan).get_submodule(plan.engines[0].name)

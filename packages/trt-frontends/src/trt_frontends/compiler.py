@@ -19,7 +19,6 @@ from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_frontends.preparation import CALIBRATION, Preparation, begin
 from trt_frontends.snapshot import take_snapshot
 from trt_frontends.visible_log import visible_log
-from trt_lowering.contract import Observer
 from trt_partition import PartitionReport
 
 if TYPE_CHECKING:
@@ -128,43 +127,16 @@ def explain(
         CALIBRATION: autocast_calibration_dataloader,
         "require_full_compilation": False,
     }
-    compilation, _ = prepare(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)
-    return compilation.report()
+    return lower(begin(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)).report()
 
 
-def prepare(
-    module: nn.Module | torch.export.ExportedProgram,
-    inputs: Sequence[Any] | None,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    given: Mapping[str, Any],
-    progress: Progress = no_progress,
-    registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    *,
-    needs_weights: bool = False,
-    observe: Observer | None = None,
-) -> tuple[Compilation, fx.GraphModule]:
-    """Captures and lowers, and chooses precision where that is asked for; builds nothing.
+def lower(begun: Preparation) -> Compilation:
+    """Lowers the rest of the way, and chooses precision where that is asked for; builds nothing.
 
-    Args:
-        module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights, observe: See `begin`.
-
-    Returns:
-        The compilation, and the lowered graph that it is about.
+    Raises:
+        InputError, LoweringError, SettingsError: See `Preparation.finish`.
     """
-    begun = begin(
-        module,
-        inputs,
-        arg_inputs,
-        kwarg_inputs,
-        given,
-        progress,
-        registry,
-        needs_weights=needs_weights,
-        observe=observe,
-    )
-    compilation = begun.finish() if begun.settings.max_error is None else _automatic(begun).compilation()
-    return compilation, compilation.graph
+    return begun.finish() if begun.settings.max_error is None else _automatic(begun).compilation()
 
 
 def _build(begun: Preparation) -> tuple[Compilation, fx.GraphModule | None]:

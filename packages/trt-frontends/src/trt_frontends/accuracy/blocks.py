@@ -15,9 +15,10 @@ from trt_core import CompilationSettings, device_scope, trt
 from trt_core.provider_log import provider_logger
 from trt_frontends.accuracy.output_error import OutputError, measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs
-from trt_frontends.compiler import prepare
+from trt_frontends.compiler import lower
 from trt_frontends.engine_module import engine_module
 from trt_frontends.pipeline import Compilation
+from trt_frontends.preparation import begin
 from trt_partition import split_into_blocks
 
 
@@ -53,13 +54,11 @@ class LoweredModel:
 
     Attributes:
         compilation: Its lowered graph and what to compile it with.
-        graph: The lowered graph, which PyTorch can run, called like the model.
         split: The same with a child for each block, also run by PyTorch.
         engines: Names of the children that become engines.
     """
 
     compilation: Compilation
-    graph: fx.GraphModule
     split: fx.GraphModule
     engines: tuple[str, ...]
 
@@ -72,10 +71,15 @@ class LoweredModel:
         settings: Mapping[str, Any],
     ) -> LoweredModel:
         """Captures, lowers, partitions and splits a model; see `compile` for the arguments and what is raised."""
-        compilation, graph = prepare(model, None, arg_inputs, kwarg_inputs, settings, needs_weights=True)
+        compilation = lower(begin(model, None, arg_inputs, kwarg_inputs, settings, needs_weights=True))
         plan = compilation.plan()
-        split = split_into_blocks(graph, plan)
-        return cls(compilation, graph, split, tuple(block.name for block in plan.engines))
+        split = split_into_blocks(compilation.graph, plan)
+        return cls(compilation, split, tuple(block.name for block in plan.engines))
+
+    @property
+    def graph(self) -> fx.GraphModule:
+        """The lowered graph, which PyTorch can run, called like the model."""
+        return self.compilation.graph
 
     def run_engines(self, case: SampleInputs) -> list[EngineCase]:
         """Runs the whole model in PyTorch, and returns what each engine would get and should make of it."""

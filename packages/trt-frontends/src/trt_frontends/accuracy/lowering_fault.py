@@ -10,7 +10,8 @@ from torch import fx
 
 from trt_frontends.accuracy.output_error import measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
-from trt_frontends.compiler import prepare
+from trt_frontends.compiler import lower
+from trt_frontends.preparation import begin
 
 
 def find_lowering_pass(
@@ -39,5 +40,5 @@ def find_lowering_pass(
         if max(measure_error(left, right).scaled for left, right in pairs) > allowed:
             first.append(name)
 
-    prepare(model, None, arg_inputs, kwarg_inputs, given, observe=observe)
+    lower(begin(model, None, arg_inputs, kwarg_inputs, given, observe=observe))
     return first[0] if first else ""
