@@ -14,7 +14,7 @@ from trt_core import trt
 from trt_core.extents import Extent
 from trt_core.provider_log import provider_logger
 from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule
-from trt_runtime.header import Range
+from trt_runtime.shape_ranges import Range
 
 Define = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Adds layers to a network: (network, input tensors) -> output tensors."""

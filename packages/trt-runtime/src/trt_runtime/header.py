@@ -15,18 +15,14 @@ from trt_core.extents import evaluate_extent, symbols_in
 from trt_core.provider import current_provider, provider_module
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
+from trt_runtime.header_fields import read_fields
+from trt_runtime.shape_ranges import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable
 
 FORMAT_VERSION: Final = 2
 """Version of the header's fields, its bindings and its refit table; a header of another version is refused."""
-
-Range = tuple[int, int, int]
-"""(min, opt, max) of one dimension."""
-
-InputRanges = tuple[tuple[Range, ...], ...]
-"""Ranges of every dimension of every input."""
 
 _DEVICES: Final = ("cpu", "cuda")
 
@@ -147,7 +143,7 @@ class PlanHeader:
         target = torch.device(device)
         provider = current_provider()
         bound = provider.value == "tensorrt"
-        several = tuple(map(_as_ranges, profiles))
+        several = tuple(map(as_ranges, profiles))
         if several:
             ranges = span_of(several)
         return cls(
@@ -161,7 +157,7 @@ class PlanHeader:
             settings_digest=settings_digest,
             payload_sha256=plan_digest(plan),
             payload_bytes=plan.numel(),
-            ranges=_static_ranges(inputs) if ranges is None else _as_ranges(ranges),
+            ranges=static_ranges(inputs) if ranges is None else as_ranges(ranges),
             device=target.type,
             name=name,
             returns_tuple=len(outputs) != 1 if returns_tuple is None else returns_tuple,
@@ -196,8 +192,8 @@ class PlanHeader:
         values["outputs"] = [binding.to_json() for binding in self.outputs]
         values["refit"] = None if self.refit is None else self.refit.to_json()
         values["symbols"] = {name: list(place) for name, place in self.symbols.items()}
-        values["ranges"] = _ranges_to_json(self.ranges)
-        values["profiles"] = [_ranges_to_json(ranges) for ranges in self.profiles]
+        values["ranges"] = ranges_to_json(self.ranges)
+        values["profiles"] = [ranges_to_json(ranges) for ranges in self.profiles]
         if self.compute_capability is not None:
             values["compute_capability"] = list(self.compute_capability)
         return values
@@ -221,17 +217,7 @@ class PlanHeader:
                 f"the plan header has unknown fields: {', '.join(map(str, unknown))}",
                 hint="install the version of trt-runtime that wrote it, or compile the model again",
             )
-        plain = {name: _read_plain(name, value[name]) for name in _PLAIN}
-        return cls(
-            compute_capability=_read_capability(value["compute_capability"]),
-            inputs=_read_bindings("input", value["inputs"]),
-            outputs=_read_bindings("output", value["outputs"]),
-            symbols=_read_symbols(value["symbols"]),
-            ranges=_read_ranges(value["ranges"]),
-            profiles=_read_profiles(value["profiles"]),
-            refit=None if value["refit"] is None else _read_refit(value["refit"]),
-            **plain,
-        )
+        return cls(**read_fields(value))
 
     @classmethod
     def from_text(cls, text: str | bytes) -> PlanHeader:
@@ -312,115 +298,9 @@ def parse_header(text: str) -> PlanHeader:
     return PlanHeader.from_text(text)
 
 
-_PLAIN: Final[dict[str, tuple[type, ...]]] = {
-    "provider": (str,),
-    "provider_version": (str,),
-    "torch_version": (str,),
-    "settings_digest": (str,),
-    "payload_sha256": (str,),
-    "payload_bytes": (int,),
-    "device": (str,),
-    "name": (str,),
-    "returns_tuple": (bool,),
-    "layer_count": (int,),
-    "build_seconds": (int, float),
-    "version_compatible": (bool,),
-    "hardware_compatible": (bool,),
-    "format_version": (int,),
-}
-
-
 def _check_version(version: Any) -> None:
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise PlanError(
             f"the plan header has format version {version!r}, this trt-runtime reads {FORMAT_VERSION}",
             hint="install the version of trt-runtime that wrote it, or compile the model again",
         )
-
-
-def span_of(profiles: Sequence[InputRanges]) -> InputRanges:
-    """Returns the ranges that profiles span together; opt is that of the first."""
-    return tuple(
-        tuple(
-            (min(low for low, _, _ in bounds), bounds[0][1], max(high for _, _, high in bounds))
-            for bounds in zip(*shapes, strict=True)
-        )
-        for shapes in zip(*profiles, strict=True)
-    )
-
-
-def _static_ranges(inputs: Sequence[Binding]) -> InputRanges:
-    ranges = []
-    for binding in inputs:
-        shape: list[Range] = []
-        for extent in binding.shape:
-            if not isinstance(extent, int):
-                raise PlanError(f"input {binding.name!r} is dynamic", hint="give its ranges")
-            shape.append((extent, extent, extent))
-        ranges.append(tuple(shape))
-    return tuple(ranges)
-
-
-def _as_ranges(ranges: Sequence[Sequence[Sequence[int]]]) -> InputRanges:
-    return tuple(tuple((low, best, high) for low, best, high in shape) for shape in ranges)
-
-
-def _ranges_to_json(ranges: InputRanges) -> list[list[list[int]]]:
-    return [[list(bounds) for bounds in shape] for shape in ranges]
-
-
-def _read_plain(name: str, value: Any) -> Any:
-    kinds = _PLAIN[name]
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        expected = " or ".join(kind.__name__ for kind in kinds)
-        raise PlanError(f"the plan header's {name} is {value!r}, not {expected}")
-    return value
-
-
-def _read_refit(value: Any) -> RefitTable:
-    from trt_core.refit_table import RefitTable  # most engines that are only run have none
-
-    return RefitTable.from_json(value)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _read_capability(value: Any) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != 2 or not all(map(_is_int, value)):
-        raise PlanError(f"the plan header's compute_capability is {value!r}, not [major, minor]")
-    return value[0], value[1]
-
-
-def _read_bindings(kind: str, value: Any) -> tuple[Binding, ...]:
-    if not isinstance(value, list):
-        raise PlanError(f"the plan header's {kind}s are not a list")
-    return tuple(Binding.from_json(item, f"{kind} {index}") for index, item in enumerate(value))
-
-
-def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
-    if not isinstance(value, dict):
-        raise PlanError("the plan header's symbols are not an object")
-    for name, place in value.items():
-        if not isinstance(place, list) or len(place) != 2 or not all(map(_is_int, place)):
-            raise PlanError(f"the plan header's symbol {name!r} is not [input index, axis]")
-    return {name: (place[0], place[1]) for name, place in value.items()}
-
-
-def _read_profiles(value: Any) -> tuple[InputRanges, ...]:
-    if not isinstance(value, list) or len(value) == 1:
-        raise PlanError("the plan header's profiles are not a list of none, or of several")
-    return tuple(map(_read_ranges, value))
-
-
-def _read_ranges(value: Any) -> InputRanges:
-    try:
-        ranges = _as_ranges(value)
-    except (TypeError, ValueError) as error:
-        raise PlanError("the plan header's ranges are not lists of [min, opt, max]") from error
-    if not all(_is_int(bound) for shape in ranges for bounds in shape for bound in bounds):
-        raise PlanError("the plan header's ranges are not whole numbers")
-    return ranges

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from trt_runtime.header import InputRanges
+from trt_runtime.shape_ranges import InputRanges
 
 _MOST_REMEMBERED: Final = 256
 

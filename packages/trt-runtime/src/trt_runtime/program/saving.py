@@ -15,7 +15,7 @@ from trt_core.input import Input
 from trt_core.ranges import Bounds, ShapeRanges
 from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
-from trt_runtime.header import InputRanges, PlanHeader
+from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.captured import CapturedProgram
@@ -34,6 +34,7 @@ from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.signature import InputReader
 from trt_runtime.program.weights import pack
 from trt_runtime.replacing import Path, replacing
+from trt_runtime.shape_ranges import InputRanges
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
