@@ -16,7 +16,8 @@ import trt_portable as trt
 from trt_portable.builder import low_precision_choice, low_precision_trials
 from trt_portable.dtypes import CARRIERS, pack, unpack
 from trt_portable.layers import product_kernels
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, Finish, IntegerProduct, ProductForm
+from trt_portable.layers.product_form import Finish, ProductForm
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct
 from trt_portable.runtime.tracing import trace_engine
 
 CPU = torch.device("cpu")

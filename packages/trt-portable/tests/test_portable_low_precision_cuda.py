@@ -14,7 +14,8 @@ import trt_portable as trt
 from trt_portable.builder import low_precision_choice, low_precision_trials, trial
 from trt_portable.builder.inductor import Inductor
 from trt_portable.dtypes import pack
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct, ProductForm
+from trt_portable.layers.product_form import ProductForm
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct
 from trt_portable.runtime.specialized import SpecializedProgram
 
 pytestmark = pytest.mark.gpu

@@ -13,7 +13,8 @@ from trt_portable.builder.timing import first_difference
 from trt_portable.dtypes import CARRIERS, FP4_VALUES
 from trt_portable.enums import DataType
 from trt_portable.layers.convolution_kernels import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, Finish, ProductForm
+from trt_portable.layers.product_form import Finish, ProductForm
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE
 from trt_portable.values import Value
 
 _BIAS, _OUTPUT_SCALE = 2, 3

@@ -12,14 +12,8 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import CARRIERS, PACKED, pack, unpack
 from trt_portable.enums import DataType
-from trt_portable.layers.product_kernels import (
-    FastFloat8Product,
-    Finish,
-    Float8Product,
-    IntegerProduct,
-    ProductForm,
-    ProductKernel,
-)
+from trt_portable.layers.product_form import Finish, ProductForm, ProductKernel
+from trt_portable.layers.product_kernels import FastFloat8Product, Float8Product, IntegerProduct
 
 _ZERO: Final = 128  # oneDNN's fast kernels take unsigned activations
 

@@ -14,7 +14,8 @@ from trt_portable.attributes import boolean, dims, element_type, integer, text
 from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import DataType, LayerType
-from trt_portable.layers.product_kernels import REFERENCE, Finish, ProductForm, ProductKernel, product_kernel
+from trt_portable.layers.product_form import Finish, ProductForm, ProductKernel
+from trt_portable.layers.product_kernels import REFERENCE, product_kernel
 from trt_portable.network.layer import ILayer
 from trt_portable.values import Value, as_tensor
 

@@ -16,7 +16,7 @@ from trt_portable.layers.convolution_kernels import (
     ConvolutionKernel,
     convolution_kernel,
 )
-from trt_portable.layers.product_kernels import Finish
+from trt_portable.layers.product_form import Finish
 from trt_portable.network.layer import ILayer
 from trt_portable.values import Value, as_tensor
 
