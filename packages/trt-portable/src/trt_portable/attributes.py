@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from trt_portable.dims import Dims, Permutation, as_dims
 from trt_portable.enums import DataType, PybindEnum
+from trt_portable.weights import as_weights
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
@@ -67,6 +68,24 @@ class Attribute(Generic[T]):
     def store(self, layer: ILayer, value: T) -> None:
         """Keeps a converted value and tells the layer."""
         layer.__dict__[self.slot] = value
+        layer._changed()
+
+
+class WeightsAttribute:
+    """A settable property that holds host weights; read as a flat numpy view where numpy can."""
+
+    def __init__(self, role: str, doc: str = "") -> None:
+        self.role = role
+        self.__doc__ = doc
+
+    def __get__(self, layer: ILayer | None, owner: type) -> Any:
+        if layer is None:
+            return self
+        weights = layer._roles.get(self.role)
+        return None if weights is None else weights.numpy()
+
+    def __set__(self, layer: ILayer, value: Any) -> None:
+        layer._roles[self.role] = as_weights(value, self.role.lower())
         layer._changed()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import dims, integer, member
+from trt_portable.attributes import WeightsAttribute, dims, integer, member
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, PaddingMode
@@ -23,7 +23,7 @@ from trt_portable.layers.windows import (
     window_padding,
 )
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer, WeightsAttribute
+from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require, require_rank, require_type
 from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor

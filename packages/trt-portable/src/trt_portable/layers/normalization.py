@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, integer, member, number, to_integer
+from trt_portable.attributes import Attribute, WeightsAttribute, integer, member, number, to_integer
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer, WeightsAttribute
+from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     axes_of_mask,
     require,

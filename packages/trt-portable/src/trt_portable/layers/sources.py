@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute, element_type, member, optional_dims
+from trt_portable.attributes import Attribute, WeightsAttribute, element_type, member, optional_dims
 from trt_portable.attributes import dims as dims_attribute
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import META, ILayer, WeightsAttribute
+from trt_portable.network.layer import META, ILayer
 from trt_portable.network.rules import require, require_documented, require_rank, require_type
 from trt_portable.network.tensor import ITensor
 from trt_portable.values import HostValues, Value, as_tensor, host_numbers, is_known_to_host

@@ -397,23 +397,3 @@ class ILayer(Sealed):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
-
-
-class WeightsAttribute:
-    """A settable property that holds host weights; read as a flat numpy view where numpy can."""
-
-    def __init__(self, role: str, doc: str = "") -> None:
-        self.role = role
-        self.__doc__ = doc
-
-    def __get__(self, layer: ILayer | None, owner: type) -> Any:
-        if layer is None:
-            return self
-        weights = layer._roles.get(self.role)
-        return None if weights is None else weights.numpy()
-
-    def __set__(self, layer: ILayer, value: Any) -> None:
-        from trt_portable.weights import as_weights
-
-        layer._roles[self.role] = as_weights(value, self.role.lower())
-        layer._changed()
