@@ -176,6 +176,45 @@ def test_pooling(
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
 
 
+KINDS = pytest.mark.parametrize("kind", ["convolution", "deconvolution", "pooling"])
+
+
+def _add_windows(network: Any, kind: str, shape: tuple[int, ...], size: int) -> Any:
+    """A layer of 2 channels whose windows are squares, over an input of a shape."""
+    x = network.add_input("x", trt.float32, shape)
+    if kind == "pooling":
+        return network.add_pooling_nd(x, trt.PoolingType.AVERAGE, (size, size))
+    add = network.add_convolution_nd if kind == "convolution" else network.add_deconvolution_nd
+    return add(x, 2, (size, size), np.ones((2, 2, size, size), np.float32))
+
+
+@KINDS
+@pytest.mark.parametrize("dynamic", [0, 1, 2, 3])
+def test_extents_that_nobody_knows_are_computed_without_pytorch(
+    network: Any, monkeypatch: pytest.MonkeyPatch, kind: str, dynamic: int
+) -> None:
+    if dynamic == 1 and kind != "pooling":
+        dynamic = 0  # filters need a constant number of channels
+    shape = tuple(-1 if axis == dynamic else extent for axis, extent in enumerate((3, 2, 5, 6)))
+    layer = _add_windows(network, kind, shape, 3)
+    monkeypatch.setattr(type(layer), "_compute", lambda *_: pytest.fail("some releases of PyTorch refuse"))
+    layer.stride_nd = (2, 2)
+    spatial = (11, 13) if kind == "deconvolution" else (2, 2)
+    expected = tuple(-1 if axis == dynamic else extent for axis, extent in enumerate((3, 2, *spatial)))
+    assert tuple(layer.get_output(0).shape) == expected
+
+
+@KINDS
+@pytest.mark.parametrize("batch", [3, -1])
+def test_windows_that_surely_do_not_fit_are_refused(network: Any, logger: Any, kind: str, batch: int) -> None:
+    layer = _add_windows(network, kind, (batch, 2, 2, 6), 3)
+    if kind == "deconvolution":
+        layer.pre_padding = layer.post_padding = (2, 2)  # nothing is left of 4 rows
+    with pytest.raises(ValueError, match="should return >= 0"):  # invalid extents have no length
+        len(layer.get_output(0).shape)
+    assert kind.upper() in logger.errors[-1]
+
+
 def test_three_dimensions(run_network: Any) -> None:
     x, w = torch.randn(1, 2, 4, 5, 6), torch.randn(3, 2, 2, 2, 2)
     (found,) = run_network(lambda n, t: n.add_convolution_nd(t, 3, (2, 2, 2), w.numpy()), x, dynamic=[(0, 0)])

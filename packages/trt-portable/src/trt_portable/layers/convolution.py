@@ -51,7 +51,6 @@ class _FilterLayer(ILayer):
     _ROLES = ("KERNEL", "BIAS")
     _MAX_INPUTS = 3
     _DEFERRED = True
-    _HAS_WINDOWS = True
 
     num_output_maps = integer(0, "Number of output channels.")
     kernel_size_nd = dims(Dims(), "Extents of the kernel.")
@@ -128,6 +127,22 @@ class _FilterLayer(ILayer):
     def _kernel_shape(self, channels: int) -> tuple[int, ...]:
         raise NotImplementedError
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        batch, _, *spatial = x._extents or ()
+        require(0 not in spatial, f"the input has spatial extents {spatial}")
+        extents = self._output_extents([symbols.integer(extent) for extent in spatial])
+        return (Facts((batch, self.num_output_maps, *map(symbols.expression, extents)), x._dtype, None),)
+
+    def _output_extents(self, extents: Sequence[Any]) -> list[Any]:
+        """Spatial extents of the output; PyTorch's own inference asks what nobody knows of symbolic ones.
+
+        Raises:
+            Refusal: One of them is surely less than 1.
+        """
+        raise NotImplementedError
+
     _own: tuple[object, torch.Tensor, torch.Tensor | None] | None = None
     """What was bound, and the kernel and bias that it gave."""
     _fixed: _Geometry | None = None
@@ -171,16 +186,9 @@ class IConvolutionLayer(_FilterLayer):
     def _kernel_shape(self, channels: int) -> tuple[int, ...]:
         return (self.num_output_maps, channels // self.num_groups, *self.kernel_size_nd)
 
-    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
-        batch, _, *spatial = x._extents or ()
-        if all(type(extent) is int for extent in (batch, *spatial)):
-            return None
-        geometry = self._geometry([symbols.integer(extent) for extent in spatial])
-        axes = zip(spatial, geometry.paddings, geometry.stride, self._spans(), strict=True)
-        extents = (batch, self.num_output_maps, *(count_windows(symbols, *axis) for axis in axes))
-        return (Facts(extents, x._dtype, None),)
+    def _output_extents(self, extents: Sequence[Any]) -> list[Any]:
+        geometry = self._geometry(extents)
+        return count_windows(extents, geometry.paddings, geometry.stride, self._spans())
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, kernel, bias = self._operands(inputs)
@@ -213,7 +221,7 @@ class IDeconvolutionLayer(_FilterLayer):
     def _kernel_shape(self, channels: int) -> tuple[int, ...]:
         return (channels, self.num_output_maps // self.num_groups, *self.kernel_size_nd)
 
-    def _trims(self, extents: Sequence[Any]) -> list[Padding]:
+    def _trims(self) -> list[Padding]:
         """What is cut off before and after the full output of each axis."""
         spans, stride = self._spans(), tuple(self.stride_nd)
         if self.padding_mode in (PaddingMode.EXPLICIT_ROUND_DOWN, PaddingMode.EXPLICIT_ROUND_UP):
@@ -228,10 +236,17 @@ class IDeconvolutionLayer(_FilterLayer):
             trims.append(Padding(before, after, 0))
         return trims
 
+    def _output_extents(self, extents: Sequence[Any]) -> list[Any]:
+        axes = zip(extents, self._trims(), self.stride_nd, self._spans(), strict=True)
+        found = [(extent - 1) * stride + span - trim.before - trim.after for extent, trim, stride, span in axes]
+        for axis, extent in enumerate(found):
+            require(not isinstance(extent, int) or extent > 0, f"spatial axis {axis} of the output has extent {extent}")
+        return found
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, kernel, bias = self._operands(inputs)
         stride, dilation = tuple(self.stride_nd), tuple(self.dilation_nd)
-        trims = self._trims(x.shape[2:])
+        trims = self._trims()
         same = symmetric(trims)
         padding = [0] * len(trims) if same is None else same
         transpose = F.conv_transpose2d if len(padding) == 2 else F.conv_transpose3d

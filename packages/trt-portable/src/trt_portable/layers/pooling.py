@@ -39,7 +39,6 @@ class IPoolingLayer(ILayer):
 
     _KIND = LayerType.POOLING
     _DEFERRED = True
-    _HAS_WINDOWS = True
 
     type = member(PoolingType, PoolingType.MAX, "What a window computes.")
     window_size_nd = dims(Dims(), "Extents of the window.")
@@ -75,12 +74,12 @@ class IPoolingLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         x = self._inputs[0]
         assert x is not None
-        batch, channels, *spatial = x._extents or ()
-        if all(type(extent) is int for extent in spatial):
+        if x._is_static:
             return None
-        paddings = self._paddings([symbols.integer(extent) for extent in spatial])
-        axes = zip(spatial, paddings, self.stride_nd, self.window_size_nd, strict=True)
-        return (Facts((batch, channels, *(count_windows(symbols, *axis) for axis in axes)), x._dtype, None),)
+        batch, channels, *spatial = x._extents or ()
+        extents = [symbols.integer(extent) for extent in spatial]
+        counts = count_windows(extents, self._paddings(extents), self.stride_nd, tuple(self.window_size_nd))
+        return (Facts((batch, channels, *map(symbols.expression, counts)), x._dtype, None),)
 
     def _paddings(self, extents: Sequence[Any]) -> list[Padding]:
         axes = (extents, self.pre_padding, self.post_padding, self.stride_nd, self.window_size_nd)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,8 @@ from trt_portable.dims import Dims
 from trt_portable.enums import PaddingMode
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import ILayer
+from trt_portable.network.rules import require
 from trt_portable.values import is_unknown
-
-if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
 
 
 class Padding(NamedTuple):
@@ -59,13 +57,22 @@ def window_padding(extent: Any, mode: PaddingMode, before: int, after: int, stri
     return Padding(total - small, small, 0)
 
 
-def count_windows(symbols: Symbols, extent: Any, padding: Padding, stride: int, span: int) -> Any:
-    """How many windows slide over an axis whose padding is known: an integer or an expression.
+def count_windows(
+    extents: Sequence[Any], paddings: Sequence[Padding], strides: Sequence[int], spans: Sequence[int]
+) -> list[Any]:
+    """How many windows slide over each axis whose padding is known.
 
     PyTorch's own shape inference asks whether symbolic extents divide, and some releases refuse where nobody knows.
+
+    Raises:
+        Refusal: A window surely does not fit.
     """
-    padded = symbols.integer(extent) + padding.before + padding.after + padding.extra
-    return symbols.expression((padded - span) // stride + 1)
+    counts = []
+    for extent, padding, stride, span in zip(extents, paddings, strides, spans, strict=True):
+        padded = extent + sum(padding)
+        require(not isinstance(padded, int) or padded >= span, f"a window of {span} does not fit in {padded} elements")
+        counts.append((padded - span) // stride + 1)
+    return counts
 
 
 def symmetric(paddings: Sequence[Padding]) -> list[int] | None:

@@ -8,7 +8,7 @@ that an assumption made for one layer (two extents that must be equal, say) neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from trt_portable.network.tensor import ITensor
 
-_LARGE: Final = 1 << 20
 _HOST_TYPES = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL, DataType.FLOAT})
 
 
@@ -90,12 +89,6 @@ class Symbols:
             self._integers.clear()
             return
         self._ranges = dict(environment.var_to_range)
-
-    def assume_large(self) -> None:
-        """Takes every extent for large until `settle`: for layers whose windows must fit in it anyway."""
-        environment, _ = self._open()
-        for symbol in list(environment.var_to_range):
-            torch._check(environment.create_symintnode(symbol, hint=None) >= _LARGE)
 
     def _open(self) -> tuple[ShapeEnv, FakeTensorMode]:
         if self._environment is None or self._mode is None:
@@ -183,20 +176,15 @@ class Inference:
             tensor._host = tuple(self.symbols.create() for _ in range(count))
 
     def _run(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
-        symbolic = layer._DATA_DEPENDENT or any(tensor is not None and not _is_static(tensor) for tensor in sources)
+        symbolic = layer._DATA_DEPENDENT or any(tensor is not None and not tensor._is_static for tensor in sources)
         try:
             known = layer._known_facts(self.symbols)
             if known is not None:
                 return known
             if not symbolic:
                 return self._facts(layer, layer._compute([self._value(t) for t in sources]))
-            try:
-                return self._computed(layer, sources)
-            except RuntimeError:  # some versions of PyTorch want to know whether a window fits
-                if not layer._HAS_WINDOWS:
-                    raise
-                self.symbols.assume_large()
-                return self._computed(layer, sources)
+            with self.symbols.mode():
+                return self._facts(layer, layer._compute([self._value(tensor) for tensor in sources]))
         except Refusal:
             raise
         except NotOnHost:
@@ -207,10 +195,6 @@ class Inference:
         finally:
             if symbolic:
                 self.symbols.settle()
-
-    def _computed(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
-        with self.symbols.mode():
-            return self._facts(layer, layer._compute([self._value(tensor) for tensor in sources]))
 
     def _value(self, tensor: ITensor | None) -> Value | None:
         if tensor is None:
@@ -237,13 +221,6 @@ class Inference:
                 host = None if any(number is None for number in numbers) else tuple(numbers)
             found.append(Facts(extents, dtype, host))
         return tuple(found)
-
-
-def _is_static(tensor: ITensor) -> bool:
-    extents = tensor._extents or ()
-    if not all(type(extent) is int for extent in extents):
-        return False
-    return tensor._host is None or all(isinstance(n, (int, float)) for n in tensor._host)
 
 
 def _expression(number: Any) -> Any:

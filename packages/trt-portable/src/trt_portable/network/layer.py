@@ -52,8 +52,6 @@ class ILayer(Sealed):
     """Whether attributes and input shapes alone decide the output shapes."""
     _DEFERRED: ClassVar[bool] = False
     """Whether attributes set after the layer was added may cure what `_check` and `_compute` refuse."""
-    _HAS_WINDOWS: ClassVar[bool] = False
-    """Whether windows slide over axes, and must fit."""
     _NUM_OUTPUTS: ClassVar[int] = 1
     _LIKE_FIRST_INPUT: ClassVar[bool] = False
     """Whether the output has the extents of input 0, whatever the other inputs are."""

@@ -190,6 +190,13 @@ class ITensor:
         self._network._reporter.refuse(f"tensor {self.name!r}", refusal)
 
     @property
+    def _is_static(self) -> bool:
+        """Whether its extents, and what the host knows of its values, are numbers."""
+        if not all(type(extent) is int for extent in self._extents or ()):
+            return False
+        return self._host is None or all(isinstance(number, (int, float)) for number in self._host)
+
+    @property
     def _rank(self) -> int:
         """The number of axes.
 
