@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from trt_core.precision import EXCLUDED
+
+CASTS: Final = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype})
+"""Operators by which a graph changes the element type of a tensor."""
 
 _PROVENANCE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn", "custom", EXCLUDED)
 

@@ -12,13 +12,12 @@ from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS
 from trt_core.quantization import dequantize
 from trt_lowering.contract import GraphPass
-from trt_lowering.node_metadata import cast_value, insert_call
+from trt_lowering.node_metadata import CASTS, cast_value, insert_call
 from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 
 aten = torch.ops.aten
 
-_CASTS: Final = frozenset({aten._to_copy.default, aten.to.dtype})
 _TRANSPOSITIONS: Final = frozenset({aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default})
 
 
@@ -68,7 +67,7 @@ class MergeDequantization(GraphPass):
         input, scale = source.args[0], source.args[1]
         assert isinstance(input, fx.Node)
         bits, axis = argument(source, "bits"), argument(source, "axis")
-        if node.target in _CASTS:
+        if node.target in CASTS:
             if value.dtype not in FLOATS or value.device != source.meta["val"].device:
                 return None
             with graph.inserting_before(node):

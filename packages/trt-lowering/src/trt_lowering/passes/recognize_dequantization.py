@@ -12,13 +12,12 @@ from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS
 from trt_core.quantization import QUANTIZED, dequantize
 from trt_lowering.contract import GraphPass
-from trt_lowering.node_metadata import cast_value, insert_call
+from trt_lowering.node_metadata import CASTS, cast_value, insert_call
 from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 
 aten = torch.ops.aten
 
-_CASTS: Final = frozenset({aten._to_copy.default, aten.to.dtype})
 _PRODUCTS: Final = {aten.mm.default: False, aten.matmul.default: False, aten.linear.default: True}
 """Operators that multiply by a matrix, their second argument, and whether they take it transposed."""
 
@@ -110,7 +109,7 @@ def _shifted_product(node: fx.Node) -> int:
     if not isinstance(product, fx.Node) or product.target is not aten._int_mm.default or len(product.users) != 1:
         return 0
     shifted, matrix = product.args
-    quantized = _before(_before(shifted, _CASTS, torch.uint8), {aten.add.Tensor})
+    quantized = _before(_before(shifted, CASTS, torch.uint8), {aten.add.Tensor})
     shift = quantized.args[1] if quantized is not None else None
     source = None if quantized is None else _source_of_cast(quantized.args[0], integer=True)
     total = _before(correction, {aten.mul.Tensor})
@@ -153,7 +152,7 @@ def _is_float(node: fx.Node) -> bool:
 
 def _source_of_cast(node: Any, *, integer: bool = False) -> fx.Node | None:
     """Returns the quantized value that a node casts to a float type, or to int32."""
-    if not isinstance(node, fx.Node) or node.target not in _CASTS or not isinstance(node.args[0], fx.Node):
+    if not isinstance(node, fx.Node) or node.target not in CASTS or not isinstance(node.args[0], fx.Node):
         return None
     source, value = tensor_value(node.args[0]), tensor_value(node)
     if source is None or value is None or source.dtype not in QUANTIZED:
