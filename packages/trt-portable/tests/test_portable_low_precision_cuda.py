@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import low_precision_choice, low_precision_trials, trial
+from trt_portable.builder import low_precision_choice, low_precision_trials
 from trt_portable.builder.inductor import Inductor
 from trt_portable.dtypes import pack
 from trt_portable.layers.product_form import ProductForm
@@ -118,14 +118,14 @@ def _wanted(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.
 @pytest.mark.parametrize("dtype", [trt.int8, trt.fp8], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("way", ["replayed", "compiled"])
 def test_an_engine_multiplies_codes(
-    builder: Any, load: Any, logger: Any, monkeypatch: Any, dtype: Any, floats: Any, way: str
+    request: Any, builder: Any, load: Any, logger: Any, monkeypatch: Any, dtype: Any, floats: Any, way: str
 ) -> None:
     if dtype is trt.fp8 and not _has_float8():
         pytest.skip("this GPU has no float8")
     best = "int_mm" if dtype is trt.int8 else "scaled_mm"
     if way == "compiled":
         monkeypatch.setattr(low_precision_choice, "milliseconds", lambda alone, *_: float(alone._kernel.name != best))
-        monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
+        request.getfixturevalue("compiled_wins")
     else:
         monkeypatch.setattr(Inductor, "is_candidate", lambda *_: False)
     torch.manual_seed(0)

@@ -57,11 +57,10 @@ class Recorded(Tactic):
 
 
 @pytest.fixture
-def build(builder: trt.Builder, logger: Any, monkeypatch: Any) -> Callable[..., Any]:
+def build(builder: trt.Builder, logger: Any, compiled_wins: None, monkeypatch: Any) -> Callable[..., Any]:
     """Builds relu(x) @ matrix for 1 to 8 rows, 2 at best, with the given tactics, which beat interpreting."""
 
     def build(*tactics: Tactic, cache: Any = None, flags: Any = (), level: int = 3) -> Any:
-        monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
         monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", tactics)
         network = builder.create_network()
         x = network.add_input("x", trt.float32, (-1, 4))
@@ -165,6 +164,22 @@ def test_a_tactic_that_fails_is_not_chosen(build: Any, logger: Any, monkeypatch:
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(tactic))
     assert engine._state.executable is engine._state.program
     assert any("not available here" in text for _, text in logger.messages)
+
+
+@pytest.mark.parametrize(
+    ("times", "name"), [([2.0, 1.0, 3.0], "one"), ([2.0, 3.0, 1.0], "two"), ([1.0, 1.0, 1.0], "interpret")]
+)
+def test_the_fastest_of_a_race_is_chosen(
+    build: Any, logger: Any, monkeypatch: Any, times: list[float], name: str
+) -> None:
+    tactics = [Recorded(), Recorded()]
+    for tactic, each in zip(tactics, ("one", "two"), strict=True):
+        tactic.name = each
+    monkeypatch.setattr(trial.Trial, "is_raced", True)
+    monkeypatch.setattr(trial.Trial, "race", lambda self, programs: times)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(build(*tactics))
+    assert engine._state.info.tactic == name
+    assert isinstance(engine._state.executable, SpecializedProgram) is (name != "interpret")
 
 
 def test_level_0_tries_nothing(build: Any) -> None:

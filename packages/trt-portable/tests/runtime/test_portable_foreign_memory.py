@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import trial
 from trt_portable.builder.inductor import Inductor
 from trt_portable.runtime import replay
 from trt_portable.runtime.device_kernels import driver
@@ -149,7 +148,7 @@ def enqueue(request: Any, builder: Any, load: Any, monkeypatch: Any) -> Callable
     """A run on the current stream that was made several times before."""
     if request.param == "compiled":
         monkeypatch.setattr(Inductor, "LEAST_STEPS", 4)
-        monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
+        request.getfixturevalue("compiled_wins")
     if request.param == "direct":
         monkeypatch.setenv(replay.SWITCH, "0")
     engine = _engine(builder, load)
@@ -213,9 +212,10 @@ def test_no_call_of_the_runtime_waits(enqueue: Callable[[], bool]) -> None:
     assert not host.intersection(_WAITS)
 
 
-def test_a_compiled_engine_writes_its_output_in_place(builder: Any, load: Any, monkeypatch: Any) -> None:
+def test_a_compiled_engine_writes_its_output_in_place(
+    builder: Any, load: Any, compiled_wins: None, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
-    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
     network = builder.create_network()
     y = network.add_input("x", trt.float32, (1 << 16,))
     for kind in (trt.ActivationType.RELU, trt.ActivationType.TANH):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice, trial
+from trt_portable.builder import tactic_choice
 from trt_portable.builder.inductor import Inductor
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.formats import LAYOUTS
@@ -90,8 +90,9 @@ def _run(context: Any, memory: Memory, result: Memory, value: torch.Tensor, stre
 
 
 @pytest.mark.parametrize("formats", FORMATS, ids=lambda pair: "-".join(kind.name for kind in pair))
-def test_compiled_tactics_read_and_write_packed_memory(builder: Any, load: Any, monkeypatch: Any, formats: Any) -> None:
-    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
+def test_compiled_tactics_read_and_write_packed_memory(
+    builder: Any, load: Any, compiled_wins: None, monkeypatch: Any, formats: Any
+) -> None:
     monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
     engine = load(_network(builder, formats), RANGES)
     assert isinstance(engine._state.executable, SpecializedProgram)
@@ -104,8 +105,9 @@ def test_compiled_tactics_read_and_write_packed_memory(builder: Any, load: Any, 
             torch.testing.assert_close(_run(context, memory, result, x), torch.tanh(torch.relu(x)))
 
 
-def test_outputs_are_left_in_the_memory_that_is_offered(builder: Any, load: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
+def test_outputs_are_left_in_the_memory_that_is_offered(
+    builder: Any, load: Any, compiled_wins: None, monkeypatch: Any
+) -> None:
     monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
     engine = load(_network(builder, (F.LINEAR, F.LINEAR)), RANGES)
     x, target = torch.randn(SHAPE), torch.empty(SHAPE)
@@ -122,10 +124,9 @@ def test_outputs_are_left_in_the_memory_that_is_offered(builder: Any, load: Any,
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("formats", FORMATS, ids=lambda pair: "-".join(kind.name for kind in pair))
 def test_recorded_runs_read_and_write_packed_memory(
-    builder: Any, load: Any, monkeypatch: Any, formats: Any, compiled: bool
+    builder: Any, load: Any, compiled_wins: None, monkeypatch: Any, formats: Any, compiled: bool
 ) -> None:
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 4 if compiled else 1000)
-    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
     with trt.device("cuda"):
         engine = load(_network(builder, formats, layers=3), RANGES)
         context = engine.create_execution_context()

@@ -71,10 +71,9 @@ class Net:
 
 
 @pytest.fixture
-def net(builder: trt.Builder, monkeypatch: pytest.MonkeyPatch) -> Net:
+def net(builder: trt.Builder, compiled_wins: None, monkeypatch: pytest.MonkeyPatch) -> Net:
     """Packed weights are tried however few, and always win."""
     monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
-    monkeypatch.setattr(trial.Trial, "time_interpreted", lambda _: 1e9)
     return Net(builder)
 
 

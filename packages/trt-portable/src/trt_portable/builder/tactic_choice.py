@@ -155,19 +155,47 @@ def _chosen(
                 return _rebuilt(trial, candidate)
     if must_know:
         raise Refusal(f"the timing cache has no entry {key}", ErrorCodeTRT.INVALID_STATE)
-    best, least, artifact = _Candidate(None, is_prepacked=False), trial.time_interpreted(), None
+    timed = _raced(trial, tactics) if trial.is_raced else _timed(trial, tactics, may_prepack=may_prepack)
+    best = min(timed, key=lambda each: each.milliseconds)  # the first of equals
+    if best.milliseconds != NEVER:
+        cache._record(key, TimingCacheValue(best.candidate.hash, best.milliseconds))
+    return best.candidate, best.artifact
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A candidate with its time, and what its tactic made."""
+
+    candidate: _Candidate
+    milliseconds: float
+    artifact: Artifact | None = None
+
+
+def _raced(trial: Trial, tactics: Sequence[Tactic]) -> list[_Timed]:
+    """All candidates on a GPU: built first, then timed in turns."""
+    built = [(tactic, *made) for tactic in tactics if (made := trial.build(tactic)) is not None]
+    plain, *spent = trial.race([(tactic, program) for tactic, _, program in built])
+    compiled = [
+        _Timed(_Candidate(tactic, is_prepacked=False), milliseconds, artifact)
+        for (tactic, artifact, _), milliseconds in zip(built, spent, strict=True)
+    ]
+    return [_Timed(_Candidate(None, is_prepacked=False), plain), *compiled]
+
+
+def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Timed]:
+    """All candidates on the CPU, each timed when it is there; tactics go with the faster way to run layers."""
+    layers, least = _Candidate(None, is_prepacked=False), trial.time_interpreted()
+    yield _Timed(layers, least)
     if may_prepack:
         spent = trial.time_prepacked()
         if spent < least:
-            best, least = _Candidate(None, is_prepacked=True), spent
+            layers = _Candidate(None, is_prepacked=True)
+            yield _Timed(layers, spent)
     for tactic in tactics:
         built = trial.build(tactic)
-        spent = NEVER if built is None else trial.time(tactic, built[1])
-        if built is not None and spent < least:
-            best, least, artifact = replace(best, tactic=tactic), spent, built[0]
-    if least != NEVER:
-        cache._record(key, TimingCacheValue(best.hash, least))
-    return best, artifact
+        if built is not None:
+            artifact, program = built
+            yield _Timed(replace(layers, tactic=tactic), trial.time(tactic, program), artifact)
 
 
 def _candidates(tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Candidate]:

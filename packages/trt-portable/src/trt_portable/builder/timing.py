@@ -8,10 +8,11 @@ from typing import Final
 
 import torch
 
+from trt_portable.builder.race import race
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.prepacked_kernels import PrepackedProduct
 from trt_portable.runtime.program import LayerFailure, Program
-from trt_portable.runtime.replay import record_run
+from trt_portable.runtime.replay import may_record, record_run
 from trt_portable.values import Value, as_tensor
 
 _LEAST_SECONDS: Final = 0.002
@@ -26,6 +27,56 @@ _LEAST_SIZE: Final = 1e-6  # of an element: smaller numbers are what is left whe
 _LEAST_EQUAL: Final = 0.99  # of integers: a maximum among equals may be another one
 
 
+def as_engines_run(executable: Executable, values: Sequence[Value], device: torch.device) -> Callable[[], object]:
+    """What a context starts in every run: the replay of a recording where one can be made, else the run itself.
+
+    The recording leaves outputs in memory of somebody else, as engines do in the memory bound to them.
+
+    Args:
+        executable: What runs; it is run once, which warms up allocator and kernels.
+        values: Its inputs.
+        device: Where it runs.
+
+    Raises:
+        PortableError: The program cannot run on these values.
+    """
+    with torch.inference_mode():
+        results = executable.run(values)
+        replay = record_run(executable, values, results, device) if may_record(device) else None
+
+    def run() -> None:
+        with torch.inference_mode():
+            executable.run(values)
+
+    return run if replay is None else replay
+
+
+def race_milliseconds(
+    executables: Sequence[Executable], values: Sequence[Value], device: torch.device, iterations: int
+) -> list[float | Exception]:
+    """Times of runs as engines make them, measured in turns; for a program that fails, why.
+
+    Args:
+        executables: What is timed.
+        values: The inputs of each.
+        device: Where they run.
+        iterations: Samples to take of each, at least.
+    """
+    runs: dict[int, Callable[[], object]] = {}
+    found: dict[int, float | Exception] = {}
+    for at, executable in enumerate(executables):
+        try:
+            runs[at] = as_engines_run(executable, values, device)
+            runs[at]()
+        except Exception as error:  # whatever a compiler made may fail in any way
+            runs.pop(at, None)
+            found[at] = error
+    if runs:
+        times = race(list(runs.values()), lambda: _wait(device), iterations)
+        found.update((at, seconds * 1e3) for at, seconds in zip(runs, times, strict=True))
+    return [found[at] for at in range(len(executables))]
+
+
 def milliseconds(executable: Executable, values: Sequence[Value], device: torch.device, iterations: int) -> float:
     """Time of a run that others disturbed least, replayed where the engine would replay it.
 
@@ -38,10 +89,8 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
     Raises:
         PortableError: The program cannot run on these values.
     """
+    run = as_engines_run(executable, values, device)
     with torch.inference_mode():
-        executable.run(values)  # warms up allocator and kernels
-        replay = record_run(executable, values, device) if device.type == "cuda" else None
-        run = (lambda: executable.run(values)) if replay is None else replay.replay
         run()
         once = _seconds(run, 1, device)
         repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))

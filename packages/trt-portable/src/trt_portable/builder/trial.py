@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
-from trt_portable.builder.tactics import PREPACKED, Subject, Tactic
-from trt_portable.builder.timing import first_difference, milliseconds, time_layers
+from trt_portable.builder.tactics import INTERPRET, PREPACKED, Subject, Tactic
+from trt_portable.builder.timing import first_difference, milliseconds, race_milliseconds, time_layers
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.plan.artifact import Artifact
@@ -18,6 +18,7 @@ from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import Program
+from trt_portable.runtime.without_tf32 import WithoutTF32
 from trt_portable.values import Value
 
 _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
@@ -55,13 +56,11 @@ class Trial:
         self._step = step
 
     def time_interpreted(self) -> float:
-        """Milliseconds of an interpreted run; `NEVER` when the network cannot run on example inputs."""
+        """Milliseconds of an interpreted run on the CPU; `NEVER` when the network cannot run on example inputs."""
         self._step()
         try:
-            if self._subject.device.type == "cpu":
-                self._expected, spent = self._time_layers(self._interpreted)
-                return spent
-            return self._milliseconds(self._interpreted)
+            self._expected, spent = self._time_layers(self._interpreted)
+            return spent
         except PortableError:
             return NEVER
 
@@ -98,6 +97,30 @@ class Trial:
         self._reporter.verbose(f"tactic {tactic.name}: built in {time.monotonic() - started:.1f} s")
         return (artifact, program) if is_right else None
 
+    @property
+    def is_raced(self) -> bool:
+        """Whether candidates are timed together, by `race`; on the CPU each is timed when it is there."""
+        return self._subject.device.type != "cpu"
+
+    def race(self, programs: Sequence[tuple[Tactic, CompiledProgram]]) -> list[float]:
+        """Times interpreting and what tactics made, in turns and as the engine would run them.
+
+        Returns:
+            Milliseconds of an interpreted run, and of each program; `NEVER` for what fails.
+        """
+        self._step()
+        names = [INTERPRET, *(tactic.name for tactic, _ in programs)]
+        executables: list[Executable] = [self._interpreted, *(program for _, program in programs)]
+        found = race_milliseconds(
+            [self._as_allowed(each) for each in executables], self._values, self._subject.device, self._iterations
+        )
+        for name, spent in zip(names, found, strict=True):
+            if isinstance(spent, Exception):
+                self._reporter.info(f"tactic {name}: cannot be timed: {spent}")
+            else:
+                self._reporter.verbose(f"tactic {name}: {spent:.4f} ms")
+        return [NEVER if isinstance(spent, Exception) else spent for spent in found]
+
     def time(self, tactic: Tactic, program: CompiledProgram) -> float:
         """Milliseconds of a run of what a tactic made; `NEVER` when it fails."""
         try:
@@ -119,6 +142,10 @@ class Trial:
 
     def _milliseconds(self, executable: Executable) -> float:
         return milliseconds(executable, self._values, self._subject.device, self._iterations)
+
+    def _as_allowed(self, executable: Executable) -> Executable:
+        """An executable as the engine runs it, with TF32 or without."""
+        return executable if self._subject.info.allows_tf32 else WithoutTF32(executable)
 
     @cached_property
     def _values(self) -> list[Value]:

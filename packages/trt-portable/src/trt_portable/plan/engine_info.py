@@ -11,6 +11,7 @@ import torch
 
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import (
+    BuilderFlag,
     DataType,
     EngineCapability,
     HardwareCompatibilityLevel,
@@ -187,6 +188,11 @@ class EngineInfo:
     tactic_sources: int = 0
     weight_streaming: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def allows_tf32(self) -> bool:
+        """Whether products of float32 may lose digits to TF32."""
+        return BuilderFlag.TF32.name in self.settings.get("flags", [BuilderFlag.TF32.name])
 
     def allowed_shape(self, tensor: IOTensor, profile: int) -> Range:
         """The extents that a profile allows an input; its own where they are fixed."""

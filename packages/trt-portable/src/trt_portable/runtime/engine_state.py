@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.enums import BuilderFlag
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.plan import tables, typed
@@ -60,7 +59,6 @@ class EngineState:
             typed.fields(plan.structure, "the document", tables.DOCUMENT)
         with reading("the engine's part", plan):
             self.info = info = EngineInfo.from_json(plan.structure["engine"])
-        self._allows_tf32 = BuilderFlag.TF32.name in info.settings.get("flags", [BuilderFlag.TF32.name])
         self.device = device
         self.structure: dict[str, Any] = plan.structure["network"]
         self.features: list[str] = plan.structure["features"]
@@ -100,7 +98,7 @@ class EngineState:
     @property
     def runner(self) -> Executable:
         """`executable`, as contexts are to run it."""
-        return self.executable if self._allows_tf32 else WithoutTF32(self.executable)
+        return self.executable if self.info.allows_tf32 else WithoutTF32(self.executable)
 
     def replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
         """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""

@@ -17,7 +17,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from trt_portable.enums import LayerType
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.runtime.launcher import Executable, is_capturing
-from trt_portable.values import Value
+from trt_portable.values import Value, as_tensor
 
 SWITCH: Final = "TRT_PORTABLE_REPLAY"
 """Environment variable that turns replay off where it is "0"; read when a context is created."""
@@ -57,9 +57,14 @@ Shapes = tuple[tuple[int, ...], ...]
 Addresses = tuple[int, ...]
 
 
+def may_record(device: torch.device) -> bool:
+    """Whether runs on a device may be recorded at all."""
+    return device.type == "cuda" and os.environ.get(SWITCH) != "0"
+
+
 def can_replay(state: EngineState) -> bool:
     """Whether the runs of an engine may be recorded: on CUDA, nothing on the host, nothing waits for data."""
-    if state.device.type != "cuda" or state.host_inputs or os.environ.get(SWITCH) == "0":
+    if state.host_inputs or not may_record(state.device):
         return False
     return not any(layer.type in _WAITING or layer._DATA_DEPENDENT for layer in state.layers)
 
@@ -81,27 +86,48 @@ class _Recording:
     keep: object
 
 
-def record_run(executable: Executable, values: Sequence[Value], device: torch.device) -> torch.cuda.CUDAGraph | None:
-    """One run as a graph, after a warm-up; None where it cannot be recorded."""
+def record_run(
+    executable: Executable, values: Sequence[Value], results: Sequence[Value], device: torch.device
+) -> Callable[[], None] | None:
+    """One run as a graph, after a warm-up, that leaves its outputs in memory made beforehand, as engines do.
+
+    Args:
+        executable: What runs.
+        values: Its inputs, which the caller keeps alive.
+        results: What it computed of them before, for the extents.
+        device: Where it runs.
+
+    Returns:
+        What replays the graph on the current stream; None where the run cannot be recorded.
+    """
     if is_capturing(device) or not _capturing.acquire(blocking=False):
         return None
+
+    def run() -> list[Value]:
+        found = list(executable.run(values, targets))
+        for value, target in zip(found, targets, strict=True):
+            if target is not None and value is not target:
+                target.copy_(as_tensor(value))
+        return found
+
     try:
-        graph, _ = _recorded(torch.cuda.Stream(device), torch.cuda.graph_pool_handle(), executable, values, ())
+        targets = [
+            torch.empty(value.shape, dtype=value.dtype, device=device) if isinstance(value, torch.Tensor) else None
+            for value in results
+        ]
+        graph, _ = _recorded(torch.cuda.Stream(device), torch.cuda.graph_pool_handle(), run)
     except RuntimeError:
         return None
     finally:
         _capturing.release()
-    return graph
+    recording = _Recording(graph, None, [target for target in targets if target is not None], executable.constants)
+    return lambda: recording.graph.replay()  # with all that it reads and writes
 
 
 def _recorded(
-    stream: torch.cuda.Stream,
-    pool: Any,
-    executable: Executable,
-    values: Sequence[Value],
-    outputs: Sequence[Binding],
+    stream: torch.cuda.Stream, pool: Any, run: Callable[[], list[Value]]
 ) -> tuple[torch.cuda.CUDAGraph, list[Value]]:
-    """Records a run that reads `values`, and writes to `outputs` where these are given.
+    """Records a run, and returns its results too.
 
     Raises:
         RuntimeError: A layer waits for data, there is no memory, or somebody else's capture is in the way.
@@ -112,9 +138,7 @@ def _recorded(
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            results = list(executable.run(values, _targets(values, outputs)))
-            if outputs:
-                _write_all(results, outputs, values)
+            results = run()
             graph.capture_end()
         except BaseException:
             abandon_capture(graph, stream)
@@ -254,10 +278,17 @@ class ReplayLauncher:
         """Records a run that reads `values`, and writes to `outputs` where these are given."""
         if not _capturing.acquire(blocking=False):
             return None
+
+        def run() -> list[Value]:
+            results = list(self._executable.run(values, _targets(values, outputs)))
+            if outputs:
+                _write_all(results, outputs, values)
+            return results
+
         try:
             if self._stream is None or self._pool is None:
                 self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
-            graph, results = _recorded(self._stream, self._pool, self._executable, values, outputs)
+            graph, results = _recorded(self._stream, self._pool, run)
         except RuntimeError:
             self._is_refused = True
             self._forget()
