@@ -13,6 +13,7 @@ from torch import nn
 
 from trt_core.extents import (
     Extent,
+    check_extent,
     evaluate_extent,
     extent_of,
     linear_form,
@@ -163,3 +164,26 @@ def test_linear_extents_are_solved(factor: int, offset: int, value: int) -> None
 def test_other_extents_are_not_linear(extent: Any) -> None:
     assert linear_form(extent) is None
     assert solve_extent(extent, 4) is None
+
+
+@pytest.mark.parametrize(
+    "extent",
+    [True, 1.5, {}, [], ["add"], ["eval", 1, 2], ["add", None, 1], [["add"], 1], 2**63, ["add", 1, ["add", 2, "x"]]],
+)
+def test_what_is_no_extent(extent: Any) -> None:
+    with pytest.raises(ValueError, match="extent"):
+        check_extent(extent, {"s0"})
+
+
+def test_deep_extents_are_refused() -> None:
+    extent: Any = "s0"
+    for _ in range(10_000):
+        extent = ["add", extent, 1]
+    with pytest.raises(ValueError, match="nests deeper"):
+        check_extent(extent)
+
+
+@pytest.mark.parametrize("extent", [["pow", 10, 10**9], ["pow", 2, -1], ["pow", 2, 64], ["mul", 2**62, 2]])
+def test_extents_end_soon(extent: Any) -> None:
+    with pytest.raises(ValueError, match="extent"):
+        evaluate_extent(extent, {})

@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import low_precision_choice, low_precision_trials
+from trt_portable.builder import low_precision_choice
 from trt_portable.dtypes import CARRIERS, pack, unpack
 from trt_portable.layers import product_kernels
-from trt_portable.layers.product_form import Finish, ProductForm
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE
 from trt_portable.runtime.tracing import trace_engine
 
 CPU = torch.device("cpu")
@@ -339,38 +338,6 @@ def test_a_refit_replaces_codes_and_scales(build: Any, execute: Any, logger: Any
 # kernels and their choice ------------------------------------------------------------------------------
 
 
-def _forms() -> list[ProductForm]:
-    product = {"columns": COLUMNS, "depth": 64, "result": trt.float32}
-    forms = [
-        ProductForm(codes=kind, left=kind, blocks=blocks, **product)
-        for kind in (trt.int8, trt.fp8)
-        for blocks in ((1, 1), (COLUMNS, 1))
-    ]
-    forms += [
-        ProductForm(codes=trt.int8, left=kind, blocks=(COLUMNS, 1), **{**product, "result": kind}) for kind in FLOAT_OF
-    ]
-    forms += [
-        ProductForm(codes=trt.int4, left=kind, blocks=(COLUMNS, 2), **{**product, "result": kind}) for kind in FLOAT_OF
-    ]
-    return [*forms, ProductForm(codes=trt.int8, left=trt.int8, blocks=(1, 1), is_rowwise=True, **product)]
-
-
-@pytest.mark.parametrize("kernel", PRODUCT_KERNELS.values(), ids=lambda kernel: kernel.name)
-def test_every_kernel_computes_what_floats_do(kernel: Any) -> None:
-    accepted = [form for form in _forms() if kernel.accepts(form, CPU)]
-    for form in accepted:
-        for rows in (1, 5):
-            for output in (None, trt.int8, trt.fp8):
-                case = low_precision_trials.ProductCase(form, rows, True, rows == 5, output)
-                try:
-                    assert case.trial(CPU).difference(kernel) is None, (form, rows, output)
-                except (RuntimeError, NotImplementedError) as error:
-                    if kernel is REFERENCE or isinstance(kernel, IntegerProduct):
-                        raise
-                    pytest.skip(f"PyTorch lacks it here: {error}")
-    assert accepted or not kernel.accepts(_forms()[0], CPU)
-
-
 def test_a_kernel_that_fails_or_errs_is_not_chosen(build: Any, execute: Any, logger: Any, monkeypatch: Any) -> None:
     def fail(*_: Any) -> Any:
         raise AssertionError("no such kernel")
@@ -444,10 +411,3 @@ def test_an_engine_with_kernels_that_no_compiler_knows_is_traced(build: Any, mon
     engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50))
     graph = trace_engine(engine).graph
     assert all("onednn" not in str(node.target) for node in graph.nodes)
-
-
-def test_what_is_added_to_rows_comes_before_they_are_rounded() -> None:
-    finish = Finish(
-        trt.float32, torch.tensor([[2.0], [1.0]]), torch.tensor([1.0, -4.0]), True, torch.tensor(2.0), trt.int8
-    )
-    assert finish(torch.tensor([[3.0, 1.0], [5.0, 6.0]])).tolist() == [[4, 0], [3, 1]]

@@ -1,0 +1,56 @@
+"""Kernels of products of few bits: each against floats, and what happens to a product before it is a result."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.builder.low_precision_trials import ProductCase
+from trt_portable.layers.product_form import Finish, ProductForm
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct
+
+COLUMNS: Final = 16
+CPU: Final = torch.device("cpu")
+FLOATS: Final = (trt.float32, trt.bfloat16)
+
+
+def _forms() -> list[ProductForm]:
+    product = {"columns": COLUMNS, "depth": 64, "result": trt.float32}
+    forms = [
+        ProductForm(codes=kind, left=kind, blocks=blocks, **product)
+        for kind in (trt.int8, trt.fp8)
+        for blocks in ((1, 1), (COLUMNS, 1))
+    ]
+    forms += [
+        ProductForm(codes=trt.int8, left=kind, blocks=(COLUMNS, 1), **{**product, "result": kind}) for kind in FLOATS
+    ]
+    forms += [
+        ProductForm(codes=trt.int4, left=kind, blocks=(COLUMNS, 2), **{**product, "result": kind}) for kind in FLOATS
+    ]
+    return [*forms, ProductForm(codes=trt.int8, left=trt.int8, blocks=(1, 1), is_rowwise=True, **product)]
+
+
+@pytest.mark.parametrize("kernel", PRODUCT_KERNELS.values(), ids=lambda kernel: kernel.name)
+def test_every_kernel_computes_what_floats_do(kernel: Any) -> None:
+    accepted = [form for form in _forms() if kernel.accepts(form, CPU)]
+    for form in accepted:
+        for rows in (1, 5):
+            for output in (None, trt.int8, trt.fp8):
+                case = ProductCase(form, rows, True, rows == 5, output)
+                try:
+                    assert case.trial(CPU).difference(kernel) is None, (form, rows, output)
+                except (RuntimeError, NotImplementedError) as error:
+                    if kernel is REFERENCE or isinstance(kernel, IntegerProduct):
+                        raise
+                    pytest.skip(f"PyTorch lacks it here: {error}")
+    assert accepted or not kernel.accepts(_forms()[0], CPU)
+
+
+def test_what_is_added_to_rows_comes_before_they_are_rounded() -> None:
+    finish = Finish(
+        trt.float32, torch.tensor([[2.0], [1.0]]), torch.tensor([1.0, -4.0]), True, torch.tensor(2.0), trt.int8
+    )
+    assert finish(torch.tensor([[3.0, 1.0], [5.0, 6.0]])).tolist() == [[4, 0], [3, 1]]
