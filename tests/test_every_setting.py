@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_builds import record_builds
 from fresh_process import run_python
 from tensorrt_api import VERSIONS, load
 from torch import nn
@@ -21,7 +22,6 @@ import trt_frontends
 from trt_core import BuildError, CompilationSettings, ExecutionError, IncompleteCompilationError, SettingsError, trt
 from trt_core.provider_option import provider_option
 from trt_core.settings import MiB, setting_names
-from trt_frontends import engine_source
 from trt_frontends.torch_compile import compiled_graph
 from trt_runtime import TRTModule
 
@@ -109,15 +109,7 @@ def says_so(built_with: Callable[..., Any], caplog: pytest.LogCaptureFixture) ->
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of blocks that were built, not found in a cache."""
-    names: list[str] = []
-    original = engine_source.build_block
-
-    def build_block(block: Any, settings: Any, ranges: Any, name: str, *rest: Any) -> Any:
-        names.append(name)
-        return original(block, settings, ranges, name, *rest)
-
-    monkeypatch.setattr(engine_source, "build_block", build_block)
-    return names
+    return record_builds(monkeypatch)
 
 
 # The table itself -------------------------------------------------------------------------------------

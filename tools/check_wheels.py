@@ -132,9 +132,7 @@ def _copy_tests(name: str, home: Path) -> None:
     shutil.copy(ROOT / "packages" / name / "pyproject.toml", target)
     for shared in ("pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / shared, home)
-    support = home / "tests" / "support"
-    support.mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "support" / "fresh_process.py", support)
+    shutil.copytree(ROOT / "tests" / "support", home / "tests" / "support", ignore=ignored)
     if (ROOT / "tests" / "data").is_dir():
         shutil.copytree(ROOT / "tests" / "data", home / "tests" / "data")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from engine_builds import record_builds
 from fresh_process import run_python
 from torch import nn
 from typer.testing import CliRunner
 
 import trt_frontends
 from trt_core import CacheError, Input
-from trt_frontends import engine_source
 from trt_frontends.cli import app
 from trt_runtime.engine_cache import EngineCache
 
@@ -30,15 +30,7 @@ def _no_directory_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the blocks that were converted and built."""
-    names: list[str] = []
-    original = engine_source.build_block
-
-    def build_block(block: Any, settings: Any, ranges: Any, name: str, *rest: Any) -> Any:
-        names.append(name)
-        return original(block, settings, ranges, name, *rest)
-
-    monkeypatch.setattr(engine_source, "build_block", build_block)
-    return names
+    return record_builds(monkeypatch)
 
 
 def _compile(model: nn.Module, directory: Path, *inputs: Any, **settings: Any) -> nn.Module:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engine_builds import record_builds
+from fresh_process import run_python
 
-from trt_frontends import engine_source
 from trt_frontends.backend import torch_tensorrt_backend
 
 MODEL = """
@@ -56,9 +55,7 @@ print(len(built))
 def test_a_second_process_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space: dict[str, Any] = {"__name__": __name__}
     exec(MODEL, space)
-    built = []
-    build = engine_source.build_block
-    monkeypatch.setattr(engine_source, "build_block", lambda *args, **kw: built.append(1) or build(*args, **kw))
+    built = record_builds(monkeypatch)
     options = {"min_block_size": 1, "engine_cache_dir": str(tmp_path / "engines")}
     wanted = []
     for dynamic in (False, True):
@@ -67,8 +64,7 @@ def test_a_second_process_builds_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         with torch.no_grad():
             wanted.append(optimized(space["x"]).sum().item())
     assert len(built) >= 4
-    command = [sys.executable, "-c", SECOND_PROCESS, options["engine_cache_dir"]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python(SECOND_PROCESS, str(options["engine_cache_dir"]))
     assert done.returncode == 0, done.stderr
     *found, count = map(float, done.stdout.split())
     assert count == 0
