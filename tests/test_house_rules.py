@@ -23,8 +23,8 @@ NOT_IN_TEXT: Final = {
 }
 """What no tracked text file contains, and the pattern that finds it."""
 
-MAXIMUM_LINES: Final = 500
-"""A module has 50 to 400 lines by rule of thumb; beyond this it surely holds more than one concept."""
+MAXIMUM_LINES: Final = 400
+"""A longer module holds more than one concept."""
 
 MAXIMUM_BYTES: Final = 1 << 20
 EMPTY_NAMES: Final = re.compile(r"(?:^|/)_?(?:utils?|common|helpers?|misc)\.py$")
