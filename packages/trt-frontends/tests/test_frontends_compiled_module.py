@@ -87,8 +87,8 @@ def test_a_graph_module_that_is_called_like_the_model(relu: CompiledModule) -> N
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, "the compiled model takes 1 input, 0 were given"),
-        ((X, X), {}, "the compiled model takes 1 input, 2 were given"),
+        ((), {}, "the model takes 1 input, 0 were given"),
+        ((X, X), {}, "the model takes 1 input, 2 were given"),
         ((X,), {"scale": X}, "takes no input 'scale'"),
         ((None,), {}, "input input is a NoneType, not a tensor"),
         ((X[0],), {}, "input input has rank 1"),

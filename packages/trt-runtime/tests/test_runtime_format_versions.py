@@ -21,12 +21,13 @@ from trt_runtime.container import CONTAINER_VERSION
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import layout, literals, tables
+from trt_runtime.program.conditions import RELATIONS
 from trt_runtime.program.numbers import FUNCTIONS
 from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
 CONTAINERS: Final = {1: "bf726b56f5e29852"}
-PROGRAMS: Final = {2: "a48f515fdc885450"}
+PROGRAMS: Final = {2: "a48f515fdc885450", 3: "dbb74764d6fbe80e"}
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 
 
@@ -59,7 +60,7 @@ def test_programs() -> None:
     kinds = [kind.name for kind in layout.SectionKind]
     structures = [layout._PREFIX.format, layout._ENTRY.format, kinds, layout.ALIGNMENT]
     graph = {name: value for name, value in vars(tables).items() if name.isupper()}
-    names = [sorted(literals._READERS), sorted(FUNCTIONS), sorted(extents._OPERATORS)]
+    names = [sorted(literals._READERS), sorted(FUNCTIONS), sorted(extents._OPERATORS), sorted(RELATIONS)]
     _hold(PROGRAMS, layout.FORMAT_VERSION, _digest([structures, graph, names]), "trt_runtime.program.layout")
 
 

@@ -75,7 +75,7 @@ def extent_of(value: Number) -> Extent:
     """Returns a dimension as data; None when it depends on data or cannot be expressed."""
     if isinstance(value, int):
         return value
-    return _from_sympy(value.node.expr)
+    return extent_of_expression(value.node.expr)
 
 
 def evaluate_extent(extent: Extent, symbols: Mapping[str, Number]) -> Number:
@@ -200,6 +200,11 @@ def format_multiple(extent: Extent) -> str:
     form = linear_form(extent)
     assert form is not None
     _, factor, offset = form
+    return multiple_in_words(factor, offset)
+
+
+def multiple_in_words(factor: int, offset: int) -> str:
+    """Returns `a multiple of 8`, or `a multiple of 2, plus 1`."""
     return f"a multiple of {factor}" + (f", {'plus' if offset > 0 else 'minus'} {abs(offset)}" if offset else "")
 
 
@@ -208,7 +213,8 @@ def depends_on_data(value: torch.SymInt) -> bool:
     return any(_is_unbacked(symbol) for symbol in value.node.expr.free_symbols)
 
 
-def _from_sympy(expr: Any) -> Extent:
+def extent_of_expression(expr: Any) -> Extent:
+    """Returns an expression of sympy as data; None when it depends on data or cannot be expressed."""
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
@@ -216,7 +222,7 @@ def _from_sympy(expr: Any) -> Extent:
     name = _SYMPY_NAMES.get(type(expr).__name__)
     if name is None:
         return None
-    operands = [_from_sympy(argument) for argument in expr.args]
+    operands = [extent_of_expression(argument) for argument in expr.args]
     if any(operand is None for operand in operands):
         return None
     if name == "pow" and not (isinstance(operands[1], int) and operands[1] >= 0):

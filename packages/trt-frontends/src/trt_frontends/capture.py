@@ -22,6 +22,7 @@ from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
+from trt_runtime.program.exported_guards import forget_assumptions
 
 
 @entry_point
@@ -61,7 +62,10 @@ def trace(
     """
     chosen = read_settings(settings)
     program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict)
-    return decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
+    traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
+    if program is not mod:
+        forget_assumptions(traced)  # the ranges are those that were asked for
+    return traced
 
 
 def capture(

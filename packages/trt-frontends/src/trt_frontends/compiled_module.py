@@ -20,13 +20,13 @@ from torch.utils import _pytree as pytree
 
 from trt_core import InputError
 from trt_core.nesting import children_of
-from trt_frontends.input_guard import InputGuard
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.graph_cache import tensors_in
 from trt_runtime.graphed_calls import GraphedCalls
 from trt_runtime.program import reduce_to_program
+from trt_runtime.program.input_reader import InputReader
 
 
 class CompiledModule(fx.GraphModule):
@@ -38,7 +38,7 @@ class CompiledModule(fx.GraphModule):
     Args:
         root: Holds what the graph refers to.
         graph: Calls engines and PyTorch blocks; it is called like the model.
-        guard: Checks what the module is called with.
+        reader: Checks what the module is called with.
         graphs_on: Run calls as CUDA graphs on this device; None for not at all.
 
     Raises:
@@ -46,11 +46,11 @@ class CompiledModule(fx.GraphModule):
     """
 
     def __init__(
-        self, root: nn.Module, graph: fx.Graph, guard: InputGuard, graphs_on: torch.device | None = None
+        self, root: nn.Module, graph: fx.Graph, reader: InputReader, graphs_on: torch.device | None = None
     ) -> None:
         super().__init__(root, graph, "CompiledModule")
         self.meta = dict(getattr(root, "meta", {}))
-        self._prepare(guard, graphs_on)
+        self._prepare(reader, graphs_on)
 
     def recompile(self) -> Any:
         """Generates the code of the graph anew, after the graph was changed."""
@@ -58,13 +58,14 @@ class CompiledModule(fx.GraphModule):
         kind = type(self)
         kind.forward = _eager_or_captured(kind.forward)
         kind.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # our errors need no note on generated code
-        if "_guard" in self.__dict__:
-            self._prepare(self._guard, self._graphs_on)
+        if "_reader" in self.__dict__:
+            self._prepare(self._reader, self._graphs_on)
         return code
 
-    def _prepare(self, guard: InputGuard, graphs_on: torch.device | None) -> None:
+    def _prepare(self, reader: InputReader, graphs_on: torch.device | None) -> None:
         """Derives from the graph how eager calls run."""
-        self._guard = guard
+        self._reader = reader
+        self.meta["signature"] = reader.signature
         self._graphs_on = graphs_on
         self._graphed: GraphedCalls | None = None
         if graphs_on is not None:
@@ -76,6 +77,7 @@ class CompiledModule(fx.GraphModule):
         self._returns_result = structure.is_leaf()
         self._has_engines = any(isinstance(module, TRTModule) for module in self.modules())
         self._only_engine = self._find_only_engine()
+        self._engine_checks = reader.is_in_engine
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an eager call.
@@ -92,6 +94,8 @@ class CompiledModule(fx.GraphModule):
         elif self._only_engine is not None and not kwargs:
             engine = self._modules[self._only_engine]
             if type(engine) is TRTModule and not _is_watched(engine):
+                if not self._engine_checks:
+                    self._read(args, kwargs)
                 return self._run_engine(engine, args)
         leaves = self._read(args, kwargs)
         if self._has_engines and torch.is_grad_enabled():
@@ -111,16 +115,18 @@ class CompiledModule(fx.GraphModule):
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """Checks the inputs and returns them flat."""
-        leaves = self._guard.read(args, kwargs)
+        leaves = self._reader.read(args, kwargs)
         if self._has_engines and torch.is_grad_enabled():
-            self._guard.refuse_gradients(leaves)
+            self._reader.refuse_gradients(leaves)
         return leaves
 
     def _find_only_engine(self) -> str | None:
         """Name of the engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
         calls = [node for node in self.graph.nodes if node.op == "call_module"]
         inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
-        if len(calls) != 1 or list(calls[0].args) != inputs or calls[0].kwargs or not self._guard.is_in_engine:
+        if len(calls) != 1 or list(calls[0].args) != inputs or calls[0].kwargs:
+            return None
+        if not self._reader.takes_tensors_as_they_come:
             return None
         name = str(calls[0].target)
         engine = self._modules.get(name)
@@ -134,12 +140,12 @@ class CompiledModule(fx.GraphModule):
         return name if returned == calls else None
 
     def __copy__(self) -> CompiledModule:
-        return CompiledModule(self, self.graph, self._guard, self._graphs_on)
+        return CompiledModule(self, self.graph, self._reader, self._graphs_on)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
         twin = super().__deepcopy__(memo)
         assert isinstance(twin, CompiledModule)
-        twin._prepare(self._guard, self._graphs_on)
+        twin._prepare(self._reader, self._graphs_on)
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

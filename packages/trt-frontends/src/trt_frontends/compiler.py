@@ -10,10 +10,8 @@ from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, SettingsError
-from trt_frontends.capture import parameter_names
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.entry_point import entry_point
-from trt_frontends.input_guard import InputGuard
 from trt_frontends.offload import offload
 from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
 from trt_frontends.preparation import CALIBRATION, Preparation, begin
@@ -86,8 +84,8 @@ def compile(
         compiled = graph
     else:
         take_snapshot(compiled, graph)
-    guard = InputGuard.of(graph.graph, compilation.ranges, parameter_names(module))
-    result = CompiledModule(compiled, compiled.graph, guard, _graphs_on(compilation.settings))
+    reader = begun.reader(graph.graph)
+    result = CompiledModule(compiled, compiled.graph, reader, _graphs_on(compilation.settings))
     if compilation.settings.offload_module_to_cpu and not compilation.settings.dryrun:
         offload(module, result)
     return result

@@ -12,24 +12,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
-from trt_core import CompilationSettings, SettingsError, read_settings
+from trt_core import CompilationSettings, Input, SettingsError, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
 from trt_frontends.device_check import require_device
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.input_guard import InputGuard
 from trt_frontends.pipeline import Compilation, Progress, no_progress
 from trt_frontends.visible_log import visible_log
 from trt_frontends.weightless import require_weights
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering
 from trt_lowering.contract import Observer
 from trt_partition import require_known_modules
+from trt_runtime.program.exported_guards import conditions_of
+from trt_runtime.program.graph_signature import reader_of
 
 if TYPE_CHECKING:
     from trt_frontends.precision.calibration import Calibration
+    from trt_runtime.program.conditions import Condition
+    from trt_runtime.program.input_reader import InputReader
 
 CALIBRATION: Final = "autocast_calibration_dataloader"
 """The one keyword of `compile` that goes with its settings and is none: inputs are no plain values."""
@@ -42,8 +45,7 @@ class Preparation:
     Attributes:
         module: What was captured.
         decomposed: Its graph.
-        ranges: Ranges of the symbolic dimensions.
-        registry: Where converters are looked up.
+    X: Where converters are looked up.
         progress: Told what is being done.
         examples: Inputs that the model was captured with; None where they are unknown.
         calibration_data: Inputs that the user wants precision decided on.
@@ -52,6 +54,7 @@ class Preparation:
     module: nn.Module | torch.export.ExportedProgram
     decomposed: DecomposedGraph
     ranges: ShapeRanges
+    conditions: tuple[Condition, ...]
     registry: ConverterRegistry
     progress: Progress
     examples: ExampleInputs | None
@@ -62,15 +65,20 @@ class Preparation:
         """What to compile with."""
         return self.decomposed.settings
 
-    def guard(self) -> InputGuard:
-        """Returns what brings the inputs of a call into the flat order of the graph."""
-        return InputGuard.of(self.decomposed.graph.graph, self.ranges, parameter_names(self.module))
+    def reader(self, graph: fx.Graph) -> InputReader:
+        """Returns what checks the inputs of a call, and brings them into the flat order of the graph.
+
+        Args:
+            graph: The graph of this model at any stage of lowering.
+        """
+        return reader_of(graph, self.ranges, self.conditions, parameter_names(self.module))
 
     def calibration(self) -> Calibration:
         """Returns the inputs that precision is decided on."""
         from trt_frontends.precision.calibration import Calibration  # measuring is seldom asked for
 
-        return Calibration(self.examples, self.calibration_data, self.guard(), self.settings.device.torch_device)
+        reader = self.reader(self.decomposed.graph.graph)
+        return Calibration(self.examples, self.calibration_data, reader, self.settings.device.torch_device)
 
     def rules(self) -> PrecisionRules:
         """Returns what the settings keep in float32; whatever has to be measured for that is.
@@ -152,10 +160,12 @@ def begin(
     flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
     ranges = ShapeRanges.from_placeholders(decomposed.graph, flat, program.range_constraints)
     _require_one_profile(ranges, settings)
+    as_asked = any(isinstance(leaf, Input) for leaf in flat or ())
+    conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked)
     if examples is None and program.example_inputs is not None:
         args, kwargs = program.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))
-    return Preparation(module, decomposed, ranges, registry, progress, examples, given.get(CALIBRATION))
+    return Preparation(module, decomposed, ranges, conditions, registry, progress, examples, given.get(CALIBRATION))
 
 
 def settings_in(given: Mapping[str, Any]) -> CompilationSettings:

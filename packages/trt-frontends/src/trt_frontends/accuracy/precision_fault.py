@@ -52,8 +52,8 @@ class PrecisionFault:
         dtype = reduced_type(begun.settings)
         if dtype is None:
             return None
-        guard = begun.guard()
-        inputs = [guard.read(case.args, case.kwargs) for case in cases]
+        reader = begun.reader(begun.decomposed.graph.graph)
+        inputs = [reader.read(case.args, case.kwargs) for case in cases]
         trials = PrecisionTrials(begun.decomposed, begun.settings, begun.rules(), inputs, expected)
         return cls(begun, trials, inputs[0], dtype_name(dtype))
 

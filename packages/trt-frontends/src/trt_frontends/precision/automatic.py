@@ -71,8 +71,8 @@ class AutomaticPrecision:
         self._begun = begun
         self._allowed = allowed
         self._cases = list(begun.calibration().cases())
-        guard = begun.guard()
-        self._flat = [guard.read(case.args, case.kwargs) for case in self._cases]
+        reader = begun.reader(begun.decomposed.graph.graph)
+        self._flat = [reader.read(case.args, case.kwargs) for case in self._cases]
         self._expected, self._reference = _reference(begun.decomposed.graph, self._flat)
         plain = (GraphRun(begun.decomposed.graph).results(flat) for flat in self._flat)
         self._plain_error = worst_error(plain, self._expected)

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from trt_core import InputError
 from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.input_guard import InputGuard
+from trt_runtime.program.input_reader import InputReader
 
 DRAWN = 2
 """Random inputs that are drawn where the user gives none, besides example tensors, smallest and largest sizes."""
@@ -25,13 +25,13 @@ class Calibration:
     Attributes:
         examples: What the model is compiled for; None where nothing was given.
         given: What the user wants measured, in place of what is made from the examples.
-        guard: Knows how inputs of a call are brought into the flat order of the graph.
+        reader: Knows how inputs of a call are brought into the flat order of the graph.
         device: Where the model is.
     """
 
     examples: ExampleInputs | None
     given: Iterable[Any] | None
-    guard: InputGuard
+    reader: InputReader
     device: torch.device
 
     def flat(self) -> Iterator[Sequence[Any]]:
@@ -41,7 +41,7 @@ class Calibration:
             InputError: There are none, or one does not fit the model or contains NaN.
         """
         for case in self.cases():
-            yield self.guard.read(case.args, case.kwargs)
+            yield self.reader.read(case.args, case.kwargs)
 
     def cases(self) -> Iterator[SampleInputs]:
         """Yields the inputs as the model is called with them.

@@ -37,9 +37,9 @@ from trt_runtime.program.graph import (
     ValueType,
     WriteCall,
 )
+from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, values_in
 from trt_runtime.program.numbers import number_function
-from trt_runtime.program.signature import symbols_at_home
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
@@ -73,7 +73,7 @@ class _Agreement:
     def __init__(self, program: Program, operators: list[OpOverload]) -> None:
         self._program = program
         self._operators = iter(operators)
-        homeless = set(program.symbols) - symbols_at_home(program.signature)
+        homeless = program.symbols.keys() - homes_of(program.signature).keys()
         if homeless:
             raise malformed("symbols", f"no input shows {', '.join(sorted(homeless))[:200]}")
         self._symbols = {name: best for name, (_, best, _) in program.symbols.items()}

@@ -14,35 +14,32 @@ from trt_core.attributes import read_attribute
 from trt_core.errors import ExportError
 from trt_core.extents import Extent, extent_of, symbols_in
 from trt_core.operators import operator_name
-from trt_core.ranges import UNBOUNDED, Bounds, ShapeRanges
+from trt_core.ranges import ShapeRanges
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
-from trt_runtime.program.call_structure import INTERCHANGE, nest, signature_of
 from trt_runtime.program.captured import CapturedProgram
-from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import (
-    Dimension,
     EngineCall,
     FixedInput,
     ItemCall,
-    Leaf,
     NumberCall,
-    NumberInput,
     NumberType,
     OperatorCall,
     Program,
     SequenceType,
+    Signature,
     SizeCall,
     Step,
     StoredEngine,
     StoredTensor,
-    TensorInput,
     TensorType,
     Value,
     ValueType,
     WriteCall,
 )
+from trt_runtime.program.graph_signature import INTERCHANGE, nest, require_plain, symbol_bounds
+from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
 from trt_runtime.program.numbers import NAMES
 from trt_runtime.program.operators import OWN_NAMESPACES, why_refused
@@ -66,23 +63,25 @@ def can_capture(module: nn.Module) -> bool:
     return all("val" in node.meta for node in module.graph.nodes if node.op == "placeholder")
 
 
-def capture(module: fx.GraphModule, ranges: ShapeRanges) -> CapturedProgram:
+def capture(module: fx.GraphModule, ranges: ShapeRanges, signature: Signature) -> CapturedProgram:
     """Reads a graph module.
 
     Args:
         module: A graph whose placeholders carry `meta["val"]`. Calls of child graph modules are inlined.
         ranges: Ranges of its symbolic dimensions.
+        signature: How it is called.
 
     Raises:
         ExportError: Something in it has no place in a program; the message names it.
     """
-    return _Capture(module, ranges).run()
+    return _Capture(module, ranges, signature).run()
 
 
 @dataclass
 class _Capture:
     module: fx.GraphModule
     ranges: ShapeRanges
+    signature: Signature
     tensors: list[torch.Tensor] = field(default_factory=list)
     entries: list[StoredTensor] = field(default_factory=list)
     engines: list[StoredEngine] = field(default_factory=list)
@@ -92,23 +91,26 @@ class _Capture:
     _tensor_numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _engine_numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
-    _homes: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._homes = homes_of(self.signature).keys()
 
     def run(self) -> CapturedProgram:
-        placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
-        for node in placeholders:
-            self._homes |= _symbols_at_home(node.meta.get("val"))
         self._collect(self.module)
-        leaves = tuple(self._leaf(node) for node in placeholders)
-        self._first_tensor = len(leaves)
+        require_plain(self.signature)
+        for name, leaf in zip(places_of(self.signature), self.signature.leaves, strict=True):
+            if isinstance(leaf, FixedInput):
+                self._checked(leaf.value, f"input {name}")
+        placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        self._first_tensor = len(placeholders)
         values: dict[fx.Node, Any] = {node: Value(index) for index, node in enumerate(placeholders)}
         results = self._inline(self.module, values, "")
         info = getattr(self.module.graph._codegen, "pytree_info", None)
         output = results if info is None or info.out_spec is None else nest(results, info.out_spec)
         program = Program(
-            signature=signature_of(placeholders, info, leaves),
-            symbols=self._symbols(self.ranges),
-            profiles=tuple(map(self._symbols, self.ranges.profiles)),
+            signature=self.signature,
+            symbols=symbol_bounds(self.ranges, self.signature),
+            profiles=tuple(symbol_bounds(item, self.signature) for item in self.ranges.profiles),
             storages=(),
             tensors=tuple(self.entries),
             engines=tuple(self.engines),
@@ -169,33 +171,10 @@ class _Capture:
 
     # What it takes
 
-    def _leaf(self, node: fx.Node) -> Leaf:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            shape = tuple(self._dimension(extent) for extent in value.shape)
-            return TensorInput(value.dtype, shape, value.device.type)
-        if isinstance(value, torch.SymInt):
-            found = extent_of(value)
-            return NumberInput(int, found if isinstance(found, str) else None)
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            return NumberInput(float if isinstance(value, torch.SymFloat) else bool)
-        return FixedInput(self._checked(value, f"input {node.target}"))
-
-    def _dimension(self, value: int | torch.SymInt) -> Dimension:
-        low, _, high = self.ranges.bounds(value)
-        return Dimension(self._extent(value), low, MAX_EXTENT if high >= UNBOUNDED else high)
-
     def _extent(self, value: int | torch.SymInt) -> Extent:
         """The extent in symbols that a call can read from its inputs, else None."""
         found = extent_of(value)
         return found if symbols_in(found) <= self._homes else None
-
-    def _symbols(self, ranges: ShapeRanges) -> dict[str, Bounds]:
-        return {
-            name: (low, best, MAX_EXTENT if high >= UNBOUNDED else high)
-            for name, (low, best, high) in ranges.symbols.items()
-            if name in self._homes
-        }
 
     # What it computes
 
@@ -350,13 +329,6 @@ def _fields_after_names(entry: StoredTensor) -> tuple[Any, ...]:
         entry.strides,
         entry.device,
     )
-
-
-def _symbols_at_home(value: Any) -> set[str]:
-    """Symbols that an input shows by themselves."""
-    sizes = value.shape if isinstance(value, torch.Tensor) else (value,) if isinstance(value, torch.SymInt) else ()
-    found = (extent_of(size) for size in sizes)
-    return {extent for extent in found if isinstance(extent, str)}
 
 
 def _no_place(what: str, node: fx.Node, why: str = "") -> ExportError:

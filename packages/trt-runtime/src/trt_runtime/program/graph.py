@@ -14,6 +14,7 @@ import torch
 
 from trt_core.extents import Extent
 from trt_runtime.header import PlanHeader
+from trt_runtime.program.conditions import Condition
 
 if TYPE_CHECKING:
     from trt_core.ranges import Bounds
@@ -24,6 +25,19 @@ class Value:
     """A value of the program, by its number."""
 
     index: int
+
+
+@dataclass(frozen=True)
+class ForeignTree:
+    """Inputs nested in a class of the model's library. It lives in the process that captured the model: no file has it.
+
+    Attributes:
+        spec: How PyTorch takes such objects apart, a `TreeSpec`.
+        values: What it holds, in order.
+    """
+
+    spec: Any
+    values: tuple[Value, ...]
 
 
 # What goes in ------------------------------------------------------------------------------------------------------
@@ -89,14 +103,16 @@ class Signature:
         names: Names of the parameters; the first `positional` are positional, the others keywords.
         positional: How many are positional.
         structure: Tuple with one tree per parameter: tuples, lists and dicts whose leaves are `Value`s, each input
-            once and in order.
+            once and in order. Before it is saved, a `ForeignTree` may stand in it.
         leaves: What each input must be.
+        conditions: What the sizes of the inputs must be beyond that, so that the program computes what the model does.
     """
 
     names: tuple[str, ...]
     positional: int
     structure: tuple[Any, ...]
     leaves: tuple[Leaf, ...]
+    conditions: tuple[Condition, ...] = ()
 
 
 # What it holds -----------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.executor import Executor, declares_symbols
 from trt_runtime.program.fields import malformed
 from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, TensorInput, Value
+from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.literals import values_in
-from trt_runtime.program.signature import InputReader
 
 _NO_SYMBOLS: dict[str, int] = {}
 
@@ -80,9 +80,10 @@ class LoadedProgram(nn.Module):
         self.__engines = tuple(engines)
         # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
         self.__executor = Executor(program, [engine.forward for engine in engines], operators, device)
-        self.__reader = InputReader(program, device)
+        self.__reader = InputReader.of(program, device)
         self.__needs_symbols = declares_symbols(program)
-        self.__direct = _direct_call(program, self.__engines)
+        self.__direct = _direct_call(program, self.__engines) if self.__reader.takes_tensors_as_they_come else None
+        self.__engine_checks = self.__reader.is_in_engine
         self.__arity = len(program.signature.leaves)
         self.eval()
 
@@ -106,6 +107,8 @@ class LoadedProgram(nn.Module):
                 if type(value) is not torch.Tensor or value.is_meta:
                     break
             else:
+                if not self.__engine_checks:
+                    self.__reader.read(args, kwargs)
                 try:
                     return direct(*args)
                 except InputError:
@@ -209,9 +212,7 @@ def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[...
     call, *rest = program.steps
     assert isinstance(call, EngineCall)
     leaves, header = program.signature.leaves, program.engines[call.engine].header
-    if not all(type(tree) is Value for tree in program.signature.structure) or not leaves:
-        return None
-    if call.inputs != tuple(range(len(leaves))):
+    if not leaves or call.inputs != tuple(range(len(leaves))):
         return None
     for leaf, binding, shape in zip(leaves, header.inputs, header.ranges, strict=True):
         if not isinstance(leaf, TensorInput) or leaf.dtype is not binding.dtype or leaf.device != header.device:

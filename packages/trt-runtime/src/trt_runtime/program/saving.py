@@ -20,6 +20,7 @@ from trt_runtime.module import TRTModule
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.document import program_to_bytes
+from trt_runtime.program.exported_guards import conditions_of
 from trt_runtime.program.graph import (
     Dimension,
     EngineCall,
@@ -29,9 +30,10 @@ from trt_runtime.program.graph import (
     TensorInput,
     Value,
 )
+from trt_runtime.program.graph_signature import signature_of
+from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.layout import SectionKind, write_sections
 from trt_runtime.program.module import LoadedProgram, captured_from
-from trt_runtime.program.signature import InputReader
 from trt_runtime.program.weights import pack
 from trt_runtime.replacing import Path, replacing
 from trt_runtime.shape_ranges import InputRanges
@@ -166,7 +168,11 @@ def _without_examples(compiled: nn.Module | ExportedProgram) -> CapturedProgram 
         if not can_capture(compiled):
             return None
         assert isinstance(compiled, fx.GraphModule)
-        return capture(compiled, compiled.meta.get("shape_ranges") or ShapeRanges.from_placeholders(compiled))
+        ranges = compiled.meta.get("shape_ranges") or ShapeRanges.from_placeholders(compiled)
+        signature = compiled.meta.get("signature")  # of what `compile` returned
+        if signature is None:
+            signature = signature_of(compiled.graph, ranges, conditions_of(compiled.graph, ranges))
+        return capture(compiled, ranges, signature)
     return _from_exported(compiled)
 
 
@@ -175,7 +181,8 @@ def _from_exported(program: ExportedProgram) -> CapturedProgram:
         program = program.run_decompositions({})  # makes the graph functional, with writes to state at its end
     module = program.module()
     assert isinstance(module, fx.GraphModule)
-    return capture(module, ShapeRanges.from_placeholders(module))
+    ranges = ShapeRanges.from_placeholders(module, None, program.range_constraints)
+    return capture(module, ranges, signature_of(module.graph, ranges, conditions_of(module.graph, ranges, program)))
 
 
 def _writes_in_place(target: Any) -> bool:
@@ -222,7 +229,7 @@ def _check_examples(
 
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
-    reader = InputReader(captured.program, device)
+    reader = InputReader.of(captured.program, device)
     reader.read(tuple(map(example, arg_inputs)), {name: example(value) for name, value in kwarg_inputs.items()})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from trt_runtime.program import fields, literals, tables
+from trt_runtime.program.conditions import RELATIONS, Condition, Relation
 from trt_runtime.program.fields import MAX_EXTENT, malformed
 from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, Signature, TensorInput
 
@@ -17,6 +18,10 @@ def signature_to_json(signature: Signature) -> dict[str, Any]:
         "positional": signature.positional,
         "structure": [literals.to_json(tree) for tree in signature.structure],
         "leaves": [_leaf_to_json(leaf) for leaf in signature.leaves],
+        "conditions": [
+            [[relation.left, relation.name, relation.right] for relation in condition]
+            for condition in signature.conditions
+        ],
     }
 
 
@@ -51,7 +56,28 @@ def read_signature(value: Any, symbols: Collection[str]) -> Signature:
     if literals.values_in(structure) != list(range(len(leaves))) or len(found) != len(leaves):
         raise malformed("the structure of the inputs", "it must hold every input once and in order, and nothing else")
     positional = fields.integer(values["positional"], "the signature", 0, len(names))
-    return Signature(names, positional, structure, leaves)
+    conditions = tuple(
+        _read_condition(item, f"condition {index}", symbols)
+        for index, item in enumerate(fields.list_of(values["conditions"], "the conditions"))
+    )
+    return Signature(names, positional, structure, leaves, conditions)
+
+
+def _read_condition(value: Any, place: str, symbols: Collection[str]) -> Condition:
+    relations = fields.list_of(value, place)
+    if not relations:
+        raise malformed(place, "it has no relation, so nothing would fit it")
+    return tuple(_read_relation(item, place, symbols) for item in relations)
+
+
+def _read_relation(value: Any, place: str, symbols: Collection[str]) -> Relation:
+    left, name, right = fields.list_of(value, place, 3)
+    for side in (left, right):
+        if fields.extent(side, place, symbols) is None:
+            raise malformed(place, "it compares a size that depends on data")
+    if fields.text(name, place, 8) not in RELATIONS:
+        raise malformed(place, f"{name!r:.60} is no relation")
+    return Relation(left, name, right)
 
 
 def _read_leaf(value: Any, place: str, symbols: Collection[str]) -> Leaf:

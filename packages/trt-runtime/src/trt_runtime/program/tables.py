@@ -20,7 +20,7 @@ PROGRAM: Final = (
     "steps",
     "output",
 )
-SIGNATURE: Final = ("names", "positional", "structure", "leaves")
+SIGNATURE: Final = ("names", "positional", "structure", "leaves", "conditions")
 TENSOR_INPUT: Final = ("tensor", "shape", "device")
 NUMBER_INPUT: Final = ("number", "symbol")
 FIXED_INPUT: Final = ("fixed",)

@@ -15,7 +15,7 @@ from torch import nn
 import trt_frontends
 from trt_core import Input, InputError
 from trt_frontends.compiled_module import CompiledModule
-from trt_frontends.input_guard import InputGuard
+from trt_runtime.program.input_reader import InputReader
 
 
 class Two(nn.Module):
@@ -58,7 +58,7 @@ X, SHIFT = torch.ones(2, 4), torch.ones(4)
         ((torch.ones(9, 4),) * 2, {"shift": SHIFT}, "dimension 0 of input x is 9, the model was compiled for 1 to 8"),
         ((torch.ones(0, 4),) * 2, {"shift": SHIFT}, "dimension 0 of input x is 0, the model was compiled for 1 to 8"),
         ((X, torch.ones(3, 4)), {"shift": SHIFT}, "dimension 0 of input y is 3, and must be 2"),
-        ((X, 3), {"shift": SHIFT}, "input y is a int, not a tensor"),
+        ((X, 3), {"shift": SHIFT}, "input y is an int, not a tensor"),
     ],
 )
 def test_calls_that_do_not_fit(two: nn.Module, args: Any, kwargs: Any, message: str) -> None:
@@ -108,18 +108,18 @@ def test_modules_that_run_in_pytorch_alone_check_as_well(mlp: nn.Module) -> None
 
 
 def test_the_check_is_made_once_for_each_combination_of_shapes(two: CompiledModule) -> None:
-    guard = copy.copy(two._guard)
-    guard._accepted = set()
+    reader = copy.copy(two._reader)
+    reader._accepted = set()
     checks: list[int] = []
 
-    def check(bound: Any) -> Any:
+    def check(flat: Any) -> None:
         checks.append(1)
-        return InputGuard._check(guard, bound)
+        InputReader.check(reader, flat)
 
-    guard._check = check  # type: ignore[method-assign]
+    reader.check = check  # type: ignore[method-assign]
     for rows in (1, 2, 1, 2, 2):
         x = torch.ones(rows, 4)
-        flat = guard.read((x, x), {"shift": SHIFT})
+        flat = reader.read((x, x), {"shift": SHIFT})
         assert [id(value) for value in flat] == [id(x), id(x), id(SHIFT)]
     assert len(checks) == 2
 
@@ -127,7 +127,7 @@ def test_the_check_is_made_once_for_each_combination_of_shapes(two: CompiledModu
 def test_an_engine_that_is_the_whole_model_checks_for_it(mlp: nn.Module, batch: Input) -> None:
     compiled = trt_frontends.compile(mlp, arg_inputs=(batch,))
     compiled(torch.ones(2, 4))
-    compiled._guard = None  # it is asked for words only
+    compiled._reader = None  # it is asked for words only
     torch.testing.assert_close(compiled(torch.ones(3, 4)), mlp(torch.ones(3, 4)))
 
 

@@ -1,0 +1,225 @@
+"""What a model asks of sizes beyond their ranges is checked at the door, in compiled and in loaded modules alike."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.export import Dim, ExportedProgram, export
+
+import trt_frontends
+from trt_core import Input, InputError
+from trt_frontends.compiled_module import CompiledModule
+from trt_runtime import load, save
+
+
+class Fours(nn.Module):
+    """Rows in groups of four: 3 * rows must be a multiple of 12."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (4 n, 3), float32."""
+        return torch.relu(x.view(-1, 4, 3)).sum(1)
+
+
+class LongOrShort(nn.Module):
+    """Computes one thing for many rows, another for few."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (rows, 3), float32."""
+        return torch.relu(x) * 2 if x.shape[0] > 5 else torch.relu(x) + 1
+
+
+class EqualOrNot(nn.Module):
+    """Computes one thing for inputs of equal length, another for others."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Both (rows, 3), float32."""
+        return torch.relu(x + y) if x.shape[0] == y.shape[0] else torch.relu(torch.cat([x, y]))
+
+
+class Shifted(nn.Module):
+    """Takes one column less of the second input."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """x: (2, n + 1), y: (2, n), float32."""
+        return torch.relu(x[:, 1:] + y)
+
+
+class Narrow(nn.Module):
+    """Uses the first columns of a table, twice as many as there are rows."""
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """rows: (n, 3), table: (3, m), float32."""
+        rows = inputs["rows"]
+        return torch.relu(rows @ inputs["table"][:, : rows.shape[0] * 2])
+
+
+def _rows(low: int, best: int, high: int) -> Input:
+    return Input(min_shape=(low, 3), opt_shape=(best, 3), max_shape=(high, 3))
+
+
+def _both(compiled: nn.Module, path: Path) -> tuple[nn.Module, nn.Module]:
+    save(compiled, path)
+    return compiled, load(path)
+
+
+def _refusals(modules: Sequence[nn.Module], args: tuple[Any, ...]) -> set[str]:
+    """What each module says when it is called for the first and for the second time."""
+    messages = set()
+    for module in modules:
+        for _ in range(2):
+            with pytest.raises(InputError) as caught:
+                module(*args)
+            messages.add(str(caught.value))
+    return messages
+
+
+def _compile(model: nn.Module, inputs: Sequence[Any], **settings: Any) -> CompiledModule:
+    return trt_frontends.compile(model.eval(), arg_inputs=inputs, min_block_size=1, **settings)
+
+
+@pytest.mark.parametrize("executed", [set(), {"torch.ops.aten.relu.default"}], ids=["engine", "pytorch"])
+def test_multiples(executed: set[str], tmp_path: Path) -> None:
+    modules = _both(_compile(Fours(), [_rows(4, 8, 20)], torch_executed_ops=executed), tmp_path / "m.trtp")
+    for size in range(4, 21):
+        x = torch.randn(size, 3)
+        if size % 4:
+            (message,) = _refusals(modules, (x,))
+            assert f"dimension 0 of input x is {size}, and must be a multiple of 4" in message
+            assert "what to do:" in message
+        else:
+            for module in modules:
+                torch.testing.assert_close(module(x), Fours()(x))
+
+
+def test_sizes_for_which_the_code_takes_another_way(tmp_path: Path) -> None:
+    modules = _both(_compile(LongOrShort(), [_rows(1, 8, 20)]), tmp_path / "m.trtp")
+    for module in modules:
+        assert torch.equal(module(torch.ones(6, 3)), torch.full((6, 3), 2.0))
+    (message,) = _refusals(modules, (torch.ones(5, 3),))
+    assert "dimension 0 of input x is 5, and must be more than 5" in message
+
+
+def test_sizes_that_must_differ(tmp_path: Path) -> None:
+    modules = _both(_compile(EqualOrNot(), [_rows(1, 8, 20), _rows(1, 6, 20)]), tmp_path / "m.trtp")
+    for module in modules:
+        assert module(torch.ones(3, 3), torch.ones(4, 3)).shape == (7, 3)
+    (message,) = _refusals(modules, (torch.ones(4, 3), torch.ones(4, 3)))
+    assert "dimension 0 of input x is 4 and dimension 0 of input y is 4" in message
+    assert "x.shape[0] != y.shape[0]" in message
+
+
+def test_relations_of_nested_inputs(tmp_path: Path) -> None:
+    table = Input(min_shape=(3, 2), opt_shape=(3, 9), max_shape=(3, 30))
+    modules = _both(_compile(Narrow(), [{"rows": _rows(1, 4, 8), "table": table}]), tmp_path / "m.trtp")
+    rows = torch.randn(4, 3)
+    for module in modules:
+        fits = {"rows": rows, "table": torch.randn(3, 11)}
+        torch.testing.assert_close(module(fits), Narrow()(fits))
+    (message,) = _refusals(modules, ({"rows": rows, "table": torch.randn(3, 7)},))
+    assert "2 * inputs['rows'].shape[0] <= inputs['table'].shape[1]" in message
+
+
+def test_derived_dimensions(tmp_path: Path) -> None:
+    columns = Dim("columns", min=1, max=16)
+    shapes = {"x": {1: columns + 1}, "y": {1: columns}}
+    program = export(Shifted(), (torch.ones(2, 5), torch.ones(2, 4)), dynamic_shapes=shapes)
+    modules = _both(trt_frontends.compile(program, min_block_size=1), tmp_path / "m.trtp")
+    x, y = torch.randn(2, 8), torch.randn(2, 7)
+    for module in modules:
+        torch.testing.assert_close(module(x, y), Shifted()(x, y))
+    (message,) = _refusals(modules, (x, x))
+    assert "dimension 1 of input x is 8, and must be 9" in message
+    assert "x.shape[1] == y.shape[1] + 1" in message
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["in_process", "from_file"])
+def test_a_multiple_without_a_dimension_of_its_own_size(kept: bool, tmp_path: Path) -> None:
+    shapes = {"x": {0: 4 * Dim("groups", min=1, max=8)}}
+    program = _program(export(Fours(), (torch.ones(8, 3),), dynamic_shapes=shapes), kept)
+    modules = _both(trt_frontends.compile(program, min_block_size=1), tmp_path / "m.trtp")
+    for module in (*modules, _saved(program, tmp_path)):
+        assert module(torch.ones(12, 3)).shape == (3, 3)
+    (message,) = _refusals((*modules, _saved(program, tmp_path)), (torch.ones(10, 3),))
+    assert "dimension 0 of input x is 10, and must be a multiple of 4" in message
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("kept", [True, False], ids=["in_process", "from_file"])
+def test_guards_of_a_program(strict: bool, kept: bool, tmp_path: Path) -> None:
+    shapes = {"x": {0: Dim.AUTO}, "y": {0: Dim.AUTO}}
+    examples = (torch.ones(8, 3), torch.ones(6, 3))
+    program = _program(export(EqualOrNot(), examples, dynamic_shapes=shapes, strict=strict), kept)
+    modules = _both(trt_frontends.compile(program, min_block_size=1), tmp_path / "m.trtp")
+    modules = (*modules, _saved(program, tmp_path))
+    for module in modules:
+        assert module(torch.ones(3, 3), torch.ones(4, 3)).shape == (7, 3)
+    (message,) = _refusals(modules, (torch.ones(4, 3), torch.ones(4, 3)))
+    assert "x.shape[0] != y.shape[0]" in message
+
+
+def _program(program: ExportedProgram, kept: bool) -> ExportedProgram:
+    if kept:
+        return program
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file)
+
+
+def _saved(program: ExportedProgram, folder: Path) -> nn.Module:
+    """The program itself, saved and loaded in our format."""
+    save(program, folder / "program.trtp")
+    return load(folder / "program.trtp")
+
+
+def test_traced_programs_ask_what_the_model_asks(tmp_path: Path) -> None:
+    program = trt_frontends.trace(Fours(), arg_inputs=[_rows(4, 8, 20)])
+    modules = _both(trt_frontends.compile(program, min_block_size=1), tmp_path / "m.trtp")
+    for module in (*modules, program.module()):
+        assert module(torch.ones(4, 3)).shape == (1, 3)
+    (message,) = _refusals(modules, (torch.ones(6, 3),))
+    assert "must be a multiple of 4" in message
+
+
+def test_the_smallest_size_asked_for_is_taken_whatever_tracing_assumed() -> None:
+    image = Input(min_shape=(1, 3, 16, 16), opt_shape=(2, 3, 32, 32), max_shape=(4, 3, 64, 64))
+    patches = nn.Sequential(nn.Conv2d(3, 2, 16, stride=16), nn.Flatten(2), nn.ReLU()).eval()
+    compiled = trt_frontends.compile(patches, arg_inputs=[image], min_block_size=1)
+    for shape in [(1, 3, 16, 16), (1, 3, 16, 64), (4, 3, 64, 16), (2, 3, 32, 32)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), patches(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_condition_that_ranges_imply_costs_nothing() -> None:
+    assert not _compile(LongOrShort(), [_rows(6, 8, 20)]).meta["signature"].conditions
+    compiled = _compile(Fours(), [_rows(4, 8, 20)])
+    assert len(compiled.meta["signature"].conditions) == 1
+
+
+@pytest.fixture(scope="module")
+def compiled_fours(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, nn.Module, nn.Module]:
+    program = export(Fours(), (torch.ones(8, 3),), dynamic_shapes={"x": {0: Dim.AUTO}})
+    path = tmp_path_factory.mktemp("fours") / "m.trtp"
+    return *_both(trt_frontends.compile(program, min_block_size=1), path), program.module()
+
+
+@given(st.integers(2, 64))
+@settings(max_examples=15, deadline=None)
+def test_what_a_program_refuses_is_refused(compiled_fours: Sequence[nn.Module], rows: int) -> None:
+    x = torch.ones(rows, 3)
+    *ours, reference = compiled_fours
+    try:
+        expected = reference(x)
+    except (AssertionError, RuntimeError):
+        assert len(_refusals(ours, (x,))) == 1
+    else:
+        for module in ours:
+            torch.testing.assert_close(module(x), expected)

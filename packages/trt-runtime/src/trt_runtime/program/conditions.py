@@ -1,0 +1,193 @@
+"""What a model asks of the sizes of its inputs beyond a range for each: multiples, and relations between them.
+
+A condition is what tracing found while it followed the model's code for some sizes: `x.shape[0] % 4 == 0`, or that two
+sizes differ. For other sizes the captured graph is not the model. Conditions are data in the grammar of extents, so
+they are checked without sympy, and without running anything that came from a file.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trt_core.errors import InputError
+from trt_core.extents import Extent, evaluate_extent, linear_form, multiple_in_words, symbols_in
+
+_RELATIONS: Final[dict[str, tuple[Callable[[Any, Any], bool], str, str]]] = {
+    "eq": (operator.eq, "==", "must be"),
+    "ne": (operator.ne, "!=", "must not be"),
+    "lt": (operator.lt, "<", "must be less than"),
+    "le": (operator.le, "<=", "must be at most"),
+    "gt": (operator.gt, ">", "must be more than"),
+    "ge": (operator.ge, ">=", "must be at least"),
+}
+"""By name: how it is decided, how it is written, and what is said of a size on its left."""
+
+RELATIONS: Final = frozenset(_RELATIONS)
+
+_MIRRORED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+_SIGNS: Final = {"add": " + ", "mul": " * ", "floordiv": " // ", "mod": " % ", "pow": " ** "}
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A comparison of two extents.
+
+    Attributes:
+        left, right: What is compared; both are known from the inputs of a call.
+        name: One of `RELATIONS`.
+    """
+
+    left: Extent
+    name: str
+    right: Extent
+
+    def holds(self, symbols: Mapping[str, int]) -> bool:
+        """Whether it holds for these values of the symbols; a comparison that cannot be computed does not.
+
+        Under tracing, where sizes are symbolic, the answer is a guard of whoever traces.
+        """
+        try:
+            sides = evaluate_extent(self.left, symbols), evaluate_extent(self.right, symbols)
+        except (ArithmeticError, ValueError):
+            return False
+        return bool(_RELATIONS[self.name][0](*sides))
+
+
+Condition = tuple[Relation, ...]
+"""Holds where one of its relations does."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a call shows the value of a symbol.
+
+    Attributes:
+        place: How messages call the input.
+        index: Number of the input.
+        axis: The dimension; None where the input is a number.
+        factor, offset: The dimension is `factor * symbol + offset`.
+    """
+
+    place: str
+    index: int
+    axis: int | None
+    factor: int = 1
+    offset: int = 0
+
+    def value(self, flat: Sequence[Any]) -> int:
+        """The value of the symbol in a call."""
+        size: int = flat[self.index] if self.axis is None else flat[self.index].shape[self.axis]
+        return size if self.factor == 1 and not self.offset else (size - self.offset) // self.factor
+
+    def __str__(self) -> str:
+        return f"input {self.place}" if self.axis is None else f"dimension {self.axis} of input {self.place}"
+
+    @property
+    def expression(self) -> str:
+        """The symbol as the user would write it: `x.shape[0]`."""
+        size = self.place if self.axis is None else f"{self.place}.shape[{self.axis}]"
+        if self.offset:
+            size = f"({size} {'-' if self.offset > 0 else '+'} {abs(self.offset)})"
+        return size if self.factor == 1 else f"{size} // {self.factor}"
+
+
+Homes = Mapping[str, Home]
+
+
+def symbols_of(condition: Condition) -> set[str]:
+    """Names of the symbols in a condition."""
+    return {name for relation in condition for side in (relation.left, relation.right) for name in symbols_in(side)}
+
+
+def require_conditions(conditions: Iterable[Condition], symbols: Mapping[str, int], homes: Homes) -> None:
+    """Refuses sizes that the model was not captured for.
+
+    Args:
+        conditions: What must hold.
+        symbols: The sizes of a call.
+        homes: Where the call shows them.
+
+    Raises:
+        InputError: The message says which dimension, what it is, and what it must be.
+    """
+    for condition in conditions:
+        if not any(relation.holds(symbols) for relation in condition):
+            raise _refusal(condition, symbols, homes)
+
+
+def _refusal(condition: Condition, symbols: Mapping[str, int], homes: Homes) -> InputError:
+    involved = [home for name, home in homes.items() if name in symbols_of(condition)]
+    values = {name: symbols[name] for name in homes if name in symbols_of(condition)}
+    sizes = {
+        str(home): home.factor * value + home.offset for home, value in zip(involved, values.values(), strict=True)
+    }
+    given = " and ".join(f"{what} is {size}" for what, size in sizes.items())
+    rule = _rule_of_one_size(condition[0], homes) if len(condition) == 1 and len(involved) == 1 else None
+    if rule is not None and "multiple" in rule:
+        return InputError(
+            f"{given}, and {rule}",
+            why="the model was captured for such sizes",
+            hint="pad the input to such a size, or change what in the model works for no other",
+        )
+    written = " or ".join(
+        f"{write_extent(relation.left, homes)} {_RELATIONS[relation.name][1]} {write_extent(relation.right, homes)}"
+        for relation in condition
+    )
+    return InputError(
+        f"{given}, and {rule}" if rule is not None else f"{given}, and the model was captured for {written}",
+        why="the code of the model asked for that when it was captured, and takes another way where it does not hold"
+        + ("" if rule is None else f": {written}"),
+        hint="give other sizes, compile another module for such sizes, or change the model to treat all sizes alike",
+    )
+
+
+def _rule_of_one_size(relation: Relation, homes: Homes) -> str | None:
+    """What a size on one side of a relation must be, in words; None where neither side is a size by itself."""
+    for left, name, right in (
+        (relation.left, relation.name, relation.right),
+        (relation.right, _MIRRORED[relation.name], relation.left),
+    ):
+        if isinstance(left, str) and isinstance(right, int):
+            home = homes[left]
+            return f"{_RELATIONS[name][2]} {home.factor * right + home.offset}"
+        if isinstance(left, list) and left[0] == "mod" and len(left) == 3 and name == "eq":
+            multiple = _multiple(left[1], left[2], right, homes)
+            if multiple is not None:
+                return f"must be {multiple}"
+    return None
+
+
+def _multiple(size: Extent, modulus: Extent, rest: Extent, homes: Homes) -> str | None:
+    if not (isinstance(size, str) and isinstance(modulus, int) and isinstance(rest, int)):
+        return None
+    home = homes[size]
+    return multiple_in_words(modulus * home.factor, rest * home.factor + home.offset)
+
+
+def write_extent(extent: Extent, homes: Homes) -> str:
+    """Writes an extent in terms of the inputs: `2 * x.shape[0]`."""
+    if isinstance(extent, str):
+        return homes[extent].expression
+    if not isinstance(extent, list):
+        return str(extent)
+    name, *operands = extent
+    # a sum is written with what varies first
+    ordered = sorted(operands, key=lambda operand: isinstance(operand, int)) if name == "add" else operands
+    texts = [write_extent(operand, homes) for operand in ordered]
+    if name not in _SIGNS:
+        return f"{name}({', '.join(texts)})"
+    bare = [f"({text})" if " " in text else text for text in texts]
+    return _SIGNS[name].join(bare).replace("+ -", "- ")
+
+
+def home_of(extent: Extent, place: str, index: int, axis: int) -> tuple[str, Home] | None:
+    """Returns the symbol that a dimension shows, and where; None for what shows none."""
+    form = linear_form(extent)
+    if form is None:
+        return None
+    symbol, factor, offset = form
+    return symbol, Home(place, index, axis, factor, offset)
