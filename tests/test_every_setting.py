@@ -23,7 +23,7 @@ from trt_core import BuildError, CompilationSettings, ExecutionError, Incomplete
 from trt_core.provider_option import provider_option
 from trt_core.settings import MiB, setting_names
 from trt_frontends.torch_compile import compiled_graph
-from trt_runtime import TRTModule
+from trt_runtime import ENGINES, TRTModule
 
 EXTENSION = Path(__file__).parents[1] / "docs" / "_ext" / "settings_table.py"
 X = torch.linspace(-3, 3, 8).reshape(2, 4)
@@ -321,6 +321,14 @@ def test_sparse_weights(says_so: Callable[..., Any]) -> None:
 def test_refit(model: nn.Module) -> None:
     assert _engines(_compile(model))[0].header.refit is None
     assert _engines(_compile(model, refit=True))[0].header.refit is not None
+
+
+def test_enable_weight_streaming(model: nn.Module) -> None:
+    for wanted in (False, True):
+        compiled = _compile(model, enable_weight_streaming=wanted)
+        engine = _engines(compiled)[0]
+        loaded = ENGINES.engine_for(engine.plan, engine.header.text, torch.device("cpu"))
+        assert bool(loaded.streamable_bytes) is wanted
 
 
 def test_version_compatible(says_so: Callable[..., Any], model: nn.Module) -> None:

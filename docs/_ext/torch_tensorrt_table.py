@@ -22,6 +22,7 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.refit_module_weights": "trt_frontends.refit_module_weights",
     "torch_tensorrt.MutableTorchTensorRTModule": "trt_frontends.MutableModule",
     "torch_tensorrt.runtime.enable_cudagraphs": "trt_runtime.cuda_graphs",
+    "torch_tensorrt.runtime.weight_streaming": "trt_runtime.weight_streaming",
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "trt_converters.converter",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": "trt_converters.plugin_from_operator",
     "torch_tensorrt.dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS": "trt_converters.DYNAMO_CONVERTERS",

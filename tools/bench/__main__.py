@@ -21,6 +21,7 @@ BENCHMARKS = (
     "partition_scaling",
     "conversion_scaling",
     "low_precision",
+    "weight_streaming",
     "latency",
 )
 

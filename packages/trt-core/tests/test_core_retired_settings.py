@@ -43,7 +43,6 @@ DEFAULTS_OF_VERSION_2 = {
     "refit_identical_engine_weights": False,
     "strip_engine_weights": False,
     "immutable_weights": True,
-    "enable_weight_streaming": False,
     "tiling_optimization_level": "none",
     "l2_limit_for_tiling": -1,
     "offload_module_to_cpu": False,

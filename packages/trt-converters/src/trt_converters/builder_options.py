@@ -28,6 +28,7 @@ def configure(config: Any, settings: CompilationSettings) -> None:
         (trt.BuilderFlag.SPARSE_WEIGHTS, settings.sparse_weights),
         # only weights of the model: what else is constant can still be folded
         (trt.BuilderFlag.REFIT_INDIVIDUAL, settings.refit),
+        (trt.BuilderFlag.WEIGHT_STREAMING, settings.enable_weight_streaming),
         (trt.BuilderFlag.VERSION_COMPATIBLE, settings.version_compatible),
     ):
         if wanted:

@@ -3,7 +3,7 @@
 They come from earlier generations of this API and from torch-tensorrt 2.x, whose `compile` takes many more than this
 one. A keyword is renamed, has no effect, or is refused; whichever it is, a sentence says why. What only tunes has no
 effect, and says so in a warning; what would change results, or what can be done with an engine, is refused. A value
-that asks for what happens anyway (`enable_weight_streaming=False`) passes without a word.
+that asks for what happens anyway (`strip_engine_weights=False`) passes without a word.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     # weights and memory
     "refit_identical_engine_weights": NoEffect("every weight of an engine is refitted by its own name", _OFF),
     "strip_engine_weights": Refused("an engine holds its weights", "set refit=True to replace them later", _OFF),
-    "enable_weight_streaming": Refused("weights stay on the device", "compile the model in parts", _OFF),
     "cpu_memory_budget": NoEffect("compiling shares the weights with the model in place of copying them", (None,)),
     "enable_resource_partitioning": NoEffect("the graph is partitioned by operators, not by memory", _OFF),
     "dynamically_allocate_resources": NoEffect("memory of an engine is allocated by PyTorch, which reuses it", _OFF),

@@ -132,6 +132,8 @@ class CompilationSettings:
         disable_tf32: Compute float32 products without TF32.
         sparse_weights: Let the builder use 2:4 sparse weights.
         refit: Build engines whose weights can be replaced; see `trt_frontends.refit_module_weights`.
+        enable_weight_streaming: Build engines whose weights need not all lie on the GPU: those for which it has no
+            memory come from the host while an engine runs; see `trt_runtime.weight_streaming`.
         version_compatible: Build plans that later TensorRT versions can load.
         hardware_compatible: Build plans that run on other GPUs than the building one (Ampere and newer).
         engine_capability: `"standard"`, `"safety"` or `"dla_standalone"`.
@@ -248,6 +250,14 @@ class CompilationSettings:
     refit: bool = field(
         default=False,
         metadata=read_by_building("BuilderFlag.REFIT_INDIVIDUAL", portable="as TensorRT", since="10.1"),
+    )
+    enable_weight_streaming: bool = field(
+        default=False,
+        metadata=read_by_building(
+            "BuilderFlag.WEIGHT_STREAMING",
+            portable="as TensorRT on a GPU; on the CPU weights are read from the mapped plan anyway",
+            since="10.0",
+        ),
     )
     version_compatible: bool = field(
         default=False,

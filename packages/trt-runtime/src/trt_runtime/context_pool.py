@@ -65,6 +65,15 @@ class ContextPool:
         else:
             context.wait()  # or its memory would be freed under work that still runs
 
+    def clear(self) -> None:
+        """Gives up idle contexts, once the device is done with what they ran."""
+        while self._idle:
+            try:
+                context = self._idle.pop()
+            except IndexError:  # another thread took it
+                return
+            context.wait()
+
     def take_for_capture(self, stream: int) -> EngineContext | None:
         """Lends a context for a call that is being captured; calls of one graph share theirs."""
         for pool, context in _captured.get() or ():

@@ -48,8 +48,9 @@ class WeightStore:
                 self.by_name.setdefault(slot.name, []).append(index)
         _check_uses(self.slots, layers, self._tensors)
         self.missing = {index for index, tensor in enumerate(self._tensors) if tensor is None}
-        for index in range(len(self.slots)):
-            self._bind(index)
+        for index, tensor in enumerate(self._tensors):
+            if tensor is not None:
+                self.bind(index, tensor)
 
     def tensor(self, index: int) -> torch.Tensor | None:
         """The tensor of a use, None while it is missing."""
@@ -60,18 +61,17 @@ class WeightStore:
         for index, tensor in tensors.items():
             self._tensors[index] = tensor
             self.missing.discard(index)
-            self._bind(index)
+            self.bind(index, tensor)
         if not self.missing:
             changed = {self.slots[index].layer for index in tensors}
             for program in programs:
                 program.load_constants([self._layers[layer] for layer in changed])
 
-    def _bind(self, index: int) -> None:
-        tensor = self._tensors[index]
-        if tensor is not None:
-            slot = self.slots[index]
-            layer = self._layers[slot.layer]
-            layer._bound = {**layer._bound, slot.role: _laid_out(layer, slot, tensor)}
+    def bind(self, index: int, tensor: torch.Tensor) -> None:
+        """Makes the layer of a use read a tensor: that of the use, or a copy of it that lies elsewhere."""
+        slot = self.slots[index]
+        layer = self._layers[slot.layer]
+        layer._bound = {**layer._bound, slot.role: _laid_out(layer, slot, tensor)}
 
     def laid_out(self, index: int) -> torch.Tensor:
         """The tensor of a use as its layer reads it."""

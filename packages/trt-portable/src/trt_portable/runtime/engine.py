@@ -52,22 +52,26 @@ class ICudaEngine(EngineQueries):
         return range(len(self._info.profiles))
 
     def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
-        """Bytes of intermediate values at the largest shapes of a profile; 0 where unknown."""
+        """Bytes of intermediate values at the largest shapes of a profile, and of weights that come and go."""
         if not self._has_profile(profile_index):
             return 0
         size = self._device_memory_sizes.get(profile_index)
         if size is None:
             size = self._device_memory_sizes[profile_index] = self._state.peak_bytes(profile_index)
-        return size
+        return size and size + self.weight_streaming_scratch_memory_size
 
     @property
     def streamable_weights_size(self) -> int:
         """Bytes of weights that could be streamed; 0 unless built for weight streaming."""
-        return self._state.weights.bytes_of() if self._info.weight_streaming else 0
+        streaming = self._state.streaming
+        return 0 if streaming is None else streaming.streamable_bytes
 
     @property
     def weight_streaming_budget_v2(self) -> int:
-        """Bytes of weights kept on the device; kept and reported, weights always stay there."""
+        """Bytes of streamable weights that stay on the device; the others come there while the engine runs.
+
+        On the CPU it is kept and reported: weights are read where the plan holds them.
+        """
         return self._streaming_budget
 
     @weight_streaming_budget_v2.setter
@@ -83,12 +87,18 @@ class ICudaEngine(EngineQueries):
 
     @property
     def weight_streaming_scratch_memory_size(self) -> int:
-        """0: nothing is streamed."""
-        return 0
+        """Bytes on the device for weights that are streamed: what one layer reads, and what the next does."""
+        streaming = self._state.streaming
+        if streaming is None or self._state.home == self._state.device:
+            return 0
+        return streaming.scratch_bytes(self._streaming_budget)
 
     def get_weight_streaming_automatic_budget(self) -> int:
-        """All weights."""
-        return self.streamable_weights_size
+        """Bytes of streamable weights for which the device has memory now, beside what a run needs."""
+        streaming = self._state.streaming
+        if streaming is None or self._state.home == self._state.device:
+            return self.streamable_weights_size
+        return streaming.automatic_budget(max(self._state.peak_bytes(at) for at in self._profile_indices()))
 
     def get_engine_stat(self, stat: EngineStat = EngineStat.TOTAL_WEIGHTS_SIZE) -> int:
         """Size of all weights, or of those that the plan left out (-1 if it left out none)."""
@@ -114,6 +124,9 @@ class ICudaEngine(EngineQueries):
         Args:
             strategy: Who provides memory for intermediate values, or a runtime configuration.
             runtime_config: The same, as a configuration.
+
+        Returns:
+            None, with a report, where there is no memory for the weights of an engine that streams them.
         """
         config = runtime_config if runtime_config is not None else IRuntimeConfig()
         if isinstance(strategy, IRuntimeConfig):
@@ -121,6 +134,11 @@ class ICudaEngine(EngineQueries):
         elif strategy is not None and runtime_config is None:
             config.set_execution_context_allocation_strategy(strategy)
         chosen = config.get_execution_context_allocation_strategy()
+        try:
+            self._state.place_weights(self._streaming_budget)
+        except RuntimeError as error:
+            self._reporter.error("create_execution_context", str(error), ErrorCodeTRT.FAILED_ALLOCATION)
+            return None
         context = IExecutionContext(self, self._state, chosen, config, self._reporter.child())
         self._contexts.add(context)
         return context

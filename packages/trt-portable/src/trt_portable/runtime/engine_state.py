@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,17 +18,25 @@ from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import load_image, shape_only_inputs
-from trt_portable.runtime.interpret import fused_program, interpreted_program, prepacked_program
+from trt_portable.runtime.interpret import (
+    fused_program,
+    interpreted_program,
+    prepacked_program,
+    streamed_program,
+)
 from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.shape_program import META, load_shape_program
 from trt_portable.runtime.shape_report import ShapeReport, report_shapes
 from trt_portable.runtime.specialized import SpecializedProgram
+from trt_portable.runtime.streamed_program import StreamedProgram
+from trt_portable.runtime.weight_streaming import WeightStreaming
 from trt_portable.runtime.without_tf32 import WithoutTF32
 from trt_portable.values import HostValues, Value
 
 _MAX_REMEMBERED_SHAPES: Final = 256
+_HOST: Final = torch.device("cpu")
 
 
 class EngineState:
@@ -50,6 +59,8 @@ class EngineState:
         weights: Which tensor stands for each use of weights.
         program: The layers, interpreted; what profilers and debug listeners watch.
         executable: What runs otherwise: the program, prepacked or not, or what the engine's tactic made of it.
+        home: Where `weights` holds them: the device, or the host in engines for streaming on CUDA.
+        streaming: What places the weights of such an engine; None where it was not built for streaming.
         compiled: The plan's section of compiled artifacts.
         generation: Grows with every refit; what was made from older weights is stale.
     """
@@ -65,24 +76,32 @@ class EngineState:
         self.inputs = [tensor for tensor in info.io if tensor.is_input]
         self.outputs = [tensor for tensor in info.io if not tensor.is_input]
         self.host_inputs = tuple(at for at, tensor in enumerate(self.inputs) if tensor.is_host)
-        # the plan's bytes back the weights of CPU engines, so they stay as long as the engine does
-        self._owner = plan.owner if device.type == "cpu" else None
+        is_cuda = device.type == "cuda"
+        may_stream = info.weight_streaming and is_cuda
+        # the plan's bytes back the weights on the CPU, so they stay as long as the engine does
+        self._owner = plan.owner if may_stream or not is_cuda else None
         with reading("the network's part", plan):
             self.image, self.layers = load_image(self.structure, info, device)
         self.shape_only_inputs = shape_only_inputs(self.image, self.inputs)
         with reading("the table of weights", plan):
-            self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(device, plan, info))
-        is_cuda = device.type == "cuda"
+            self.home = _HOST if may_stream else device
+            self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(self.home, plan, info))
         self.program = fused_program(self.image) if is_cuda else interpreted_program(self.image)
         self._fast_program = (device.type == "cpu" and info.prepacked and prepacked_program(self.image)) or self.program
         self.compiled = plan.compiled
         self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)
         self._reporter = reporter
         self.executable: Executable = self._fast_program
-        if not self.weights.missing:
-            for program in self._programs:
-                program.load_constants()
-            self._load_artifacts()
+        self.streaming: WeightStreaming | None = None
+        if info.weight_streaming:
+            streamed = streamed_program(self.image, device)
+            self.streaming = WeightStreaming(self.weights, self.layers, streamed, device)
+        self._resident_program = self.program
+        self._specialized: SpecializedProgram | None = None
+        self._budget: int | None = None
+        self._placing = threading.Lock()
+        if not may_stream:
+            self._load_weights()
         self.generation = 0
         self._shape_program: Program | None = None
         self._shape_reports: dict[Any, ShapeReport] = {}
@@ -100,11 +119,42 @@ class EngineState:
         """`executable`, as contexts are to run it."""
         return self.executable if self.info.allows_tf32 else WithoutTF32(self.executable)
 
+    def place_weights(self, budget: int) -> None:
+        """Brings weights to the device where that waits for a budget: in engines for streaming, before a context.
+
+        Args:
+            budget: Bytes of streamable weights that may stay on the device.
+
+        Raises:
+            RuntimeError: There is no memory for them.
+        """
+        if self.streaming is None or self.home == self.device or budget == self._budget:
+            return
+        with self._placing:
+            if budget == self._budget:
+                return
+            self._budget = None
+            for program in self._programs:
+                program.forget_constants()
+            self._specialized = None
+            is_partial = self.streaming.place(budget)
+            self.executable = self.program = self._fast_program = (
+                self.streaming.program if is_partial else self._resident_program
+            )
+            self._load_weights()
+            self._budget = budget
+
     def replace_weights(self, tensors: Mapping[int, torch.Tensor]) -> None:
         """Gives uses of weights, by index, new tensors; runs that have begun keep the old ones."""
-        self.weights.replace(tensors, self._programs)
-        if not self.weights.missing:
-            self._load_artifacts()
+        if self.home == self.device:
+            self.weights.replace(tensors, self._programs)
+            if not self.weights.missing:
+                self._load_artifacts()
+        else:
+            self.weights.replace(tensors, ())
+            if self.streaming is not None and self._budget is not None:
+                self.streaming.place(self._budget)
+                self._load_weights()
         self.generation += 1
         if any(is_host_constant(self.weights.slots[index]) for index in tensors):
             self._shape_program = None
@@ -114,17 +164,25 @@ class EngineState:
     def _programs(self) -> set[Program]:
         return {self.program, self._fast_program}
 
+    def _load_weights(self) -> None:
+        """Brings all that runs up to date with the weights, unless some are missing."""
+        if not self.weights.missing:
+            for program in self._programs:
+                program.load_constants()
+            self._load_artifacts()
+
     def _load_artifacts(self) -> None:
-        """Brings compiled artifacts up, or up to date with the weights."""
-        if isinstance(self.executable, SpecializedProgram):
-            self.executable.load_constants()
-        elif self._artifacts:
+        """Brings compiled artifacts up, or up to date with the weights, where these lie on the device."""
+        if self._specialized is not None:
+            self._specialized.load_constants()
+        elif self._artifacts and not isinstance(self.program, StreamedProgram):
             try:
                 compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
-                self.executable = SpecializedProgram(compiled, self._fast_program)
+                self.executable = self._specialized = SpecializedProgram(compiled, self._fast_program)
             except PortableError as error:
                 self._reporter.warning(f"engine {self.info.name!r} is interpreted: {error}")
-            self._artifacts = []
+            if self.streaming is None:  # else another budget may need them again
+                self._artifacts = []
 
     def infer(self, shapes: tuple[Shape, ...], numbers: Mapping[int, tuple[Any, ...]]) -> ShapeReport:
         """Output shapes for input shapes and the numbers of host inputs, by input index.

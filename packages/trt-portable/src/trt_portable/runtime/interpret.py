@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trt_portable.runtime.cuda_products import fuse_cuda_products
 from trt_portable.runtime.fusion import fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
-from trt_portable.runtime.program import Program
+from trt_portable.runtime.program import LayerCall, Program
+from trt_portable.runtime.streamed_program import StreamedProgram
+
+if TYPE_CHECKING:
+    import torch
 
 
 def interpreted_program(image: ProgramImage) -> Program:
     """The program that runs the layers of an image."""
-    calls = fuse_linear(image.calls, image.visible)
-    return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
+    return Program(_fused_neighbours(image), image.inputs, image.outputs)
+
+
+def streamed_program(image: ProgramImage, device: torch.device) -> StreamedProgram:
+    """The same for an engine some of whose weights may lie on the host while it runs on a device."""
+    return StreamedProgram(_fused_neighbours(image), image.inputs, image.outputs, device)
+
+
+def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
+    return fuse_gates(fuse_linear(image.calls, image.visible), image.visible)
 
 
 def fused_program(image: ProgramImage) -> Program:

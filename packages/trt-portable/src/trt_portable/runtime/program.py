@@ -149,6 +149,10 @@ class Program:
             template[at] = None
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
+    def forget_constants(self) -> None:
+        """Lets go of the values of constants; `load_constants` brings them back."""
+        self._template = [None] * len(self._template)
+
     def _outdated(self, layers: Iterable[ILayer] | None) -> list[_Loading]:
         """What to compute, in order: constants that changed, preparations of them, and what these read besides."""
         if layers is None:

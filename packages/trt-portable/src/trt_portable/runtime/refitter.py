@@ -206,8 +206,8 @@ class Refitter(ThreadedSettings):
             self._reporter.error("refit_cuda_engine", rule, ErrorCodeTRT.INVALID_STATE)
             return False
         tensors = {use: self._tensor(use, *given) for use, given in self._pending.items()}
-        changed = self._changed(tensors)
-        if changed is not None and self._state.info.refit is RefitMode.IDENTICAL:
+        changed = self._changed(tensors) if self._state.info.refit is RefitMode.IDENTICAL else None
+        if changed is not None:
             rule = f"weights {changed!r} differ, but the engine accepts identical weights only"
             self._reporter.error("refit_cuda_engine", rule)
             return False
@@ -216,14 +216,14 @@ class Refitter(ThreadedSettings):
         return True
 
     def _tensor(self, use: int, given: Weights, location: TensorLocation) -> torch.Tensor:
-        """A copy of supplied weights on the engine's device."""
+        """A copy of supplied weights where the engine keeps them."""
         slot = self._store.slots[use]
         source = given._tensor()
         if location is TensorLocation.DEVICE and self._state.device.type == "cuda":
             dtype = storage_dtype(given.dtype)
             count = given.nbytes // dtype.itemsize
             source = wrap_address(given._ptr, (count,), dtype, self._state.device)
-        target = _CPU if is_host_constant(slot) else self._state.device
+        target = _CPU if is_host_constant(slot) else self._state.home
         return source.to(target, copy=True)
 
     def _changed(self, tensors: dict[int, torch.Tensor]) -> str | None:

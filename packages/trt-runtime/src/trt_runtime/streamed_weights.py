@@ -1,0 +1,114 @@
+"""Runs models whose weights take more memory than the GPU is to give: some come from the host while engines run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from trt_core.errors import ExecutionError, InputError
+from trt_runtime.engine import ENGINES, LoadedEngine
+from trt_runtime.module import TRTModule
+
+
+class StreamingBudget:
+    """The memory that the weights of a module's engines may take on the GPU.
+
+    Args:
+        engines: Its engines that were built with `enable_weight_streaming=True`, each once.
+    """
+
+    def __init__(self, engines: Sequence[LoadedEngine]) -> None:
+        self._engines = tuple(engines)
+
+    @property
+    def total_device_budget(self) -> int:
+        """Bytes of all weights that may be streamed; a budget of as many streams none."""
+        return sum(engine.streamable_bytes for engine in self._engines)
+
+    @property
+    def device_budget(self) -> int:
+        """Bytes of them that stay on the GPU; the rest comes there while the engines run, and takes host memory.
+
+        Engines share it in proportion to their weights. It is set while no call runs.
+
+        Raises:
+            InputError: What is set is no number of bytes.
+            ExecutionError: An engine is in use.
+        """
+        return sum(engine.streaming_budget for engine in self._engines)
+
+    @device_budget.setter
+    def device_budget(self, budget: int) -> None:
+        if type(budget) is not int or budget < 0:
+            raise InputError(f"a budget is a number of bytes, 0 or more, not {budget!r}")
+        total = max(self.total_device_budget, 1)
+        ends = [0, *accumulate(engine.streamable_bytes for engine in self._engines)]
+        shares = [min(budget, total) * end // total for end in ends]
+        for engine, begin, end in zip(self._engines, shares[:-1], shares[1:], strict=True):
+            engine.streaming_budget = end - begin
+
+    def restore(self, budgets: Sequence[int]) -> None:
+        """Sets the budget of each engine.
+
+        Raises:
+            ExecutionError: An engine is in use.
+        """
+        for engine, budget in zip(self._engines, budgets, strict=True):
+            engine.streaming_budget = budget
+
+    def of_each(self) -> list[int]:
+        """The budget of each engine."""
+        return [engine.streaming_budget for engine in self._engines]
+
+
+@contextlib.contextmanager
+def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Iterator[StreamingBudget]:
+    """Bounds the GPU memory of a module's weights inside a block.
+
+    Engines that were compiled with `enable_weight_streaming=True` keep as many weights on the GPU as it has memory for
+    when they are first called. Inside this block they keep as many as they are told.
+
+    Args:
+        module: A compiled model or a loaded program.
+        device_budget: Bytes of weights that stay on the GPU; None leaves it as it is, to be set on what is yielded.
+
+    Yields:
+        What tells and changes the budget. What it was before comes back when the block ends.
+
+    Raises:
+        ExecutionError: No engine of the module was compiled for it, or one is in use.
+        InputError: The budget is no number of bytes.
+
+    Example:
+        >>> with weight_streaming(compiled) as streaming:  # doctest: +SKIP
+        ...     streaming.device_budget = streaming.total_device_budget // 4
+        ...     y = compiled(x)
+    """
+    found: dict[int, LoadedEngine] = {}
+    for child in module.modules():
+        if isinstance(child, TRTModule):
+            engine = ENGINES.engine_for(child.plan, child.header.text, _device_of(child))
+            if engine.streamable_bytes:
+                found[id(engine)] = engine
+    if not found:
+        raise ExecutionError(
+            "no engine of the module can stream its weights",
+            hint="compile the model with enable_weight_streaming=True",
+        )
+    streaming = StreamingBudget(tuple(found.values()))
+    before = streaming.of_each()
+    try:
+        if device_budget is not None:
+            streaming.device_budget = device_budget
+        yield streaming
+    finally:
+        streaming.restore(before)
+
+
+def _device_of(module: TRTModule) -> torch.device:
+    kind = module.header.device
+    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
