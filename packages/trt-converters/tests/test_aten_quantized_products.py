@@ -9,7 +9,7 @@ import torch
 
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import Reason
-from trt_core.quantization import dequantize, quantize
+from trt_core.quantization import dequantize, fake_quantize_blocks, quantize, quantize_in_blocks
 
 aten = torch.ops.aten
 FLOAT8 = torch.float8_e4m3fn
@@ -86,3 +86,47 @@ def test_channels_of_scale_zero_become_zeros() -> None:
 
 def test_rows_of_odd_length_are_kept_in_whole_bytes() -> None:
     check_conversion(dequantize, (_int8(3, 5, low=-8, high=8), torch.rand(3), torch.float32, 4, 0), constants=(0, 1))
+
+
+@pytest.mark.parametrize(("bits", "block", "kinds"), [(4, 16, ["FP4", "FP8"]), (8, 32, ["FP8", "E8M0"])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights_in_blocks_keep_scales_of_eight_bits(
+    bits: int, block: int, kinds: list[str], dtype: torch.dtype
+) -> None:
+    outer = torch.tensor(0.01) if bits == 4 else None
+    values, scale = quantize_in_blocks(torch.randn(4, 2 * block), outer, block, bits)
+    args = (values, scale, dtype, bits, -1, outer)
+    constants = (0, 1, 2) if bits == 4 else (0, 1)
+    assert emitted_layers(dequantize, args, constants=constants).count("DEQUANTIZE") == (2 if bits == 4 else 1)
+    check_conversion(dequantize, args, constants=constants)
+    turned = (values.t().contiguous(), scale.t().contiguous(), *args[2:])
+    check_conversion(dequantize, turned, constants=constants)
+
+
+@pytest.mark.parametrize("shape", [(3, 64), (2, 3, 64), (2, 1, 2, 64), (64,)])
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (8, 32)])
+def test_activations_in_blocks_get_layers(shape: tuple[int, ...], bits: int, block: int) -> None:
+    args = (torch.randn(shape), torch.tensor(0.002) if bits == 4 else None, block, bits)
+    assert "DYNAMIC_QUANTIZE" in emitted_layers(fake_quantize_blocks, args, constants=(1,) if bits == 4 else ())
+    dynamic = {0: {0: (1, 2, 4)}} if len(shape) > 1 else None
+    check_conversion(fake_quantize_blocks, args, constants=(1,) if bits == 4 else (), dynamic=dynamic)
+
+
+def test_blocks_that_no_layer_has_are_refused() -> None:
+    x, outer = torch.randn(4, 96), torch.tensor(0.002)
+    for args, constants, reason in (
+        ((x, outer, 32, 4), (1,), Reason.NO_LOW_PRECISION),
+        ((x, None, 16, 8), (), Reason.NO_LOW_PRECISION),
+        ((x, outer, 16, 4), (), Reason.NOT_CONSTANT),
+        ((x, torch.tensor(0.0), 16, 4), (1,), Reason.UNSUPPORTED_ARGUMENT),
+    ):
+        refused = check_conversion(fake_quantize_blocks, args, constants=constants, expect_supported=False)
+        assert refused.verdict.reason is reason
+    refused = check_conversion(quantize, (x, outer, FLOAT8, 4), constants=(1,), expect_supported=False)
+    assert refused.verdict.reason is Reason.NO_LOW_PRECISION
+
+
+def test_four_bits_without_blocks_are_kept_in_eight() -> None:
+    values = quantize(torch.randn(4, 32), torch.tensor(0.3), FLOAT8, 4)
+    for scale, axis in ((torch.tensor(0.3), -1), (torch.rand(4) + 0.1, 0), (torch.rand(4, 4) + 0.1, -1)):
+        check_conversion(dequantize, (values, scale, torch.float32, 4, axis), constants=(0, 1))

@@ -16,6 +16,7 @@ from trt_converters.converter import Check, Converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 from trt_core.extents import depends_on_data
+from trt_core.quantization import dequantize
 
 MAX_RANK = 8
 
@@ -175,7 +176,8 @@ def _describe(value: Any) -> str:
 
 
 def _check_tensor(tensor: torch.Tensor, converter: Converter) -> Verdict | None:
-    if tensor.dtype not in TRT_NAMES:
+    is_scale = tensor.dtype is torch.float8_e8m0fnu and converter.target is dequantize
+    if tensor.dtype not in TRT_NAMES and not is_scale:
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT has no {dtype_name(tensor.dtype)}")
     if tensor.layout is not torch.strided:
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"a tensor has layout {tensor.layout}")

@@ -16,6 +16,7 @@ from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
 from trt_core.extents import Extent, extent_of
 from trt_core.provenance import node_location, source_line
+from trt_core.quantization import e2m1_codes
 from trt_core.ranges import ShapeRanges
 
 Operand = Any
@@ -171,19 +172,33 @@ class ConversionContext:
         return weights
 
     def packed_tensor(self, value: torch.Tensor) -> Any:
-        """Returns integers of 4 bits as an `ITensor`, a constant layer that is made once; two of them share a byte.
+        """Returns elements of 4 bits as an `ITensor`, a constant layer that is made once; two of them share a byte.
 
         Args:
-            value: int8, an even number of elements, each from -8 to 7; the first of two is in a byte's lower half.
+            value: An even number of elements, the first of two in a byte's lower half: int8, each from -8 to 7, for
+                INT4; float8_e4m3fn, each a value of E2M1, for FP4.
         """
-        key = ("packed", value.data_ptr(), tuple(value.shape), value.stride())
+        key = ("packed", value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if key not in self._constants:
-            halves = value.detach().cpu().contiguous().reshape(-1, 2).bitwise_and(0xF).view(torch.uint8)
+            codes = value.detach().cpu().contiguous()
+            is_integer = codes.dtype is torch.int8
+            halves = (codes.bitwise_and(0xF).view(torch.uint8) if is_integer else e2m1_codes(codes)).reshape(-1, 2)
             held = halves[:, 0].bitwise_or(halves[:, 1].bitwise_left_shift(4)).contiguous()
-            self._held += [held, value]  # keys hold addresses, which must not be reused by another tensor
-            weights = trt.Weights(trt.DataType.INT4, held.data_ptr(), value.numel())
-            self._constants[key] = self.output(self.network.add_constant(tuple(value.shape), weights), "constant")
+            self._constants[key] = self._typed_constant(value, held, "INT4" if is_integer else "FP4")
         return self._constants[key]
+
+    def powers_of_two(self, value: torch.Tensor) -> Any:
+        """Returns scales in float8_e8m0fnu as an `ITensor` of that type, a constant layer that is made once."""
+        key = ("powers", value.data_ptr(), tuple(value.shape), value.stride())
+        if key not in self._constants:
+            held = value.detach().cpu().contiguous()
+            self._constants[key] = self._typed_constant(value, held, "E8M0")
+        return self._constants[key]
+
+    def _typed_constant(self, value: torch.Tensor, held: torch.Tensor, dtype: str) -> Any:
+        self._held += [held, value]  # keys hold addresses, which must not be reused by another tensor
+        weights = trt.Weights(getattr(trt.DataType, dtype), held.data_ptr(), value.numel())
+        return self.output(self.network.add_constant(tuple(value.shape), weights), "constant")
 
     def _add_constant(self, value: torch.Tensor) -> Any:
         self._held.append(value)  # keys hold addresses, which must not be reused by another tensor

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.quantization import fake_quantize, limits
+from trt_core.quantization import fake_quantize, fake_quantize_blocks, limits
 
 _FLOAT8: Final = torch.float8_e4m3fn
 
@@ -79,23 +79,45 @@ def modelopt_quantize_blocks(
     scale_num_bits: int,
     scale_exponent_bits: int,
 ) -> torch.Tensor:
-    """Computes ModelOpt's `tensorrt::dynamic_block_quantize_op`: NVFP4, by arithmetic.
+    """Computes ModelOpt's `tensorrt::dynamic_block_quantize_op`: NVFP4 and MXFP8.
 
-    Each block of the last axis has a scale in float8_e4m3, and all scales one of their own, from `amax`.
+    Each block of the last axis has a scale: in float8_e4m3fn, all of which have one of their own, from `amax`; or a
+    power of two.
+
+    Args:
+        input: (..., K), a float type.
+        block_size: Elements of a block.
+        amax: The largest magnitude of all blocks; None for that of the input. Powers of two need none.
+        num_bits, exponent_bits: (4, 2) is E2M1, (8, 4) is float8_e4m3fn.
+        scale_num_bits, scale_exponent_bits: (8, 4) is float8_e4m3fn; 8 bits of exponent are float8_e8m0fnu.
     """
-    if (num_bits, exponent_bits, scale_num_bits, scale_exponent_bits) != (4, 2, 8, 4):
-        raise NotImplementedError("blocks of other types than E2M1 with scales in E4M3")
-    blocks = input.to(torch.float32).unflatten(-1, (-1, block_size))
-    largest = blocks.abs().amax(-1, keepdim=True)
-    outer = (largest.amax() if amax is None else amax.to(torch.float32)).reshape(()) / (6.0 * 448.0)
-    outer = torch.where(outer > 0, outer, torch.ones_like(outer))
-    scale = (largest / 6.0 / outer).clamp(max=448.0).to(_FLOAT8).to(torch.float32) * outer
-    steps = blocks / torch.where(scale > 0, scale, torch.ones_like(scale))
-    size = steps.abs().clamp(max=6.0)
-    grid = torch.where(size < 2.0, 0.5, torch.where(size < 4.0, 1.0, 2.0))  # the steps of E2M1
-    rounded = torch.copysign((size / grid).round() * grid, steps)
-    kept: torch.Tensor = (rounded * scale).flatten(-2).to(input.dtype)
+    bits = bits_of_blocks(num_bits, exponent_bits, scale_num_bits, scale_exponent_bits)
+    if bits is None:
+        raise NotImplementedError("blocks of other types than E2M1 with scales in E4M3, and E4M3 with scales in E8M0")
+    outer = outer_scale(input.abs().amax() if amax is None else amax) if bits == 4 else None
+    kept: torch.Tensor = fake_quantize_blocks(input, outer, block_size, bits)
     return kept
+
+
+def bits_of_blocks(num_bits: int, exponent_bits: int, scale_num_bits: int, scale_exponent_bits: int) -> int | None:
+    """Returns the `bits` of `torch.ops.trt.fake_quantize_blocks` for a format of ModelOpt's, None for others.
+
+    ModelOpt counts a sign among the bits of powers of two as well, which have none.
+    """
+    if (num_bits, exponent_bits, scale_num_bits, scale_exponent_bits) == (4, 2, 8, 4):
+        return 4
+    is_mxfp8 = (num_bits, exponent_bits, scale_exponent_bits) == (8, 4, 8) and scale_num_bits in (8, 9)
+    return 8 if is_mxfp8 else None
+
+
+def outer_scale(amax: torch.Tensor) -> torch.Tensor:
+    """Returns what scales in float8_e4m3fn of blocks in E2M1 are scaled by, 0-d, so that the largest of them fits.
+
+    Args:
+        amax: The largest magnitude; of several elements the largest counts.
+    """
+    outer = amax.to(torch.float32).amax().reshape(()) / (limits(_FLOAT8, 4)[1] * limits(_FLOAT8)[1])
+    return torch.where(outer > 0, outer, torch.ones_like(outer))
 
 
 def _infer(input: torch.Tensor, *options: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import trt_frontends
 from trt_core import Reason
+from trt_runtime import TRTModule
 
 
 def compiled(module: Any, x: torch.Tensor, **settings: Any) -> Any:
@@ -91,6 +92,65 @@ def test_modelopt_models(exponent_bits: int) -> None:
     result = compiled(model, x)
     assert result.meta["partition_report"].coverage == 1.0
     torch.testing.assert_close(result(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class InBlocks(nn.Module):
+    """Products as ModelOpt's export leaves them: weights, and activations if told so, in blocks."""
+
+    def __init__(self, block: int, bits: tuple[int, int, int, int], quantizes_input: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(256, 256), nn.Linear(256, 256)
+        self.block, self.bits, self.quantizes_input = block, bits, quantizes_input
+        self.register_buffer("largest", torch.tensor(4.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        keep = torch.ops.tensorrt.dynamic_block_quantize_op
+        for layer in (self.first, self.second):
+            weight = keep(layer.weight, self.block, layer.weight.detach().abs().amax(), *self.bits)
+            value = keep(x, self.block, self.largest, *self.bits) if self.quantizes_input else x
+            x = functional.linear(value, weight, layer.bias).relu()
+        return x
+
+
+NVFP4, MXFP8 = (16, (4, 2, 8, 4)), (32, (8, 4, 9, 8))
+
+
+@pytest.mark.parametrize("quantizes_input", [False, True])
+@pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])
+def test_modelopt_blocks_stay_small(
+    block: int, bits: tuple[int, int, int, int], quantizes_input: bool, tmp_path: Path
+) -> None:
+    model, x = InBlocks(block, bits, quantizes_input).eval(), torch.randn(3, 256)
+    result = compiled(model, x, engine_cache_dir=str(tmp_path / "cache"))
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), model(x), rtol=1e-4, atol=1e-5)
+    size = sum(child.plan.numel() for child in result.modules() if isinstance(child, TRTModule))
+    weights = model.first.weight.numel() + model.second.weight.numel()
+    assert size < weights * (0.75 if block == 16 else 1.25)  # bytes: those of values and scales, and layers beside them
+    trt_frontends.save(result, tmp_path / "model.trt")
+    torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])
+def test_modelopt_blocks_in_reduced_precision_and_pytorch(
+    block: int, bits: tuple[int, int, int, int], tmp_path: Path
+) -> None:
+    model, x = InBlocks(block, bits).eval(), torch.randn(3, 256)
+    batch = torch.export.Dim("batch", min=1, max=8)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
+    reduced = trt_frontends.compile(program, optimization_level=0, min_block_size=1, precision=torch.bfloat16)
+    other = torch.randn(7, 256)
+    torch.testing.assert_close(reduced(other), model(other), rtol=0, atol=0.15)
+    parts = compiled(model, x, torch_executed_ops={"aten.linear.default"})
+    trt_frontends.save(parts, tmp_path / "model.trt")
+    torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_of_other_formats_run_in_pytorch_and_say_why() -> None:
+    report = trt_frontends.explain(InBlocks(32, (8, 5, 9, 8)).eval(), arg_inputs=(torch.randn(3, 256),))
+    refused = [node.verdict for node in report.torch_nodes if "dynamic_block" in node.op]
+    assert refused and all(verdict.reason is Reason.NO_LOW_PRECISION for verdict in refused)
 
 
 def test_products_of_packed_weights_run_in_pytorch_and_say_why() -> None:

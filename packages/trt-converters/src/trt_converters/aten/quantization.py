@@ -13,25 +13,29 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_converters.call import Call
-from trt_converters.checks import dtypes
+from trt_converters.checks import dtypes, never, rank
 from trt_converters.context import ConversionContext, Operand, rank_of
 from trt_converters.converter import Check
 from trt_converters.layers import cast
-from trt_converters.layers.pointwise import activation
+from trt_converters.layers.pointwise import activation, binary
 from trt_converters.layers.quantization import (
+    E2M1_BLOCK,
+    E8M0_BLOCK,
     dequantize_by_arithmetic,
     dequantize_layer,
+    dynamic_quantize_layers,
     has_positive,
     layer_dequantizes,
     layer_quantizes,
     quantize_by_arithmetic,
     quantize_layer,
+    scaled,
     spread_operand,
 )
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS
-from trt_core.quantization import QUANTIZED, dequantize, limits, quantize
+from trt_core.quantization import QUANTIZED, dequantize, fake_quantize_blocks, limits, quantize
 
 _INTEGER_TYPES = frozenset({torch.int8, torch.uint8, torch.int32})
 
@@ -73,7 +77,40 @@ def _fitting_scales(call: Call) -> Verdict | None:
     return None
 
 
-@converter(quantize, checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _fitting_scales, _positive_scale))
+def _not_e2m1(call: Call) -> Verdict | None:
+    """Refuses E2M1 of what the graph computes: only blocks with scales of their own have a layer."""
+    if call["bits"] == 8 or call["dtype"] is torch.int8:
+        return None
+    return Verdict.refuse(Reason.NO_LOW_PRECISION, "no layer quantizes to E2M1 but in blocks, with scales of their own")
+
+
+def _known_outer(call: Call) -> Verdict | None:
+    """Refuses a scale of scales that the graph computes, or that is 0, negative or not finite."""
+    if not call.is_constant("outer"):
+        return Verdict.refuse(Reason.NOT_CONSTANT, "the scale of the scales is computed by the graph")
+    known = call.constant("outer")
+    if known is None or isinstance(known, FakeTensor) or known.is_meta or has_positive(known):
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "the scale of the scales is 0, negative or not finite")
+
+
+def _blocks_of_layers(call: Call) -> Verdict | None:
+    """Refuses blocks that no layer has."""
+    bits, size, input = call["bits"], call["block_size"], call.tensor("input")
+    wanted = {4: E2M1_BLOCK, 8: E8M0_BLOCK}.get(bits)
+    if size != wanted:
+        return Verdict.refuse(Reason.NO_LOW_PRECISION, f"blocks of {size} elements of {bits} bits, not {wanted}")
+    if not isinstance(input.shape[-1], int):
+        return Verdict.refuse(Reason.DYNAMIC_SHAPE, "the last extent, which is divided into blocks, is not known")
+    if input.shape[-1] % size:
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"blocks of {size} do not divide extent {input.shape[-1]}")
+    return None
+
+
+@converter(
+    quantize,
+    checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _not_e2m1, _fitting_scales, _positive_scale),
+)
 def trt_quantize(
     ctx: ConversionContext, input: Operand, scale: Operand, dtype: torch.dtype, bits: int, axis: int
 ) -> Any:
@@ -84,14 +121,36 @@ def trt_quantize(
     return quantize_by_arithmetic(ctx, input, step, None, limits(dtype, bits), dtype)
 
 
-@converter(dequantize, checks=(_quantized_values("input"), _fitting_scales), fold=False)
+@converter(dequantize, checks=(_quantized_values("input"), _fitting_scales, _known_outer), fold=False)
 def trt_dequantize(
-    ctx: ConversionContext, input: Operand, scale: Operand, dtype: torch.dtype, bits: int, axis: int
+    ctx: ConversionContext,
+    input: Operand,
+    scale: Operand,
+    dtype: torch.dtype,
+    bits: int,
+    axis: int,
+    outer: torch.Tensor | None,
 ) -> Any:
-    """dequantize(Tensor input, Tensor scale, ScalarType dtype, int bits=8, int axis=-1) -> Tensor"""
+    """dequantize(Tensor input, Tensor scale, ScalarType dtype, int bits=8, int axis=-1, Tensor? outer=None) -> Tensor"""  # noqa: E501 - the schema
     if layer_dequantizes(input, scale):
-        return dequantize_layer(ctx, input, scale, dtype, bits, axis)
+        return dequantize_layer(ctx, input, scale, dtype, bits, axis, outer)
+    if isinstance(scale, torch.Tensor):
+        scale = scaled(scale, outer)
+    elif outer is not None:
+        scale = binary(ctx, "PROD", scale, outer.to(torch.float32))
     return dequantize_by_arithmetic(ctx, input, spread_operand(ctx, scale, input, axis), None, dtype)
+
+
+@converter(
+    fake_quantize_blocks,
+    checks=(dtypes("input", FLOATS), rank("input", 1), _blocks_of_layers, _known_outer),
+    fold=False,
+)
+def trt_fake_quantize_blocks(
+    ctx: ConversionContext, input: Operand, outer: torch.Tensor | None, block_size: int, bits: int
+) -> Any:
+    """fake_quantize_blocks(Tensor input, Tensor? outer, int block_size, int bits) -> Tensor"""
+    return dynamic_quantize_layers(ctx, input, outer, block_size, bits, ctx.result_dtype)
 
 
 def _operators() -> Any:
@@ -140,6 +199,7 @@ def _scalar(value: Any, dtype: torch.dtype) -> Any:
     return torch.as_tensor(value, dtype=dtype).reshape(()) if isinstance(value, (int, float, torch.Tensor)) else value
 
 
+importlib.import_module("trt_core.modelopt_operators")  # registers them
 _library = _operators()
 
 if _library is not None:
@@ -205,3 +265,19 @@ if _library is not None:
     def quantized_decomposed_convert_element_type(ctx: ConversionContext, input: Operand, dtype: torch.dtype) -> Any:
         """convert_element_type.no_fuse(Tensor input, ScalarType dtype) -> Tensor"""
         return cast(ctx, input, dtype)
+
+
+def _no_such_blocks(ctx: ConversionContext, **operands: Operand) -> Any:
+    """Blocks of formats of ModelOpt's that lowering does not write in the one form."""
+    raise ctx.fail("no layer has such blocks")
+
+
+for _name in ("default", "overload"):
+    _packet: Any = getattr(torch.ops.tensorrt, "dynamic_block_quantize_op", None)  # of a ModelOpt that is not imported
+    if _packet is not None:
+        converter(
+            getattr(_packet, _name),
+            checks=never(
+                Reason.NO_LOW_PRECISION, "blocks are of E2M1 with scales in E4M3, or of E4M3 with E8M0, alone"
+            ),
+        )(_no_such_blocks)

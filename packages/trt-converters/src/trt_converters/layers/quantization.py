@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,12 @@ from trt_converters.layers.pointwise import activation, binary, unary
 from trt_core import to_trt, trt
 from trt_core.dtypes import FLOATS
 from trt_core.quantization import QUANTIZED, spread
+
+E2M1_BLOCK: Final = 16
+"""Elements of E2M1 that share a scale."""
+
+E8M0_BLOCK: Final = 32
+"""Elements that share a scale in E8M0."""
 
 
 def quantize_layer(ctx: ConversionContext, value: Operand, scale: torch.Tensor, dtype: torch.dtype) -> Any:
@@ -29,31 +35,90 @@ def quantize_layer(ctx: ConversionContext, value: Operand, scale: torch.Tensor, 
 
 
 def dequantize_layer(
-    ctx: ConversionContext, value: Operand, scale: torch.Tensor, dtype: torch.dtype, bits: int = 8, axis: int = -1
+    ctx: ConversionContext,
+    value: Operand,
+    scale: torch.Tensor,
+    dtype: torch.dtype,
+    bits: int = 8,
+    axis: int = -1,
+    outer: torch.Tensor | None = None,
 ) -> Any:
-    """Adds a dequantize layer: value * scale.
+    """Adds a dequantize layer: value * scale * outer.
 
     Args:
         ctx: The context.
         value: Rank 1 or more, int8 or float8_e4m3fn; known while building where there is more than one scale.
-        scale: One element, (C,) along `axis`, or one for each block.
+        scale: One element, (C,) along `axis`, or one for each block. In float8_e4m3fn and float8_e8m0fnu they stay so.
         dtype: Type of the result, a float type.
-        bits: 4 for integers that the engine keeps in half a byte, where rows have an even number of them.
+        bits: 4 for elements that the engine keeps in half a byte, where rows have an even number of them, and values
+            of E2M1 are in blocks of 16.
         axis: The axis of scales per channel.
+        outer: One element, by which scales in float8_e4m3fn are scaled; None for 1.
     """
-    if bits == 4 and isinstance(value, torch.Tensor) and value.shape[-1] % 2 == 0:
+    if bits == 4 and isinstance(value, torch.Tensor) and _packs(value, scale):
         stored = ctx.packed_tensor(value)
     else:
         stored = ctx.tensor(value)
     single = scale.numel() == 1
-    step = scale.detach().to(torch.float32)
-    layer = ctx.own(ctx.network.add_dequantize(stored, ctx.tensor(step.reshape(()) if single else step), to_trt(dtype)))
+    step = _scale_tensor(ctx, value, scale.detach(), outer)
+    layer = ctx.own(ctx.network.add_dequantize(stored, step, to_trt(dtype)))
     if not single and scale.dim() == 1:
         layer.axis = axis
     elif not single:
-        layer.block_shape = trt.Dims(
-            [extent // blocks for extent, blocks in zip(value.shape, scale.shape, strict=True)]
-        )
+        layer.block_shape = trt.Dims(_block(value, scale))
+    return layer.get_output(0)
+
+
+def _packs(value: torch.Tensor, scale: torch.Tensor) -> bool:
+    """Whether a layer takes elements of 4 bits; those of E2M1 come in blocks of 16 on one of the last two axes."""
+    if value.shape[-1] % 2:
+        return False
+    if value.dtype is torch.int8:
+        return True
+    return scale.dim() == value.dim() >= 2 and sorted(_block(value, scale)[-2:]) == [1, E2M1_BLOCK]
+
+
+def _block(value: Operand, scale: torch.Tensor) -> list[int]:
+    return [extent // blocks for extent, blocks in zip(value.shape, scale.shape, strict=True)]
+
+
+def _scale_tensor(ctx: ConversionContext, value: Operand, scale: torch.Tensor, outer: torch.Tensor | None) -> Any:
+    """Returns scales as an `ITensor`: in 8 bits where a layer takes them so, else in float32."""
+    is_blocked = scale.dim() == rank_of(value) >= 2 and scale.numel() > 1
+    if scale.dtype is torch.float8_e8m0fnu and is_blocked and _block(value, scale)[-1] == E8M0_BLOCK:
+        return ctx.powers_of_two(scale)
+    if scale.dtype is torch.float8_e4m3fn and is_blocked:
+        factor = torch.ones(()) if outer is None else outer.detach().to(torch.float32).reshape(())
+        layer = ctx.network.add_dequantize(ctx.tensor(scale), ctx.tensor(factor), to_trt(torch.float32))
+        return ctx.output(layer, "scale")
+    step = scaled(scale, outer)
+    return ctx.tensor(step.reshape(()) if scale.numel() == 1 else step)
+
+
+def dynamic_quantize_layers(
+    ctx: ConversionContext, value: Operand, outer: torch.Tensor | None, block_size: int, bits: int, dtype: torch.dtype
+) -> Any:
+    """Adds a dynamic quantize layer with blocks on the last axis, and the dequantize layers that undo it.
+
+    Args:
+        ctx: The context.
+        value: Rank 1 or more, a float type; the last extent is known, and a multiple of the block.
+        outer: One element, the scale of scales in float8_e4m3fn; for `bits=4`.
+        block_size: 16 for `bits=4`, 32 for 8.
+        bits: 4 for FP4 with scales in FP8, 8 for FP8 with scales in E8M0.
+        dtype: Type of the result, a float type.
+    """
+    kinds = trt.DataType
+    types = (kinds.FP4, kinds.FP8) if bits == 4 else (kinds.FP8, kinds.E8M0)
+    block = trt.Dims([1] * (rank_of(value) - 1) + [block_size])
+    made = ctx.own(ctx.network.add_dynamic_quantize_v2(ctx.tensor(value), block, *types), "quantize")
+    step = made.get_output(1)
+    if bits == 4:
+        factor = ctx.tensor(torch.ones(()) if outer is None else outer.detach().to(torch.float32).reshape(()))
+        made.set_input(1, factor)
+        step = ctx.output(ctx.network.add_dequantize(step, factor, to_trt(torch.float32)), "scale")
+    layer = ctx.own(ctx.network.add_dequantize(made.get_output(0), step, to_trt(dtype)))
+    layer.block_shape = block
     return layer.get_output(0)
 
 
@@ -81,7 +146,14 @@ def layer_dequantizes(value: Operand, scale: Operand) -> bool:
 
 def has_positive(scale: torch.Tensor) -> bool:
     """Whether scales are finite and above 0, as layers want them."""
-    return bool((scale.isfinite() & (scale > 0)).all())
+    wide = scale.to(torch.float32)
+    return bool((wide.isfinite() & (wide > 0)).all())
+
+
+def scaled(scale: torch.Tensor, outer: torch.Tensor | None) -> torch.Tensor:
+    """Returns scales in float32, those of 8 bits times the scale that they have in turn."""
+    wide = scale.to(torch.float32)
+    return wide if outer is None else wide * outer.to(torch.float32).reshape(())
 
 
 def quantize_by_arithmetic(

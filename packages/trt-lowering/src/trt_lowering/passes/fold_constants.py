@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from trt_core import CompilationSettings
-from trt_core.quantization import dequantize, is_dequantization, quantize
+from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.attributes import add_constant, read_attribute, written_targets
 from trt_lowering.contract import GraphPass
@@ -127,6 +127,8 @@ def _operands_of_quantization(graph: fx.Graph) -> set[fx.Node]:
             wanted.update((node, *node.all_input_nodes))
         elif node.target is dequantize:
             wanted.update(node.all_input_nodes)
+        else:
+            wanted.update(operand for operand in node.all_input_nodes if is_scale(node, operand))
     return wanted
 
 

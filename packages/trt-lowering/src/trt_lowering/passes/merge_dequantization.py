@@ -66,12 +66,12 @@ class MergeDequantization(GraphPass):
             return None
         input, scale = source.args[0], source.args[1]
         assert isinstance(input, fx.Node)
-        bits, axis = argument(source, "bits"), argument(source, "axis")
+        bits, axis, outer = (argument(source, name) for name in ("bits", "axis", "outer"))
         if node.target in CASTS:
             if value.dtype not in FLOATS or value.device != source.meta["val"].device:
                 return None
             with graph.inserting_before(node):
-                return _insert(graph, (input, scale, value.dtype, bits, axis), value, node)
+                return _insert(graph, (input, scale, value.dtype, bits, axis, outer), value, node)
         if node.target not in _TRANSPOSITIONS or not is_known(input):
             return None
         order = _order(node)
@@ -81,7 +81,7 @@ class MergeDequantization(GraphPass):
             if per_block:
                 scale = _permute(graph, scale, order, node)
             place = order.index(axis) if axis >= 0 else axis
-            return _insert(graph, (moved, scale, value.dtype, bits, place), value, node)
+            return _insert(graph, (moved, scale, value.dtype, bits, place, outer), value, node)
 
 
 def _part(graph: fx.Graph, node: fx.Node) -> int:
@@ -99,7 +99,8 @@ def _part(graph: fx.Graph, node: fx.Node) -> int:
 
 
 def _insert(graph: fx.Graph, args: tuple[Any, ...], value: torch.Tensor, origin: fx.Node) -> fx.Node:
-    return insert_call(graph, dequantize, args, value=cast_value(value, args[2]), origin=origin)
+    given = args if args[-1] is not None else args[:-1]
+    return insert_call(graph, dequantize, given, value=cast_value(value, args[2]), origin=origin)
 
 
 def _permute(graph: fx.Graph, operand: Any, order: list[int], origin: fx.Node) -> fx.Node:

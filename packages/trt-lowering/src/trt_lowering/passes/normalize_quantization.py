@@ -12,7 +12,16 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
-from trt_core.quantization import QUANTIZED, dequantize, limits, quantize, spread
+from trt_core.modelopt_operators import bits_of_blocks, outer_scale
+from trt_core.quantization import (
+    QUANTIZED,
+    dequantize,
+    fake_quantize_blocks,
+    limits,
+    quantize,
+    quantize_in_blocks,
+    spread,
+)
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
@@ -158,6 +167,36 @@ def _fake_quantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None
     return form
 
 
+def _weight_in_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    """Stores a weight as the values and the scales that ModelOpt computes from it at every call."""
+    bits = bits_of_blocks(
+        *(argument(node, name) for name in ("num_bits", "exponent_bits", "scale_num_bits", "scale_exponent_bits"))
+    )
+    return None if bits is None else _in_blocks(node, bits, lambda given: given["amax"])
+
+
+def _own_weight_in_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    return _in_blocks(node, argument(node, "bits"), None)
+
+
+def _in_blocks(node: fx.Node, bits: int, amax: Callable[[Mapping[str, Any]], Any] | None) -> Form | None:
+    is_weight = is_known(argument(node, "input")) and is_known(argument(node, "outer" if amax is None else "amax"))
+    if amax is None and not is_weight:
+        return None  # it has this form
+
+    def form(given: Mapping[str, Any]) -> Any:
+        input, block_size, outer = given["input"], given["block_size"], given.get("outer")
+        if amax is not None and bits == 4:
+            largest = amax(given)
+            outer = outer_scale(input.abs().amax() if largest is None else largest)
+        if not is_weight:
+            return fake_quantize_blocks(input, outer, block_size, bits)
+        values, scale = quantize_in_blocks(input, outer, block_size, bits)
+        return dequantize(values, scale, input.dtype, bits, -1, outer)
+
+    return form
+
+
 def _choose(gm: fx.GraphModule, node: fx.Node) -> Form | None:
     """Chooses scale and zero point in float32, where PyTorch widens the scale to a type that engines do not have."""
     symmetric = "symmetric" in _name(node)
@@ -220,6 +259,9 @@ _READERS: Final[dict[str, Reader]] = {
     "quantized_decomposed::choose_qparams_per_token_asymmetric": _choose_per_token,
     "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl": _choose_per_token,
     "aten::fake_quantize_per_channel_affine": _fake_quantize_per_channel,
+    "tensorrt::dynamic_block_quantize_op": _weight_in_blocks,
+    "tensorrt::dynamic_block_quantize_op.overload": _weight_in_blocks,
+    "trt::fake_quantize_blocks": _own_weight_in_blocks,
     "torchao::quantize_affine": _quantize_blocks,
     "torchao::dequantize_affine": _dequantize_blocks,
 }

@@ -62,7 +62,7 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
     """Brings a matrix of codes and its scales into the form that a kernel reads.
 
     Inputs: 0 codes (..., N, K), or (..., K, N); 1 scale: 0-D, per axis, or one per block; optional 2 the constant
-    scale of the left operand. Outputs: what the kernel makes of them.
+    scale of the left operand; optional 3 the scale of the scales. Outputs: what the kernel makes of them.
     """
 
     _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
@@ -77,7 +77,8 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
         return "PREPARED_MATRIX"
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        codes, scale, left_scale = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
+        operands = (None if value is None else as_tensor(value) for value in (*inputs, None, None)[:4])
+        codes, scale, *factors = operands
         assert codes is not None and scale is not None
         rank, form = codes.dim(), self._form_and_kernel()[0]
         wide = scale.to(torch.float32)
@@ -90,8 +91,9 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
         wide = wide.reshape(tuple(wide.shape[-2:]) if wide.dim() > 1 else (1, 1))
         if self.is_transposed:
             codes, wide = codes.t(), wide.t()
-        if left_scale is not None:
-            wide = wide * left_scale.to(torch.float32).reshape(())
+        for factor in factors:
+            if factor is not None:
+                wide = wide * factor.to(torch.float32).reshape(())
         return self._kernel((codes, scale)).prepare(codes, wide.contiguous(), form)
 
 

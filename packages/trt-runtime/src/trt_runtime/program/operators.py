@@ -21,7 +21,7 @@ from trt_runtime.program.allowed_operators import allowed_operators
 OWN_NAMESPACES: Final = ("aten", "prims")
 """Namespaces of PyTorch itself."""
 
-OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize"})
+OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize", "trt::fake_quantize_blocks"})
 """Operators of ours that programs may call, beside engines; see `trt_core.quantization`."""
 
 _NAME: Final = re.compile(r"([A-Za-z_]\w{0,127})::([A-Za-z_]\w{0,127})\Z", re.ASCII)

@@ -50,12 +50,11 @@ class FoldConstants(PlanPass):
         result: list[Entry] = []
         layers = layers_from_json({**self._structure, "layers": graph.layers}).layers
         dtypes = {tensor: DataType[entry["dtype"]] for tensor, entry in graph.tensors.items()}
-        scales = _scales(graph)
         folded = 0
         for layer, entry in zip(layers, graph.layers, strict=True):
             self._step()
             values = None
-            is_weight = layer.type is LayerType.DEQUANTIZE and entry["outputs"][0] not in scales
+            is_weight = layer.type is LayerType.DEQUANTIZE
             if not is_weight and _is_candidate(layer, entry, known, graph, self._keep):
                 values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], graph.weights)
             if values is None:
@@ -73,19 +72,6 @@ class FoldConstants(PlanPass):
                 result.append(_constant_entry(entry, index, tensor, dtype, key, made))
         graph.layers[:] = result
         return folded
-
-
-def _scales(graph: PlanGraph) -> set[int]:
-    """Tensors that are nothing but scales of Q/DQ layers; they may be dequantized themselves. Weights stay small."""
-    kinds = (LayerType.QUANTIZE.name, LayerType.DEQUANTIZE.name)
-    scales = {entry["inputs"][1] for entry in graph.layers if entry["type"] in kinds}
-    others = {
-        tensor
-        for entry in graph.layers
-        for index, tensor in enumerate(entry["inputs"])
-        if index != 1 or entry["type"] not in kinds
-    }
-    return scales - others - graph.wanted
 
 
 def _is_candidate(

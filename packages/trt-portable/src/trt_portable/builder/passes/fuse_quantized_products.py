@@ -36,6 +36,7 @@ class _Matrix:
         is_transposed: Whether the codes are (K, N) instead of (N, K).
         extents: (N, K).
         blocks: Extents of the scale as a matrix that divides (N, K).
+        outer: Tensor of the scale of the scales, or None.
         fresh: Constants that stand for codes and scale, where these were rewritten.
     """
 
@@ -46,6 +47,7 @@ class _Matrix:
     is_transposed: bool
     extents: tuple[int, int]
     blocks: tuple[int, int]
+    outer: int | None = None
     fresh: tuple[Entry, ...] = ()
 
 
@@ -115,7 +117,7 @@ class _Fusion:
         prepared = new_entry(
             PreparedMatrixLayer._plan_type(),
             f"{tail.name} [matrix]",
-            [matrix.codes, matrix.scale, *([left.scale] if left.is_static else [])],
+            [matrix.codes, matrix.scale, left.scale if left.is_static else None, matrix.outer],
             outputs,
             {**form, "is_transposed": matrix.is_transposed, "axis": matrix.axis},
         )
@@ -142,12 +144,13 @@ class _Fusion:
             return None
         constant = self._producers.get(found.codes)
         extents, shape = self._graph.shape(found.codes), self._graph.shape(right)
-        if constant is None or not is_constant(constant) or not is_constant(self._producers.get(found.scale)):
+        step, outer = self._scale(found)
+        if constant is None or not is_constant(constant) or not is_constant(self._producers.get(step)):
             return None
         if len(extents) < 2 or -1 in (*extents, *shape) or volume(shape[:-2]) != 1 or not volume(extents):
             return None
         is_turned = attributes["op1"] == MatrixOperation.NONE.name  # it gives (K, N)
-        values, scales = self._graph.elements(constant), self._graph.constant(self._producers.get(found.scale))
+        values, scales = self._graph.elements(constant), self._known_scales(step, outer)
         is_fixed = values is not None and scales is not None
         if volume(extents[:-2]) == 1:
             whole = torch.empty(extents, device="meta")
@@ -160,10 +163,27 @@ class _Fusion:
                 size = (extents[-1], extents[-2]) if lies else (extents[-2], extents[-1])
                 blocks = (blocks[1], blocks[0]) if lies else blocks
                 dtype = self._graph.dtype(found.codes)
-                return _Matrix(found.codes, found.scale, found.axis, dtype, lies, size, blocks)
+                return _Matrix(found.codes, step, found.axis, dtype, lies, size, blocks, outer)
         if values is None or scales is None:
             return None
         return self._rewritten(product, found, values, scales, is_turned)
+
+    def _scale(self, found: Dequantized) -> tuple[int, int | None]:
+        """The tensor of the scales and that of their own scale, if they are dequantized constants, as in NVFP4."""
+        made = self._producers.get(found.scale)
+        if made is None or made["type"] != LayerType.DEQUANTIZE.name or len(made["inputs"]) > 2:
+            return found.scale, None
+        inner, outer = made["inputs"]
+        is_one = is_constant(self._producers.get(outer)) and volume(self._graph.shape(outer)) == 1
+        return (inner, outer) if is_one else (found.scale, None)
+
+    def _known_scales(self, step: int, outer: int | None) -> torch.Tensor | None:
+        """The numbers of the scales, where no refit may replace them."""
+        scales = self._graph.constant(self._producers.get(step))
+        if scales is None or outer is None:
+            return scales
+        factor = self._graph.constant(self._producers.get(outer))
+        return None if factor is None else scales.to(torch.float32) * factor.to(torch.float32).reshape(())
 
     def _moved(self, found: Dequantized, value: torch.Tensor, is_turned: bool) -> torch.Tensor | None:
         """Codes, or something of their extents, moved as the dequantized codes are; as (N, K)."""
@@ -192,7 +212,9 @@ class _Fusion:
         )
         rows, columns = codes.shape
         blocks = (small.shape[0], small.shape[1])
-        return _Matrix(fresh[0]["outputs"][0], fresh[1]["outputs"][0], -1, dtype, False, (rows, columns), blocks, fresh)
+        return _Matrix(
+            fresh[0]["outputs"][0], fresh[1]["outputs"][0], -1, dtype, False, (rows, columns), blocks, fresh=fresh
+        )
 
     # the other operand ---------------------------------------------------------------------------------
 
