@@ -74,6 +74,16 @@ def test_torch_compile(way: str, bessel: nn.Module, registry: ConverterRegistry)
     assert report is not None and report.coverage == 1
 
 
+def test_verify_and_bisect(bessel: nn.Module, registry: ConverterRegistry) -> None:
+    given: dict[str, Any] = {"arg_inputs": (X,), "min_block_size": 1, "registry": registry}
+    report = trt_frontends.verify(bessel, samples=1, exact=False, depth=True, **given)
+    assert not report.passed
+    assert [error.operator for error in report.depth] == ["torch.ops.aten.special_bessel_j0.default"]
+    found = trt_frontends.bisect(bessel, **given)
+    assert [culprit.operator for culprit in found.culprits] == ["torch.ops.aten.special_bessel_j0.default"]
+    assert found.error_after <= found.tolerance < found.error_before
+
+
 def test_counting_support(bessel: nn.Module, registry: ConverterRegistry) -> None:
     program = torch.export.export(bessel, (X,))
     assert get_graph_converter_support(program.module()) == (0, 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import TrtError, operator_name
 from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
@@ -18,7 +19,8 @@ from trt_frontends.accuracy.experiment import Experiment
 from trt_frontends.accuracy.lowering_fault import find_lowering_pass
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
 from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
-from trt_frontends.accuracy.verify import Model, cases_of, tolerance_of
+from trt_frontends.accuracy.subject import Model, Subject
+from trt_frontends.accuracy.verify import cases_of, tolerance_of
 from trt_frontends.pipeline import Progress, no_progress
 from trt_lowering.precision_rules import reduced_type
 
@@ -35,6 +37,7 @@ def bisect(
     most: int = 8,
     state: str | Path | None = None,
     progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> BisectReport:
     """Finds the operators that make the output of a compiled model wrong.
@@ -53,6 +56,7 @@ def bisect(
             have no culprits.
         state: File to keep answers in; a search that was interrupted goes on from it.
         progress: Told what is being done.
+        registry: Where converters are looked up.
         settings: Compilation settings.
 
     Returns:
@@ -62,23 +66,24 @@ def bisect(
         InputError: There are no inputs, or `state` belongs to another search.
         TrtError: What compiling raises.
     """
-    cases = cases_of(model, arg_inputs, kwarg_inputs, inputs, samples, seed)
-    eager = model.module() if isinstance(model, torch.export.ExportedProgram) else model
+    subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
+    cases = cases_of(subject, inputs, samples, seed)
+    eager = subject.eager
     with torch.no_grad():
         expected = [tensors_of(case.call(eager)) for case in cases]
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
-    lowered = LoweredModel.prepare(model, arg_inputs, kwarg_inputs, settings)
+    lowered = LoweredModel.prepare(subject)
     experiment = Experiment(lowered, cases, expected, None if state is None else Path(state))
     search = CulpritSearch(experiment, allowed, most, progress)
 
-    name = type(eager).__name__
+    name = subject.name
     without_engines = experiment.error(node.name for node in experiment.nodes)
     before = experiment.error(())
     if before <= allowed:
         return BisectReport(name, allowed, Stage.NONE, before, before, builds=experiment.builds)
-    proof = _Proof(model, cases, expected, arg_inputs, kwarg_inputs, settings)
+    proof = _Proof(subject, cases, expected)
     if without_engines > allowed:
-        precision = PrecisionFault.look(model, arg_inputs, kwarg_inputs, settings, cases, expected)
+        precision = PrecisionFault.look(subject, cases, expected)
         if precision is not None and precision.is_to_blame(allowed):
             search = CulpritSearch(precision.trials, allowed, most, progress)
             found = search.run()
@@ -95,7 +100,7 @@ def bisect(
                 complete=search.complete,
                 builds=experiment.builds,
             )
-        culprit = find_lowering_pass(model, cases[0], arg_inputs, kwarg_inputs, settings, expected[0], allowed)
+        culprit = find_lowering_pass(subject, cases[0], expected[0], allowed)
         return BisectReport(
             name, allowed, Stage.LOWERING, before, without_engines, lowering_pass=culprit, builds=experiment.builds
         )
@@ -123,18 +128,9 @@ class _Proof:
     """Compiles the whole model with the settings that are proposed."""
 
     def __init__(
-        self,
-        model: Model,
-        cases: Sequence[SampleInputs],
-        expected: Sequence[Sequence[torch.Tensor]],
-        arg_inputs: Sequence[Any] | None,
-        kwarg_inputs: Mapping[str, Any] | None,
-        settings: Mapping[str, Any],
+        self, subject: Subject, cases: Sequence[SampleInputs], expected: Sequence[Sequence[torch.Tensor]]
     ) -> None:
-        self._given = settings
-        self._prepare: Callable[[Mapping[str, Any]], LoweredModel] = lambda given: LoweredModel.prepare(
-            model, arg_inputs, kwarg_inputs, given
-        )
+        self._subject = subject
         self._cases, self._expected = cases, expected
 
     def first_right(self, remedies: Sequence[Remedy], allowed: float) -> tuple[Remedy, float]:
@@ -146,8 +142,9 @@ class _Proof:
         return remedy, error
 
     def _error(self, remedy: Remedy) -> float:
-        joined = {name: {*(self._given.get(name) or ()), *values} for name, values in remedy.items()}
-        lowered = self._prepare({**self._given, **joined})
+        given = self._subject.settings
+        joined = {name: {*(given.get(name) or ()), *values} for name, values in remedy.items()}
+        lowered = LoweredModel.prepare(self._subject.with_settings({**given, **joined}))
         return Experiment(lowered, self._cases, self._expected).error(())
 
 

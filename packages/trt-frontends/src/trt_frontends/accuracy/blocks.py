@@ -15,10 +15,10 @@ from trt_core import CompilationSettings, device_scope, trt
 from trt_core.provider_log import provider_logger
 from trt_frontends.accuracy.output_error import OutputError, measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.accuracy.subject import Subject
 from trt_frontends.compiler import lower
 from trt_frontends.engine_module import engine_module
 from trt_frontends.pipeline import Compilation
-from trt_frontends.preparation import begin
 from trt_partition import split_into_blocks
 
 
@@ -63,15 +63,9 @@ class LoweredModel:
     engines: tuple[str, ...]
 
     @classmethod
-    def prepare(
-        cls,
-        model: Any,
-        arg_inputs: Sequence[Any] | None,
-        kwarg_inputs: Mapping[str, Any] | None,
-        settings: Mapping[str, Any],
-    ) -> LoweredModel:
-        """Captures, lowers, partitions and splits a model; see `compile` for the arguments and what is raised."""
-        compilation = lower(begin(model, None, arg_inputs, kwarg_inputs, settings, needs_weights=True))
+    def prepare(cls, subject: Subject) -> LoweredModel:
+        """Captures, lowers, partitions and splits a model; see `compile` for what is raised."""
+        compilation = lower(subject.begin(needs_weights=True))
         plan = compilation.plan()
         split = split_into_blocks(compilation.graph, plan)
         return cls(compilation, split, tuple(block.name for block in plan.engines))

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from trt_core import TrtError, logger, operator_name
 from trt_frontends.accuracy.blocks import LoweredModel, errors_by_node
 from trt_frontends.accuracy.report import DepthError
 from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.accuracy.subject import Subject
 
 
-def errors_along_depth(
-    model: Any,
-    case: SampleInputs,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    settings: Mapping[str, Any],
-) -> tuple[DepthError, ...]:
+def errors_along_depth(subject: Subject, case: SampleInputs) -> tuple[DepthError, ...]:
     """Returns the error of every node that runs in an engine, in the order of the graph.
 
     Each engine starts from the inputs that PyTorch gives it, so errors add up within an engine and not beyond it. All
     values are outputs then, so the provider may fuse less than it does in the engine that is used.
     """
-    lowered = LoweredModel.prepare(model, arg_inputs, kwarg_inputs, settings)
+    lowered = LoweredModel.prepare(subject)
     found = []
     for engine in lowered.run_engines(case):
         nodes = engine.operators

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import fx
 
 from trt_frontends.accuracy.output_error import measure_error
 from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
+from trt_frontends.accuracy.subject import Subject
 from trt_frontends.compiler import lower
-from trt_frontends.preparation import begin
 
 
-def find_lowering_pass(
-    model: Any,
-    case: SampleInputs,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    given: Mapping[str, Any],
-    expected: Sequence[torch.Tensor],
-    allowed: float,
-) -> str:
+def find_lowering_pass(subject: Subject, case: SampleInputs, expected: Sequence[torch.Tensor], allowed: float) -> str:
     """Lowers a model again, running the graph in PyTorch after every pass.
 
     Returns:
@@ -40,5 +31,5 @@ def find_lowering_pass(
         if max(measure_error(left, right).scaled for left, right in pairs) > allowed:
             first.append(name)
 
-    lower(begin(model, None, arg_inputs, kwarg_inputs, given, observe=observe))
+    lower(subject.begin(observe=observe))
     return first[0] if first else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import Culprit, Remedy, describe_tensor
 from trt_frontends.accuracy.experiment import Experiment
 from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.accuracy.subject import Subject
 from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.precision.trials import PrecisionTrials
-from trt_frontends.preparation import Preparation, begin
+from trt_frontends.preparation import Preparation
 from trt_lowering.precision_rules import reduced_type
 
 
@@ -39,16 +40,10 @@ class PrecisionFault:
 
     @classmethod
     def look(
-        cls,
-        model: Any,
-        arg_inputs: Sequence[Any] | None,
-        kwarg_inputs: Mapping[str, Any] | None,
-        given: Mapping[str, Any],
-        cases: Sequence[SampleInputs],
-        expected: Sequence[Sequence[torch.Tensor]],
+        cls, subject: Subject, cases: Sequence[SampleInputs], expected: Sequence[Sequence[torch.Tensor]]
     ) -> PrecisionFault | None:
         """Captures a model again; None where its settings reduce nothing."""
-        begun = begin(model, None, arg_inputs, kwarg_inputs, given)
+        begun = subject.begin()
         dtype = reduced_type(begun.settings)
         if dtype is None:
             return None

@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import InputError, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_frontends.accuracy.output_error import OutputError, measure_error, worst_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
 from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.accuracy.subject import Model, Subject
 from trt_frontends.accuracy.wide_mode import run_wide
 from trt_frontends.capture import device_of
 from trt_frontends.compiler import compile as compile_model
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.preparation import settings_in
-
-Model = nn.Module | torch.export.ExportedProgram
 
 TOLERANCES: Final = {
     torch.float64: 1e-4,
@@ -43,6 +42,7 @@ def verify(
     seed: int = 0,
     exact: bool = True,
     depth: bool = False,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> AccuracyReport:
     """Compares a compiled model with eager PyTorch on many inputs.
@@ -60,6 +60,7 @@ def verify(
         seed: Seed of the first.
         exact: Whether to compare both with float64, which costs a run in float64 for each input.
         depth: Whether to compare the values inside the engines too, which builds every engine once more.
+        registry: Where converters are looked up, when `compiled` is left out, and for `depth`.
         settings: Compilation settings, when `compiled` is left out.
 
     Returns:
@@ -74,11 +75,11 @@ def verify(
         >>> report.passed, report.inputs
         (True, ('as given', 'seed 0', 'all lowest', 'all highest'))
     """
-    cases = cases_of(model, arg_inputs, kwarg_inputs, inputs, samples, seed)
+    subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
+    cases = cases_of(subject, inputs, samples, seed)
     if compiled is None:
-        compiled = compile_model(model, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **settings)
-    eager = model.module() if isinstance(model, torch.export.ExportedProgram) else model
-    comparison = _Comparison(eager, compiled, exact=exact)
+        compiled = compile_model(model, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, registry=registry, **settings)
+    comparison = _Comparison(subject.eager, compiled, exact=exact)
     with torch.no_grad():
         for case in cases:
             comparison.add(case)
@@ -86,9 +87,9 @@ def verify(
     if depth:
         from trt_frontends.accuracy.depth import errors_along_depth
 
-        errors_inside = errors_along_depth(model, cases[0], arg_inputs, kwarg_inputs, settings)
+        errors_inside = errors_along_depth(subject, cases[0])
     return AccuracyReport(
-        model=type(eager).__name__,
+        model=subject.name,
         provider=provider_identity(),
         tolerance=tolerance_of(settings, comparison.expected) if tolerance is None else tolerance,
         inputs=tuple(case.name for case in cases),
@@ -159,20 +160,14 @@ class _Comparison:
         return results
 
 
-def cases_of(
-    model: Model,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    inputs: Iterable[Any] | None,
-    samples: int,
-    seed: int,
-) -> list[SampleInputs]:
+def cases_of(subject: Subject, inputs: Iterable[Any] | None, samples: int, seed: int) -> list[SampleInputs]:
     """Returns the inputs that a model is compared on; see `verify`.
 
     Raises:
         InputError: There are none, or they cannot be read.
     """
-    examples = ExampleInputs.read(None, arg_inputs, kwarg_inputs)
+    model = subject.model
+    examples = ExampleInputs.read(None, subject.arg_inputs, subject.kwarg_inputs)
     if examples is None and isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
         args, kwargs = model.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, InputError, logger
 from trt_core.dtypes import dtype_name
 from trt_core.state import is_state
@@ -274,12 +275,13 @@ def choose_precision(
     kwarg_inputs: Mapping[str, Any] | None = None,
     engines: bool = True,
     progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> PrecisionReport:
     """Chooses precision for a model, and returns how.
 
     Args:
-        model, arg_inputs, kwarg_inputs, progress: See `compile`.
+        model, arg_inputs, kwarg_inputs, progress, registry: See `compile`.
         engines: Whether to build engines and hold them to the error, too.
         settings: Compilation settings with a `max_error`.
 
@@ -287,7 +289,7 @@ def choose_precision(
         InputError: See `AutomaticPrecision`.
         TrtError: What compiling raises.
     """
-    begun = begin(model, None, arg_inputs, kwarg_inputs, settings, progress, needs_weights=True)
+    begun = begin(model, None, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True)
     automatic = AutomaticPrecision(begun)
     if engines:
         automatic.build()

@@ -1,0 +1,62 @@
+"""What is compiled and compared: a model, the inputs that it is compiled for, and what it is compiled with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trt_converters import ConverterRegistry
+from trt_frontends.preparation import Preparation, begin
+from trt_lowering.contract import Observer
+
+Model = nn.Module | torch.export.ExportedProgram
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as it was given, which every question about it compiles anew.
+
+    Attributes:
+        model: The model in eager PyTorch, or an exported program of it.
+        arg_inputs, kwarg_inputs: See `compile`.
+        registry: Where converters are looked up.
+        settings: Compilation settings as the user gave them.
+    """
+
+    model: Model
+    arg_inputs: Sequence[Any] | None
+    kwarg_inputs: Mapping[str, Any] | None
+    registry: ConverterRegistry
+    settings: Mapping[str, Any]
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        """The model as PyTorch runs it."""
+        return self.model.module() if isinstance(self.model, torch.export.ExportedProgram) else self.model
+
+    @property
+    def name(self) -> str:
+        """How reports call the model."""
+        return type(self.eager).__name__
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Subject:
+        """Returns the same model with other settings."""
+        return dataclasses.replace(self, settings=settings)
+
+    def begin(self, *, needs_weights: bool = False, observe: Observer | None = None) -> Preparation:
+        """Captures the model, and lowers as far as values do not matter; see `preparation.begin`."""
+        return begin(
+            self.model,
+            None,
+            self.arg_inputs,
+            self.kwarg_inputs,
+            self.settings,
+            registry=self.registry,
+            needs_weights=needs_weights,
+            observe=observe,
+        )
