@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from trt_core import CompilationSettings
+from trt_core.provider import OLDEST_TENSORRT
 from trt_core.provider_option import provider_option
 from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS
 from trt_core.settings import setting_names
@@ -21,6 +22,7 @@ from trt_core.settings import setting_names
 _PACKAGES: Final = Path(__file__).parents[2] / "packages"
 _DEFINED_IN: Final = "trt_core.settings"
 _KEYWORDS_IN: Final = "trt_core.settings_reader"
+_OLDEST: Final = ".".join(map(str, OLDEST_TENSORRT))
 _GROUP: Final = re.compile(r"^([A-Z][\w .`]+):$")
 _FIELD: Final = re.compile(r"^    (\w+): (.*)$")
 
@@ -119,8 +121,8 @@ def _on_providers(item: dataclasses.Field[Any]) -> str:
     if option is None:
         return ""
     names = ", ".join(f"`{name}`" for name in option.tensorrt)
-    since = f" (since {option.since})" if option.since else ""
-    return f"*TensorRT:* {names}{since}. *Portable:* {option.portable}."
+    since = f"since {option.since}" if option.since else f"{_OLDEST} or earlier"
+    return f"*TensorRT:* {names} ({since}). *Portable:* {option.portable}."
 
 
 def _default(item: dataclasses.Field[Any]) -> str:

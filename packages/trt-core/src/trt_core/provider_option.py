@@ -14,9 +14,9 @@ class ProviderOption:
     """The option of a builder that a setting is handed to.
 
     Attributes:
-        tensorrt: Names of TensorRT's API, such as `"IBuilderConfig.max_aux_streams"`, or a sentence where the setting
-            decides something other than an option of the builder.
-        since: TensorRT release that brought the option; "" where it is older than 8.0.
+        tensorrt: Names of TensorRT's API, such as `"IBuilderConfig.max_aux_streams"`.
+        since: TensorRT release that brought the option, where its documentation says so; otherwise "", and all that
+            is known is that the oldest supported release has it.
         portable: What `trt_portable` does with it, one sentence. A setting that changes nothing there says so in the
             log of the build, too.
     """

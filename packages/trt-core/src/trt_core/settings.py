@@ -249,7 +249,7 @@ class CompilationSettings:
     )
     refit: bool = field(
         default=False,
-        metadata=read_by_building("BuilderFlag.REFIT_INDIVIDUAL", portable="as TensorRT", since="10.1"),
+        metadata=read_by_building("BuilderFlag.REFIT_INDIVIDUAL", portable="as TensorRT"),
     )
     enable_weight_streaming: bool = field(
         default=False,
@@ -279,21 +279,15 @@ class CompilationSettings:
     )
     dla_sram_size: Annotated[int, _DLA_BYTES] = field(
         default=1 * MiB,
-        metadata=read_by_building(
-            "MemoryPoolType.DLA_MANAGED_SRAM", portable="never read: a DLA is refused", since="8.4"
-        ),
+        metadata=read_by_building("MemoryPoolType.DLA_MANAGED_SRAM", portable="never read: a DLA is refused"),
     )
     dla_local_dram_size: Annotated[int, _DLA_BYTES] = field(
         default=1024 * MiB,
-        metadata=read_by_building(
-            "MemoryPoolType.DLA_LOCAL_DRAM", portable="never read: a DLA is refused", since="8.4"
-        ),
+        metadata=read_by_building("MemoryPoolType.DLA_LOCAL_DRAM", portable="never read: a DLA is refused"),
     )
     dla_global_dram_size: Annotated[int, _DLA_BYTES] = field(
         default=512 * MiB,
-        metadata=read_by_building(
-            "MemoryPoolType.DLA_GLOBAL_DRAM", portable="never read: a DLA is refused", since="8.4"
-        ),
+        metadata=read_by_building("MemoryPoolType.DLA_GLOBAL_DRAM", portable="never read: a DLA is refused"),
     )
     use_python_runtime: bool | None = False
     pass_through_build_failures: bool = False
