@@ -88,11 +88,15 @@ def sample_program(folder: Path) -> tuple[ProgramFile, tuple[Any, ...]]:
 
 
 def places_in(tree: Any) -> Iterator[Place]:
-    """Every item of every container in a tree of JSON."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, item in items:
-        yield tree, key
-        yield from places_in(item)
+    """Every item of every container in a tree of JSON, however deep mutations have made it."""
+    containers = [tree]
+    while containers:
+        container = containers.pop()
+        is_list = isinstance(container, list)
+        for key, item in enumerate(container) if is_list else container.items():
+            yield container, key
+            if isinstance(item, (dict, list)):
+                containers.append(item)
 
 
 def mutate(tree: Any, source: random.Random) -> None:
@@ -269,12 +273,15 @@ def fuzz(kind: str, seed: int, count: int) -> dict[str, Any]:
             sys.stderr.write(f"{number}\n")  # the last line names what crashed
             sys.stderr.flush()
             if kind == "programs":
-                content = mutated_program(parts, source)
+                try:
+                    content = mutated_program(parts, source)
+                except RecursionError:  # several nestings, one in the other, are too deep to be written
+                    continue
                 end = outcome(lambda content=content: run_program(content, path, inputs))  # type: ignore[misc]
             else:
                 try:
                     changed = mutated_plan(plan, source)
-                except (TypeError, AttributeError):  # what is no object cannot be written
+                except (TypeError, AttributeError, RecursionError):  # what is no object cannot be written
                     continue
                 end = outcome(lambda changed=changed: run_plan(changed, header, given))  # type: ignore[misc]
             if end in ends:

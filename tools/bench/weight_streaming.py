@@ -1,7 +1,7 @@
 """Weights that stay on the GPU in part: time of a call and memory of the device, by budget.
 
 The peer of a row's time is the call with all weights on the GPU; the note tells how fast the streamed weights came in.
-A row in MiB is the most memory of the device during calls, beside what it is with all weights there.
+Rows in bytes are the most memory of the device during calls, beside the same with all weights there.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def rows(calls: int = 10) -> list[Row]:
             streamed = total - streaming.device_budget
             note = f"{streamed / seconds / 1e9:.0f} GB/s" if streamed else ""
             name = f"{part}% of {total >> 20} MiB on the GPU"
-            found.append(Row(f"{name}, call", seconds * 1e3, peers[0] * 1e3, "all of it there", unit="ms", note=note))
-            found.append(Row(f"{name}, memory", peak / 2**20, peers[1] / 2**20, "all of it there", unit="MiB"))
+            found.append(Row(f"{name}, call", seconds, peers[0], "all of it there", note=note))
+            found.append(Row(f"{name}, memory", peak, peers[1], "all of it there", unit="B"))
     found.append(_bare_transfer(total))
     return found
 
@@ -85,9 +85,8 @@ def _bare_transfer(size: int) -> Row:
     seconds = (time.perf_counter() - start) / 8 * size / host.numel()
     return Row(
         "transfer of all of it, call",
-        seconds * 1e3,
-        seconds * 1e3,
+        seconds,
+        seconds,
         "itself",
-        unit="ms",
         note=f"{size / seconds / 1e9:.0f} GB/s",
     )

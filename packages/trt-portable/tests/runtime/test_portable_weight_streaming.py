@@ -183,6 +183,7 @@ def test_a_budget_bounds_the_memory_of_the_device(stack_plan: Any, logger: Any, 
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     x = torch.randn(4, WIDTH, device="cuda")
+    _ = x @ x.mT  # the workspace of cuBLAS is there for good from here on
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -192,7 +193,7 @@ def test_a_budget_bounds_the_memory_of_the_device(stack_plan: Any, logger: Any, 
     context = engine.create_execution_context()
     for _ in range(4):
         _run(context, x)
-    room = engine.weight_streaming_scratch_memory_size + (16 << 20)  # activations, and a workspace of cuBLAS
+    room = engine.weight_streaming_scratch_memory_size + (2 << 20)  # activations
     assert torch.cuda.max_memory_allocated() - before <= matrices * MATRIX + room
     del context, engine
 
@@ -293,16 +294,17 @@ def test_a_run_with_transfers_can_be_captured(stack_plan: Any, logger: Any) -> N
 
 
 @pytest.mark.gpu
-def test_the_automatic_budget_is_what_fits(stack_plan: Any, logger: Any) -> None:
+@pytest.mark.parametrize("free_mib", [0, 1, 24, 48, 256])
+def test_the_automatic_budget_is_what_fits(
+    stack_plan: Any, logger: Any, monkeypatch: pytest.MonkeyPatch, free_mib: int
+) -> None:
     engine = _loaded(stack_plan, logger)
-    assert engine.get_weight_streaming_automatic_budget() == engine.streamable_weights_size
-    free, _ = torch.cuda.mem_get_info()
-    torch.cuda.empty_cache()
-    hog = torch.empty(torch.cuda.mem_get_info()[0] - (48 << 20), dtype=torch.uint8, device="cuda")
-    try:
-        budget = engine.get_weight_streaming_automatic_budget()
-        assert 0 <= budget < engine.streamable_weights_size
-    finally:
-        del hog
-        torch.cuda.empty_cache()
-    assert free > 0
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_mib << 20, 1 << 37))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", torch.cuda.memory_allocated)
+    budget = engine.get_weight_streaming_automatic_budget()
+    if free_mib == 256:
+        assert budget == engine.streamable_weights_size
+    else:
+        engine.weight_streaming_budget_v2 = budget
+        assert not budget or budget + engine.weight_streaming_scratch_memory_size <= free_mib << 20
+        assert budget > 0 or free_mib < 24

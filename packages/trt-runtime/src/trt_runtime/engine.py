@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trt_core.dtypes import dtype_name, from_trt
-from trt_core.errors import ExecutionError, InputError, PlanError
+from trt_core.errors import InputError, PlanError
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_runtime.bindings import Binding, format_shape
@@ -27,7 +27,7 @@ from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.host_code import is_host_code_allowed
 from trt_runtime.input_check import check_inputs, device_of
 from trt_runtime.profile_choice import ProfileChoice
-from trt_runtime.streaming_budget import automatic_budget
+from trt_runtime.weight_budget import WeightBudget
 
 
 class LoadedEngine:
@@ -49,6 +49,7 @@ class LoadedEngine:
         is_tensorrt: Whether TensorRT itself runs it.
         known_shapes: The input shapes that calls have come with.
         contexts: Its execution contexts, those of the first optimization profile.
+        weight_budget: How many bytes of weights stay on the GPU.
 
     Raises:
         PlanError: The plan is not the one of the header, or the provider cannot load it.
@@ -86,11 +87,13 @@ class LoadedEngine:
         )
         self.host_inputs = self._on_host(header.inputs)
         self.host_outputs = self._on_host(header.outputs)
-        self._has_budget = False
         self.known_shapes = KnownShapes()
         self.contexts = ContextPool()
         self._profiles = ProfileChoice(header.profiles) if header.profiles else None
         self._pools = (self.contexts, *(ContextPool(index) for index in range(1, len(header.profiles))))
+        self.weight_budget = WeightBudget(
+            self.native, header.title, device, is_tensorrt=self.is_tensorrt, pools=self._pools
+        )
 
     def run(self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Runs the engine on the current stream of its device.
@@ -114,44 +117,6 @@ class LoadedEngine:
             return context.run(inputs, 0, outputs)
         finally:
             pool.give_back(context)
-
-    @property
-    def streamable_bytes(self) -> int:
-        """Bytes of weights that need not lie on the GPU; 0 unless the engine was built with them."""
-        return int(self.native.streamable_weights_size)
-
-    @property
-    def streaming_budget(self) -> int:
-        """Bytes of those that do lie there; until somebody sets it, as many as the GPU has memory for."""
-        if not self._has_budget and self.streamable_bytes:
-            self._set_budget(automatic_budget(self))
-        self._has_budget = True
-        return int(self.native.weight_streaming_budget_v2)
-
-    @streaming_budget.setter
-    def streaming_budget(self, budget: int) -> None:
-        self._set_budget(budget)
-        self._has_budget = True
-
-    def _set_budget(self, budget: int) -> None:
-        """Sets how many bytes of weights stay on the GPU, which only an engine without contexts allows.
-
-        Raises:
-            ExecutionError: The engine runs just now, or a CUDA graph holds one of its contexts.
-        """
-        wanted = min(budget, self.streamable_bytes)
-        if wanted == self.native.weight_streaming_budget_v2:
-            return
-        for pool in self._pools:
-            pool.clear()
-        forget_errors()
-        self.native.weight_streaming_budget_v2 = wanted
-        if self.native.weight_streaming_budget_v2 != wanted:  # TensorRT's setter says nothing
-            raise ExecutionError(
-                f"{self.header.title} refuses to keep {wanted} bytes of weights on the GPU",
-                why=take_errors() or "the engine is in use",
-                hint="change it while no call runs, and outside of blocks of trt_runtime.cuda_graphs",
-            )
 
     def _run_on_cuda(
         self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None, index: int
@@ -185,8 +150,7 @@ class LoadedEngine:
 
     def _new_context(self, profile: int) -> EngineContext:
         with device_scope(self.device):
-            if not self._has_budget:
-                _ = self.streaming_budget  # chosen now, when the memory of engines that run is taken
+            self.weight_budget.settle()
             return EngineContext(self, profile)
 
     def _dropped_inputs(self) -> frozenset[str]:

@@ -27,7 +27,7 @@ class StreamingBudget:
     @property
     def total_device_budget(self) -> int:
         """Bytes of all weights that may be streamed; a budget of as many streams none."""
-        return sum(engine.streamable_bytes for engine in self._engines)
+        return sum(engine.weight_budget.streamable for engine in self._engines)
 
     @property
     def device_budget(self) -> int:
@@ -39,17 +39,17 @@ class StreamingBudget:
             InputError: What is set is no number of bytes.
             ExecutionError: An engine is in use.
         """
-        return sum(engine.streaming_budget for engine in self._engines)
+        return sum(engine.weight_budget.resident for engine in self._engines)
 
     @device_budget.setter
     def device_budget(self, budget: int) -> None:
         if type(budget) is not int or budget < 0:
             raise InputError(f"a budget is a number of bytes, 0 or more, not {budget!r}")
         total = max(self.total_device_budget, 1)
-        ends = [0, *accumulate(engine.streamable_bytes for engine in self._engines)]
+        ends = [0, *accumulate(engine.weight_budget.streamable for engine in self._engines)]
         shares = [min(budget, total) * end // total for end in ends]
         for engine, begin, end in zip(self._engines, shares[:-1], shares[1:], strict=True):
-            engine.streaming_budget = end - begin
+            engine.weight_budget.resident = end - begin
 
     def restore(self, budgets: Sequence[int]) -> None:
         """Sets the budget of each engine.
@@ -58,11 +58,11 @@ class StreamingBudget:
             ExecutionError: An engine is in use.
         """
         for engine, budget in zip(self._engines, budgets, strict=True):
-            engine.streaming_budget = budget
+            engine.weight_budget.resident = budget
 
     def of_each(self) -> list[int]:
         """The budget of each engine."""
-        return [engine.streaming_budget for engine in self._engines]
+        return [engine.weight_budget.resident for engine in self._engines]
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Ite
     for child in module.modules():
         if isinstance(child, TRTModule):
             engine = ENGINES.engine_for(child.plan, child.header.text, _device_of(child))
-            if engine.streamable_bytes:
+            if engine.weight_budget.streamable:
                 found[id(engine)] = engine
     if not found:
         raise ExecutionError(
