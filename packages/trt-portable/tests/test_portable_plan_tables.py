@@ -22,6 +22,7 @@ LAYOUTS: Final = {
     5: "a8d775fc555aa480",
     6: "e6e44009b2fb6c4b",
     7: "aad3e109ac8966c4",
+    8: "4e41e6bb25eebd3d",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

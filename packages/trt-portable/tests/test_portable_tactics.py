@@ -47,7 +47,7 @@ class Recorded(Tactic):
         with torch.no_grad(), recorder:
             y = torch.relu(x) @ weights.view(4, 4) * self.factor
         document = {
-            "operands": [{"input": 0}, {"weights": 0, "shape": None, "channels_last": False}],
+            "operands": [{"input": 0}, {"weights": 0, "shape": None, "order": "plain"}],
             "kernels": recorder.kernels,
             "steps": recorder.steps,
             "slots": recorder.num_slots,

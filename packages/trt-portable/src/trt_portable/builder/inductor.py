@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch import fx
 
-from trt_portable.builder.record_launches import RecordingFailure, record
+from trt_portable.builder.compile_graph import compile_graph, decompositions
+from trt_portable.builder.cudnn_operators import teach_cudnn_operators
+from trt_portable.builder.record_launches import record
 from trt_portable.builder.tactics import Subject, Tactic
-from trt_portable.builder.weight_layouts import lay_out_weights
+from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, machine_of
-from trt_portable.runtime.image import load_image
-from trt_portable.runtime.tracing import trace_program
+from trt_portable.runtime.image import ProgramImage, load_image
+from trt_portable.runtime.interpret import interpreted_program, traced_program
+from trt_portable.runtime.tracing import TracedProgram, trace_program
+from trt_portable.runtime.weight_layout import FLAT, WeightLayout
 from trt_portable.values import as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+    from trt_portable.plan.engine_info import WeightSlot
+    from trt_portable.runtime.program import Program
 
 
 class Inductor(Tactic):
@@ -43,9 +53,16 @@ class Inductor(Tactic):
 
     def build(self, subject: Subject, profile: int) -> Artifact:
         """Compiles, runs once to tune kernels, and records."""
-        from torch._functorch import config as functorch_config
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+        teach_cudnn_operators()
+        with torch.no_grad(), torch.cuda.device(subject.device):
+            try:
+                return self._build(subject, profile, traced_program)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError:  # cuDNN lacks a fused convolution: what is compiled cannot step back to the layers
+                return self._build(subject, profile, interpreted_program)
 
+    def _build(self, subject: Subject, profile: int, make_program: Callable[[ProgramImage], Program]) -> Artifact:
         image, layers = load_image(subject.structure, subject.info, subject.device)
         traced = trace_program(
             image,
@@ -55,31 +72,60 @@ class Inductor(Tactic):
             device=subject.device,
             profile_index=profile,
             dynamic=False,
+            make_program=make_program,
+            layout=compiled_layout,
+            decompositions=decompositions(),
         )
-        graph, weights = lay_out_weights(traced)
+        graph, read = graph_of(traced)
+        weights = [(traced.uses[at], traced.layouts[at]) for at in read]
         inputs = [as_tensor(value) for value in subject.example_inputs(profile)]
-        operands = [operand.of(subject.tensors[operand.use]) for operand in weights]
-        compiled: list[Any] = []
-
-        def keep(*arguments: Any, **keywords: Any) -> Any:
-            found = compile_fx_inner(*arguments, **keywords)
-            compiled.append(found)
-            return found
-
-        options = {"triton.cudagraphs": False, "triton.cudagraph_trees": False, "graph_partition": False}
-        with torch.no_grad(), functorch_config.patch(enable_autograd_cache=False), torch.cuda.device(subject.device):
-            compile_fx(graph, [*operands, *inputs], inner_compile=keep, config_patches={**options, **self._options})
-            if len(compiled) != 1:
-                raise RecordingFailure(f"one graph became {len(compiled)}")
-            compiled[0]([*operands, *inputs])
-            found = record(compiled[0].current_callable, [*operands, *inputs])
+        arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
+        compiled = compile_graph(graph, arguments, self._options)
+        compiled(list(arguments))
+        found = record(compiled.current_callable, arguments)
         blobs = found.pop("blobs")
         found["operands"] = [
-            *(operand.to_json() for operand in weights),
+            *({"weights": use, **layout.to_json()} for use, layout in weights),
             *({"input": index} for index in range(len(inputs))),
         ]
         shapes = tuple(tuple(value.shape) for value in inputs)
         return Artifact(self.name, machine_of(subject.device), shapes, found, blobs)
+
+
+def compiled_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
+    """How compiled graphs take weights: kernels of 2-D convolutions with channels last, as fast kernels read them.
+
+    Otherwise every run would copy them to that layout.
+    """
+    if slot.role != "KERNEL" or not isinstance(layer, (IConvolutionLayer, IDeconvolutionLayer)):
+        return FLAT
+    extents = tuple(layer.kernel_size_nd)
+    if len(extents) != 2:
+        return FLAT
+    is_transposed = isinstance(layer, IDeconvolutionLayer)
+    maps = layer.num_output_maps // (layer.num_groups if is_transposed else 1)
+    others = slot.count // (maps * extents[0] * extents[1])
+    return WeightLayout.channels_last((others, maps, *extents) if is_transposed else (maps, others, *extents))
+
+
+def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
+    """A traced graph without parameters that nothing reads, which takes the rest one by one and returns a tuple.
+
+    Returns:
+        The graph, and which of the parameters it takes first; inputs follow them.
+    """
+    graph = traced.graph.graph
+    graph.eliminate_dead_code()
+    holders = [node for node in graph.nodes if node.op == "placeholder"][: len(traced.uses)]
+    for holder in holders:
+        if not holder.users:
+            graph.erase_node(holder)
+    graph.set_codegen(fx.graph.CodeGen())
+    last = graph.output_node()
+    last.args = (tuple(last.args[0]),)  # type: ignore[arg-type]
+    graph.lint()
+    read = [at for at, holder in enumerate(holders) if not holder._erased]
+    return fx.GraphModule(traced.graph, graph), read
 
 
 TACTICS = (

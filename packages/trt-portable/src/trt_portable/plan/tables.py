@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -79,4 +79,4 @@ WEIGHTS: Final = ("dtype", "shape", "data_offsets")
 ARTIFACT: Final = ("tactic", "machine", "shapes", "document", "blobs")
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes")
-WEIGHTS_OPERAND: Final = ("weights", "shape", "channels_last")
+WEIGHTS_OPERAND: Final = ("weights", "shape", "order")

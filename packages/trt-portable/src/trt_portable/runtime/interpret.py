@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_portable.runtime.cuda_products import fuse_cuda_products
+from trt_portable.runtime.cuda_products import fuse_cuda_products, fuse_traced_products
 from trt_portable.runtime.fusion import fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
@@ -33,6 +33,12 @@ def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
 def fused_program(image: ProgramImage) -> Program:
     """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
     calls = fuse_cuda_products(fuse_linear(image.calls, image.visible), image.visible)
+    return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
+
+
+def traced_program(image: ProgramImage) -> Program:
+    """The same for tracing into a graph that is compiled for CUDA."""
+    calls = fuse_traced_products(fuse_linear(image.calls, image.visible), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 

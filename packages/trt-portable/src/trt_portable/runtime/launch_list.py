@@ -33,6 +33,7 @@ from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.device_kernels import DeviceKernel
 from trt_portable.runtime.program import LayerFailure
+from trt_portable.runtime.weight_layout import WeightLayout
 from trt_portable.values import Value, as_tensor
 
 _NAMESPACE: Final = "aten"
@@ -84,13 +85,7 @@ class CompiledProgram:
         template: _Slots = [None] * self._size
         for at, operand in enumerate(self._operands):
             if "weights" in operand:
-                tensor = self._weights.laid_out(operand["weights"])
-                if not operand["channels_last"] and not tensor.is_contiguous():
-                    tensor = tensor.contiguous()
-                tensor = tensor.reshape(-1 if operand["shape"] is None else operand["shape"])
-                if operand["channels_last"]:
-                    tensor = tensor.contiguous(memory_format=torch.channels_last)
-                template[at] = tensor
+                template[at] = WeightLayout.read(operand).of(self._weights.laid_out(operand["weights"]))
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
@@ -181,7 +176,11 @@ class CompiledProgram:
 def _operand(entry: Any) -> Mapping[str, Any]:
     """Where a slot comes from: an input, or a use of weights."""
     found = typed.mapping(entry, "an operand")
-    return typed.fields(found, "an operand", ("input",) if "input" in found else tables.WEIGHTS_OPERAND)
+    if "input" in found:
+        return typed.fields(found, "an operand", ("input",))
+    fields = typed.fields(found, "an operand", tables.WEIGHTS_OPERAND)
+    WeightLayout.read(fields)  # makes sense
+    return fields
 
 
 def _load_kernels(

@@ -7,7 +7,7 @@ layers compute from shapes become expressions of the graph. Weights become its a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import ProgramImage, load_image
 from trt_portable.runtime.interpret import interpreted_program
 from trt_portable.runtime.program import Program
+from trt_portable.runtime.weight_layout import FLAT, WeightLayout
 from trt_portable.values import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from trt_portable.network.layer import ILayer
     from trt_portable.optimization_profile import Profile
-    from trt_portable.plan.engine_info import EngineInfo, IOTensor
+    from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
     from trt_portable.runtime.engine import ICudaEngine
 
 _LEAST_HINT: Final = 2  # PyTorch takes extents of 0 and 1 for constants
@@ -43,14 +44,16 @@ class TracedProgram:
 
     Attributes:
         graph: Takes the parameters, then the inputs; a shape input as its numbers. Returns a tuple.
-        parameters: Data that the graph takes first, by name.
+        parameters: Data that the graph takes first, by name; flat.
         uses: Index of one use of weights for each of the parameters.
+        layouts: How the graph takes each of them.
         guards: What the graph assumes of sizes beyond the profile's ranges, in its symbols' names.
     """
 
     graph: fx.GraphModule
     parameters: dict[str, torch.Tensor]
     uses: tuple[int, ...]
+    layouts: tuple[WeightLayout, ...]
     guards: tuple[str, ...]
 
 
@@ -98,6 +101,9 @@ def trace_program(
     device: torch.device,
     profile_index: int = 0,
     dynamic: bool = True,
+    make_program: Callable[[ProgramImage], Program] = interpreted_program,
+    layout: Callable[[ILayer, WeightSlot], WeightLayout] = lambda layer, slot: FLAT,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> TracedProgram:
     """Traces the layers of an image.
 
@@ -109,6 +115,9 @@ def trace_program(
         device: Where the layers live.
         profile_index: The profile whose ranges hold, and whose optimal shapes are used for what is fixed.
         dynamic: Keep open extents symbolic; otherwise the graph is for the optimal shapes alone.
+        make_program: What the layers are put together to.
+        layout: How the graph is to take the weights of a use.
+        decompositions: Operators that are recorded as what they consist of.
 
     Raises:
         TraceFailure: Layers need data.
@@ -116,46 +125,64 @@ def trace_program(
     """
     profile = info.profiles[profile_index]
     inputs = [tensor for tensor in info.io if tensor.is_input]
-    program, parameters, uses, bind = _unbound_program(image, layers, tensors, info)
+    weights = _Weights(layers, tensors, info.weight_slots, layout)
+    program = make_program(image)
+    program.load_constants()  # the numbers of shapes stay; data is replaced by what is bound for the trace
     with torch.no_grad():
         mode, given = _placeholders(inputs, profile, device, dynamic)
-        graph = _record(program, list(parameters.values()), bind, inputs, device, mode, given)
+        graph = _record(program, weights, inputs, device, mode, given, decompositions)
     shape_env = mode.shape_env
     guards = () if shape_env is None else tuple(str(guard.expr) for guard in shape_env.guards)
-    return TracedProgram(graph, parameters, uses, guards)
+    return TracedProgram(graph, weights.parameters, tuple(weights.uses), tuple(weights.layouts), guards)
 
 
-_Bind = Callable[[Sequence[torch.Tensor]], None]
+class _Weights:
+    """The weights of layers as the parameters of a graph: one for each tensor and layout.
 
+    Args:
+        layers: Layers, which get the weights.
+        tensors: A flat tensor for each use.
+        slots: The uses.
+        layout: How the graph is to take the weights of a use.
 
-def _unbound_program(
-    image: ProgramImage, layers: Sequence[ILayer], tensors: Sequence[torch.Tensor | None], info: EngineInfo
-) -> tuple[Program, dict[str, torch.Tensor], tuple[int, ...], _Bind]:
-    """The program, its weights by name with a use of each, and what binds others in their place."""
-    slots = info.weight_slots
-    names: dict[int, str] = {}
-    parameters: dict[str, torch.Tensor] = {}
-    uses: list[int] = []
-    for index, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
-        assert tensor is not None
-        if not is_host_constant(slot) and id(tensor) not in names:
-            names[id(tensor)] = name = f"w{len(names)}"
-            parameters[name] = tensor
-            uses.append(index)
-    WeightStore(slots, layers, tensors)
-    program = interpreted_program(image)
-    program.load_constants()  # the numbers of shapes stay; data is replaced by what `bind` gives
+    Attributes:
+        parameters: Tensors by name.
+        uses: A use of each.
+        layouts: How the graph takes each.
+    """
 
-    def bind(given: Sequence[torch.Tensor]) -> None:
-        by_name = dict(zip(parameters, given, strict=True))
-        for slot, tensor in zip(slots, tensors, strict=True):
-            if not is_host_constant(slot):
-                layer = layers[slot.layer]
-                layer._bound = {**layer._bound, slot.role: by_name[names[id(tensor)]]}
-        changed = {slot.layer for slot in slots if not is_host_constant(slot)}
-        program.load_constants([layers[index] for index in changed])
+    def __init__(
+        self,
+        layers: Sequence[ILayer],
+        tensors: Sequence[torch.Tensor | None],
+        slots: Sequence[WeightSlot],
+        layout: Callable[[ILayer, WeightSlot], WeightLayout],
+    ) -> None:
+        self._layers = layers
+        self.parameters: dict[str, torch.Tensor] = {}
+        self.uses: list[int] = []
+        self.layouts: list[WeightLayout] = []
+        self._places: list[tuple[WeightSlot, int]] = []
+        at: dict[tuple[int, WeightLayout], int] = {}
+        for index, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
+            assert tensor is not None
+            if is_host_constant(slot):
+                continue
+            key = (id(tensor), layout(layers[slot.layer], slot))
+            if key not in at:
+                at[key] = len(at)
+                self.parameters[f"w{len(self.uses)}"] = tensor
+                self.uses.append(index)
+                self.layouts.append(key[1])
+            self._places.append((slot, at[key]))
+        WeightStore(slots, layers, tensors)
 
-    return program, parameters, tuple(uses), bind
+    def bind(self, program: Program, given: Sequence[torch.Tensor]) -> None:
+        """Gives the layers other tensors in place of the parameters, in their order."""
+        for slot, at in self._places:
+            layer = self._layers[slot.layer]
+            layer._bound = {**layer._bound, slot.role: given[at]}
+        program.load_constants([self._layers[index] for index in {slot.layer for slot, _ in self._places}])
 
 
 def _placeholders(
@@ -203,24 +230,25 @@ def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: b
 
 def _record(
     program: Program,
-    parameters: Sequence[torch.Tensor],
-    bind: _Bind,
+    weights: _Weights,
     inputs: Sequence[IOTensor],
     device: torch.device,
     mode: FakeTensorMode,
     given: Sequence[Any],
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
 ) -> fx.GraphModule:
     from torch._dispatch.python import enable_python_dispatcher
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def run(weights: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
-        bind(weights)
+    def run(parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
+        weights.bind(program, parameters)
         return tuple(as_tensor(value) for value in program.run(_values(inputs, arguments, device)))
 
-    fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in parameters]
+    flat = [mode.from_tensor(tensor, static_shapes=True) for tensor in weights.parameters.values()]
     try:
         with mode, enable_python_dispatcher():  # Python's shape rules know symbolic extents, some of C++ do not
-            graph: fx.GraphModule = make_fx(run)(fakes, *given)
+            fakes = [layout.of(fake) for fake, layout in zip(flat, weights.layouts, strict=True)]
+            graph: fx.GraphModule = make_fx(run, dict(decompositions or {}))(fakes, *given)
     except PortableError as error:
         raise TraceFailure(f"the engine cannot be traced: {error}") from error
     return graph

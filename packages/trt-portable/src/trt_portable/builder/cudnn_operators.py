@@ -1,0 +1,66 @@
+"""What compilers must know of cuDNN's fused convolutions: their results' extents and layout."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+_RELU: Final = "cudnn_convolution_relu"
+_ADD_RELU: Final = "cudnn_convolution_add_relu"
+
+
+@functools.cache
+def teach_cudnn_operators() -> Any:
+    """Makes both operators known to traces without data, and to Inductor; once per process.
+
+    Returns:
+        What holds the registration.
+    """
+    from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
+
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    for name, shape in ((_RELU, _relu), (_ADD_RELU, _add_relu)):
+        operator = getattr(torch.ops.aten, name).default
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta"):
+            library.impl(name, shape)
+        if operator not in lowerings:
+            make_fallback(operator, constrain_to_fx_strides, warn=False)
+    return library
+
+
+def _relu(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    extents = [
+        (extent + 2 * before - step * (window - 1) - 1) // jump + 1
+        for extent, window, jump, before, step in zip(
+            x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
+        )
+    ]
+    result = torch.empty((x.shape[0], weight.shape[0], *extents), dtype=x.dtype, device=x.device)
+    formats = [torch._prims_common.suggest_memory_format(tensor) for tensor in (x, weight)]
+    is_last = x.dim() == 4 and torch.channels_last in formats  # as cuDNN is called
+    return result.contiguous(memory_format=torch.channels_last) if is_last else result
+
+
+def _add_relu(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    other: torch.Tensor,
+    alpha: float | None,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    return _relu(x, weight, bias, stride, padding, dilation, groups)
