@@ -43,7 +43,18 @@ def _sum(network: Any, first: Any, second: Any) -> Any:
     return network.add_elementwise(first, second, trt.ElementWiseOperation.SUM).get_output(0)
 
 
+def _patches(network: Any, x: Any, channels: int = 3, *, rows: int = 4) -> Any:
+    """Convolves windows of `rows` by 2 that touch, of the first channels."""
+    first = network.add_slice(x, (0, 0, 0, 0), (2, channels, C, C), (1, 1, 1, 1)).get_output(0)
+    layer = network.add_convolution_nd(first, C, (rows, 2), _weights(C, channels, rows, 2), _weights(C))
+    layer.stride_nd = (rows, 2)
+    return layer.get_output(0)
+
+
 CASES = {
+    "patches": (lambda n, x: _patches(n, x), 1),
+    "patches that leave a rest": (lambda n, x: _patches(n, x, rows=3), 1),
+    "patches of many channels": (lambda n, x: _patches(n, x, C), 0),
     "convolution and relu": (lambda n, x: _activation(n, _convolution(n, x, 3)), 1),
     "convolution without bias": (lambda n, x: _activation(n, _convolution(n, x, 3, bias=False)), 1),
     "residual": (lambda n, x: _activation(n, _sum(n, x, _convolution(n, x, 3))), 1),
@@ -85,23 +96,40 @@ def test_what_is_one_kernel(network: Any, load: Any, name: str) -> None:
         torch.testing.assert_close(program.run([x]), engine._state.program.run([x]))
 
 
-@pytest.mark.parametrize("name", ["pointwise", "linear and gelu"])
+@pytest.mark.parametrize("name", ["pointwise", "patches", "linear and gelu"])
 def test_kernels_that_the_cpu_has_too(network: Any, load: Any, name: str) -> None:
     _network(network, name)
     engine = load(network)
-    ((fused, inputs, *_),) = _fused(engine).steps
-    assert isinstance(fused, _Fused)
-    x = torch.randn(2, C, C, C, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
     program = _fused(engine)
-    slots = program.start([x])
-    with torch.inference_mode():
-        found = fused._kernel.run(x, [slots[at] for at in inputs])
-        torch.testing.assert_close(found, engine._state.program.run([x])[0], rtol=4e-3, atol=4e-3)
+    (fused,) = [step[0] for step in program.steps if isinstance(step[0], _Fused)]
+    fused.__class__ = _Alone
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(2, C, C, C, dtype=torch.float16).contiguous(memory_format=layout)
+        with torch.inference_mode():
+            if name == "pointwise" and layout is torch.contiguous_format:
+                continue
+            torch.testing.assert_close(program.run([x]), engine._state.program.run([x]), rtol=4e-3, atol=4e-3)
+
+
+class _Alone(_Fused):
+    """The kernel itself, wherever its operands are."""
+
+    def __call__(self, inputs: Any) -> Any:
+        found = self._kernel.run(inputs[0], inputs)
+        assert found is not None
+        return (found,)
+
+
+def test_windows_that_leave_a_rest_are_convolved_layer_by_layer(network: Any, load: Any) -> None:
+    _network(network, "patches that leave a rest")
+    program = _fused(load(network))
+    (fused,) = [step[0] for step in program.steps if isinstance(step[0], _Fused)]
+    assert fused._kernel.run(torch.zeros(2, 3, C, C, dtype=torch.float16), ()) is None
 
 
 @gpu
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [2])
 def test_agrees_on_a_gpu(network: Any, load: Any, name: str, rows: int) -> None:
     with trt.device("cuda"):
         _network(network, name)

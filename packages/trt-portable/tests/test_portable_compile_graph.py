@@ -1,0 +1,154 @@
+"""What compilers get: weights in the layouts they want, operators they know, graphs as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import trt_portable as trt
+from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions
+from trt_portable.builder.cudnn_operators import teach_cudnn_operators
+from trt_portable.builder.inductor import compiled_layout, graph_of
+from trt_portable.runtime import cuda_products
+from trt_portable.runtime.image import load_image
+from trt_portable.runtime.interpret import interpreted_program, traced_program
+from trt_portable.runtime.tracing import trace_program
+from trt_portable.runtime.weight_layout import FLAT, WeightLayout
+
+C = 8
+LAST = torch.channels_last
+
+
+@pytest.fixture
+def engine(network: Any, load: Any) -> trt.ICudaEngine:
+    """Patches of an image, a convolution with ReLU, one with a residual too, a deconvolution, all in a row."""
+
+    def weights(*shape: int) -> np.ndarray:
+        return (np.random.default_rng(0).standard_normal(shape) / 4).astype(np.float16)
+
+    def relu(x: Any) -> Any:
+        return network.add_activation(x, trt.ActivationType.RELU).get_output(0)
+
+    x = network.add_input("x", trt.float16, (2, 3, 16, 16))
+    patches = network.add_convolution_nd(x, C, (4, 4), weights(C, 3, 4, 4), weights(C))
+    patches.stride_nd = (4, 4)
+    layers = [network.add_convolution_nd(patches.get_output(0), C, (3, 3), weights(C, C, 3, 3), weights(C))]
+    first = relu(layers[0].get_output(0))
+    layers.append(network.add_convolution_nd(first, C, (3, 3), weights(C, C, 3, 3), weights(C)))
+    for layer in layers:
+        layer.padding_nd = (1, 1)
+    second = relu(network.add_elementwise(layers[1].get_output(0), first, trt.ElementWiseOperation.SUM).get_output(0))
+    up = network.add_deconvolution_nd(second, 4, (2, 2), weights(C, 4, 2, 2), weights(4))
+    up.stride_nd = (2, 2)
+    flat = network.add_shuffle(up.get_output(0))
+    flat.reshape_dims = (2, -1)
+    flat.get_output(0).name = "y"
+    network.mark_output(flat.get_output(0))
+    return load(network)
+
+
+def traced(engine: Any, make_program: Any) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """The graph that Inductor gets, and the weights that it takes first."""
+    state = engine._state
+    image, layers = load_image(state.structure, state.info, state.device)
+    tensors = [state.weights.tensor(index) for index in range(len(state.weights.slots))]
+    found = trace_program(
+        image,
+        layers,
+        tensors,
+        state.info,
+        device=state.device,
+        dynamic=False,
+        make_program=make_program,
+        layout=compiled_layout,
+        decompositions=decompositions(),
+    )
+    graph, read = graph_of(found)
+    return graph, [found.layouts[at].of(tensors[found.uses[at]]) for at in read]
+
+
+def called(graph: fx.GraphModule) -> list[str]:
+    return [node.target.name() for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_a_graph_computes_what_the_layers_do(engine: Any) -> None:
+    graph, weights = traced(engine, interpreted_program)
+    assert _is_functional(graph)
+    for node, tensor in zip(graph.graph.find_nodes(op="placeholder"), weights, strict=False):
+        assert node.meta["val"].stride() == tensor.stride()
+    assert [tensor.is_contiguous(memory_format=LAST) for tensor in weights if tensor.dim() == 4] == [True] * 4
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float16)
+    with torch.inference_mode():
+        (found,) = graph(*weights, x)
+        torch.testing.assert_close(found, engine._state.program.run([x])[0], rtol=4e-3, atol=4e-3)
+
+
+def test_fused_convolutions_and_patches_are_traced(engine: Any, monkeypatch: Any) -> None:
+    teach_cudnn_operators()
+
+    def on_cuda(fused: Any, inputs: Any) -> tuple[Any, ...]:
+        return (fused._kernel.run(inputs[0], inputs),)
+
+    monkeypatch.setattr(cuda_products._Fused, "__call__", on_cuda)
+    graph, _ = traced(engine, traced_program)
+    assert _is_functional(graph)
+    names = called(graph)
+    assert names.count("aten::cudnn_convolution_relu") == names.count("aten::cudnn_convolution_add_relu") == 1
+    assert names.count("aten::convolution") == 1 and names.count("aten::addmm") == 1
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and "cudnn" in node.target.name():
+            assert node.meta["val"].shape == (2, C, 4, 4)
+            assert node.meta["val"].is_contiguous(memory_format=LAST)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST])
+def test_extents_and_layout_of_a_fused_convolution(stride: int, layout: torch.memory_format) -> None:
+    teach_cudnn_operators()
+    geometry: Any = ([stride, stride], [1, 1], [1, 1])
+    with FakeTensorMode():
+        x = torch.empty(2, C, 9, 7, dtype=torch.float16, device="meta")
+        kernel = torch.empty(4, C, 3, 3, dtype=torch.float16, device="meta").contiguous(memory_format=layout)
+        wanted = torch.ops.aten.convolution(x, kernel, None, *geometry, False, [0, 0], 1)
+        found = torch.ops.aten.cudnn_convolution_relu(x, kernel, None, *geometry, 1)
+        summed = torch.ops.aten.cudnn_convolution_add_relu(x, kernel, found, 1.0, None, *geometry, 1)
+    assert found.shape == summed.shape == wanted.shape
+    assert found.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize(
+    ("columns", "inner", "is_odd"), [(16, 24, False), (16, 20, True), (17, 24, True)], ids=["even", "inner", "columns"]
+)
+def test_padding_is_tried_for_rows_that_kernels_cannot_read_fast(columns: int, inner: int, is_odd: bool) -> None:
+    graph = fx.symbolic_trace(lambda a, b: torch.ops.aten.mm.default(a, b))
+    first, second, product, _ = graph.graph.nodes
+    first.meta["val"] = torch.empty(5, inner, dtype=torch.float16)
+    second.meta["val"] = torch.empty(inner, columns, dtype=torch.float16)
+    product.meta["val"] = torch.empty(5, columns, dtype=torch.float16)
+    assert _has_odd_rows(graph) is is_odd
+
+
+def test_a_graph_that_writes_in_place_takes_the_long_way() -> None:
+    assert not _is_functional(fx.symbolic_trace(lambda x: torch.ops.aten.relu_.default(x)))
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 2, 2), (4, 3, 1, 1), (4, 1, 3, 3)])
+def test_layouts_of_weights(shape: tuple[int, ...]) -> None:
+    flat = torch.arange(float(np.prod(shape)))
+    layout = WeightLayout.channels_last(shape)
+    assert WeightLayout.read(layout.to_json()) == layout
+    found = layout.of(flat)
+    assert found.is_contiguous(memory_format=LAST) and torch.equal(found, flat.view(shape))
+    assert layout.of(found).data_ptr() == found.data_ptr()
+    assert torch.equal(FLAT.of(found), flat) and FLAT.of(flat).data_ptr() == flat.data_ptr()
+
+
+@pytest.mark.parametrize("fields", [{"shape": [2, 2], "order": "channels_last"}, {"shape": None, "order": "sideways"}])
+def test_layouts_that_make_no_sense(fields: Any) -> None:
+    with pytest.raises(ValueError):
+        WeightLayout.read(fields)
