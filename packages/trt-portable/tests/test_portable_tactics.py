@@ -182,6 +182,23 @@ def test_the_fastest_of_a_race_is_chosen(
     assert isinstance(engine._state.executable, SpecializedProgram) is (name != "interpret")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tactic_begins_before_it_builds(build: Any, logger: Any, monkeypatch: Any, fails: bool) -> None:
+    tactic = Recorded()
+    begun: list[int] = []
+
+    def begin() -> None:
+        begun.append(tactic.built)
+        if fails:
+            raise ImportError("no compiler")
+
+    monkeypatch.setattr(tactic, "begin", begin)
+    monkeypatch.setattr(trial.Trial, "is_raced", True)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(build(tactic))
+    assert begun == [0]
+    assert engine._state.info.tactic == "recorded"
+
+
 def test_level_0_tries_nothing(build: Any) -> None:
     tactic = Recorded()
     assert build(tactic, level=0) is not None

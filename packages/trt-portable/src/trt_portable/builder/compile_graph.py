@@ -23,6 +23,13 @@ class CompilationFailure(PortableError):
     """Inductor made something else than one compiled graph."""
 
 
+def start_workers() -> None:
+    """Starts Inductor's processes for the compilation of kernels, unless they run."""
+    from torch._inductor.async_compile import maybe_warm_pool
+
+    maybe_warm_pool()
+
+
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """What operators consist of for Inductor."""
     from torch._inductor.decomposition import select_decomp_table

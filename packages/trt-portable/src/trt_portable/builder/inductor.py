@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import fx
 
-from trt_portable.builder.compile_graph import compile_graph, decompositions
+from trt_portable.builder.compile_graph import compile_graph, decompositions, start_workers
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
 from trt_portable.builder.record_launches import record
 from trt_portable.builder.tactics import Subject, Tactic
@@ -50,6 +50,10 @@ class Inductor(Tactic):
         if {"LOW_PRECISION_PRODUCT", "LOW_PRECISION_CONVOLUTION"}.intersection(kinds):
             return True  # quantizing takes many small kernels otherwise, and one if compiled
         return sum(kind not in ("CONSTANT", "SHUFFLE", "IDENTITY") for kind in kinds) >= self.LEAST_STEPS
+
+    def begin(self) -> None:
+        """Starts the processes that compile kernels: they load PyTorch, which takes seconds."""
+        start_workers()
 
     def build(self, subject: Subject, profile: int) -> Artifact:
         """Compiles, runs once to tune kernels, and records."""

@@ -173,6 +173,7 @@ class _Timed:
 
 def _raced(trial: Trial, tactics: Sequence[Tactic]) -> list[_Timed]:
     """All candidates on a GPU: built first, then timed in turns."""
+    trial.begin(tactics)
     built = [(tactic, *made) for tactic in tactics if (made := trial.build(tactic)) is not None]
     plain, *spent = trial.race([(tactic, program) for tactic, _, program in built])
     compiled = [

@@ -114,6 +114,9 @@ class Tactic(ABC):
     def is_candidate(self, subject: Subject) -> bool:
         """Whether trying is worth the time it takes."""
 
+    def begin(self) -> None:  # noqa: B027 - most have nothing to begin
+        """Starts what takes long to be ready for `build`, and goes on by itself."""
+
     @abstractmethod
     def build(self, subject: Subject, profile: int) -> Artifact | None:
         """Makes an artifact for a profile's optimal shapes; None where the tactic does not apply.

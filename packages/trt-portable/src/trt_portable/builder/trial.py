@@ -77,6 +77,15 @@ class Trial:
             self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
             return NEVER
 
+    def begin(self, tactics: Sequence[Tactic]) -> None:
+        """Lets tactics begin what goes on by itself, while the layers run for the first time, which takes long too."""
+        try:
+            for tactic in tactics:
+                tactic.begin()
+            _ = self._expected
+        except Exception as error:  # a tactic that cannot begin says so when it is built
+            self._reporter.verbose(f"tactics: {type(error).__name__}: {error}")
+
     def build(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
         """What a tactic makes, if it computes what it should; None, with a note, whatever goes wrong."""
         self._step()
