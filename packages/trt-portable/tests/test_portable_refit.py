@@ -67,6 +67,20 @@ def test_by_name_and_by_role(network: Any, load: Load, logger: Any) -> None:
     assert refitter.refit_cuda_engine_async(0)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_memory_that_stays_is_not_copied(network: Any, load: Load, logger: Any, kept: bool) -> None:
+    engine = load(network, flags=[FLAG.REFIT])
+    context = engine.create_execution_context()
+    refitter = trt.Refitter(engine, logger)
+    refitter.weights_are_kept = kept
+    fresh = array(5, 6)
+    assert refitter.set_named_weights("the scale", trt.Weights(fresh))
+    assert refitter.refit_cuda_engine()
+    assert run(context) == [15.0, 26.0]
+    fresh[:] = 0
+    assert run(context) == ([10.0, 20.0] if kept else [15.0, 26.0])
+
+
 def test_what_does_not_suit_is_refused(network: Any, load: Load, logger: Any) -> None:
     refitter = trt.Refitter(load(network, flags=[FLAG.REFIT]), logger)
     assert not refitter.set_named_weights("nothing", trt.Weights(array(1, 2)))

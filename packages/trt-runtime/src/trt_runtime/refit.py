@@ -19,6 +19,7 @@ from trt_core.replay import check_weight, content_digest, replay
 from trt_core.state import is_state
 from trt_core.weight_recipes import RECIPE, Recipe, constants_of, sources_of
 from trt_runtime.compatibility import check_compatible
+from trt_runtime.container import check_payload
 from trt_runtime.digest import plan_bytes, plan_digest
 from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
@@ -51,20 +52,23 @@ def refit_engine(
     check_replaceable(table, weights, header.title)
     device = torch.device(header.device)
     check_compatible(header)
+    check_payload(header, plan)
     with device_scope(_with_index(device)):
         # nothing runs here, but version-compatible plans of TensorRT carry their own lean runtime
         is_tensorrt = current_provider() is Provider.TENSORRT
-        runtime = new_runtime(provider_module(), is_tensorrt and header.version_compatible)
+        runtime = new_runtime(provider_module(), is_tensorrt and header.version_compatible, plans_are_verified=True)
         forget_errors()
         engine = runtime.deserialize_cuda_engine(plan_bytes(plan))
         if engine is None:
             raise RefitError(f"{header.title} cannot be loaded to refit it", why=take_errors())
         refitter = trt.Refitter(engine, provider_logger())
+        if hasattr(refitter, "weights_are_kept"):  # the portable provider then copies none: `held` outlives the engine
+            refitter.weights_are_kept = True
         held = _supply(refitter, table, weights, header.title)
         if not refitter.refit_cuda_engine():
             raise RefitError(f"{header.title} cannot be refitted", why=take_errors())
-        del held
         serialized = engine.serialize()
+        del refitter, engine, held
     refitted = torch.frombuffer(memoryview(serialized), dtype=torch.uint8)
     changed = dataclasses.replace(
         header,

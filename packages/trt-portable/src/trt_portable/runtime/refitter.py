@@ -34,6 +34,9 @@ class Refitter(ThreadedSettings):
 
     weights_validation: bool = True
     """Kept; types and counts are always checked, since shapes depend on them."""
+    weights_are_kept: bool = False
+    """Not in TensorRT: whether the memory of supplied weights stays as it is for as long as the engine lives, so that
+    engines on the CPU read it where it is."""
 
     def __init__(self, engine: ICudaEngine, logger: ILogger) -> None:
         if not isinstance(engine, ICudaEngine):
@@ -216,7 +219,7 @@ class Refitter(ThreadedSettings):
         return True
 
     def _tensor(self, use: int, given: Weights, location: TensorLocation) -> torch.Tensor:
-        """A copy of supplied weights where the engine keeps them."""
+        """Supplied weights where the engine keeps them: a copy, unless their memory stays."""
         slot = self._store.slots[use]
         source = given._tensor()
         if location is TensorLocation.DEVICE and self._state.device.type == "cuda":
@@ -224,7 +227,7 @@ class Refitter(ThreadedSettings):
             count = given.nbytes // dtype.itemsize
             source = wrap_address(given._ptr, (count,), dtype, self._state.device)
         target = _CPU if is_host_constant(slot) else self._state.home
-        return source.to(target, copy=True)
+        return source.to(target, copy=not self.weights_are_kept)
 
     def _changed(self, tensors: dict[int, torch.Tensor]) -> str | None:
         """Name of the first weights that are not those the engine has."""
