@@ -154,6 +154,19 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def stress(session: nox.Session) -> None:
+    """Call, load, fork, compile and write ten times as long as the suite does; `nox -s stress -- 100` longer still."""
+    require_workspace(session)
+    factor = session.posargs[0] if session.posargs else "10"
+    session.run(
+        sys.executable,
+        *("-m", "pytest", "-q", "tests/test_stress.py"),
+        *(f"packages/trt-runtime/tests/test_runtime_{name}.py" for name in ("stress", "replacing", "engine_cache")),
+        env={**TEST_ENVIRONMENT, "TRT_STRESS": factor},
+    )
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Run the benchmarks of `tools/bench`; arguments after `--` choose which."""
     require_workspace(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -157,41 +158,50 @@ def test_concurrent_writers_each_write_a_whole_file(tmp_path: Path) -> None:
 def test_killed_writers_leave_the_old_file_or_the_new(tmp_path: Path) -> None:
     """A writer stops before every system call that changes the folder or the file, and is killed there."""
     script = textwrap.dedent("""
-        import os, sys
+        import json, os, pathlib, sys
         import trt_runtime.replacing as replacing
-        fatal, calls = int(sys.argv[2]), 0
 
-        def dying(function):
-            def call(*arguments, **keywords):
-                global calls
-                calls += 1
-                if calls == fatal:
-                    os.kill(os.getpid(), 9)
-                return function(*arguments, **keywords)
-            return call
+        def write(path, fatal):
+            calls = 0
 
-        for name in ("open", "fsync", "replace", "fchmod", "close"):
-            setattr(os, name, dying(getattr(os, name)))
-        with replacing.replacing(sys.argv[1]) as file:
-            for _ in range(3):
-                dying(file.write)(b"new" * 10_000)
-        print("done")
+            def dying(function):
+                def call(*arguments, **keywords):
+                    nonlocal calls
+                    calls += 1
+                    if calls == fatal:
+                        os.kill(os.getpid(), 9)
+                    return function(*arguments, **keywords)
+                return call
+
+            for name in ("open", "fsync", "replace", "fchmod", "close"):
+                setattr(os, name, dying(getattr(os, name)))
+            with replacing.replacing(path) as file:
+                for _ in range(3):
+                    dying(file.write)(b"new" * 10_000)
+
+        path, ends = pathlib.Path(sys.argv[1]), []
+        for fatal in range(1, 40):
+            path.write_bytes(b"old")
+            writer = os.fork()
+            if not writer:
+                write(path, fatal)
+                os._exit(0)
+            status = os.waitpid(writer, 0)[1]
+            content = path.read_bytes()
+            ends.append((status, content[:3].decode(), content in (b"old", b"new" * 30_000)))
+            if not status:
+                break
+        print(json.dumps(ends))
     """)
     path = tmp_path / "model.trtp"
-    outcomes = set()
-    for fatal in range(1, 40):
-        path.write_bytes(b"old")
-        result = run_python(script, str(path), str(fatal))
-        assert path.read_bytes() in (b"old", b"new" * 30_000)
-        outcomes.add(path.read_bytes()[:3])
-        if result.stdout == "done\n":
-            break
-        assert result.returncode == -signal.SIGKILL, result.stderr
-    else:
-        raise AssertionError("the writer never came to its end")
-    assert outcomes == {b"old", b"new"}
+    result = run_python(script, str(path))
+    assert result.returncode == 0, result.stderr
+    ends = json.loads(result.stdout)
+    assert [status for status, _, _ in ends] == [signal.SIGKILL] * (len(ends) - 1) + [0], "it never came to its end"
+    assert {found for _, found, _ in ends} == {"old", "new"}
+    assert all(is_whole for _, _, is_whole in ends)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
-    assert fatal > 8
+    assert len(ends) > 8
 
 
 def test_names_that_are_as_long_as_names_can_be(tmp_path: Path) -> None:

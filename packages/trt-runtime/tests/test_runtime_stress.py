@@ -17,7 +17,10 @@ import torch
 from trt_runtime import ENGINES, EngineStore, TRTModule
 from trt_runtime.context_pool import MOST_IDLE
 
-THREADS, CALLS = 8, 200
+FACTOR = int(os.environ.get("TRT_STRESS", "1"))
+"""How many times as long as in the ordinary suite; see the session `stress` of nox."""
+
+THREADS, CALLS = 8, 200 * FACTOR
 
 
 def _from_threads(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
@@ -111,7 +114,7 @@ def test_many_calls_do_not_grow(dynamic_engine: TRTModule) -> None:
     call(2000)
     gc.collect()
     before, objects = process.memory_info().rss, len(gc.get_objects())
-    call(10_000)
+    call(10_000 * FACTOR)
     gc.collect()
     assert len(gc.get_objects()) - objects < 200
     assert process.memory_info().rss - before < 4 << 20  # a leak of one small tensor per call would be 5 MiB or more
@@ -132,7 +135,7 @@ def test_many_engines_leave_nothing(static_engine: TRTModule) -> None:
     load_and_drop(20)
     gc.collect()
     before = process.memory_info().rss
-    load_and_drop(200)
+    load_and_drop(200 * FACTOR)
     gc.collect()
     assert len(ENGINES) == alive
     assert process.memory_info().rss - before < 8 << 20
