@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from tools.bench import precision
 
-EXTENSION = Path(__file__).parents[1] / "docs" / "_ext" / "precision_table.py"
+EXTENSIONS = Path(__file__).parents[1] / "docs" / "_ext"
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,9 @@ def test_what_is_there_is_not_measured_again(
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_the_page_shows_it(results: list[dict[str, Any]], tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("precision_table", EXTENSION)
-    assert spec is not None and spec.loader is not None
-    table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(table)
+def test_the_page_shows_it(results: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXTENSIONS))
+    table = importlib.import_module("precision_table")
     path = tmp_path / "precision.jsonl"
     failed = {**results[0], "setting": "bfloat16", "failed": "no GPU"}
     path.write_text("".join(json.dumps(each) + "\n" for each in (*results, failed)))

@@ -6,27 +6,21 @@ milliseconds, and one of building, loading and memory.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from latency_plot import bars
+from measurements import Result, by_machine
 
 LATENCY: Final = Path(__file__).parents[1] / "data" / "latency.jsonl"
 OURS: Final = "portable"
 _COMPILED: Final = "torch.compile"
 
-Result = Mapping[str, Any]
-
 
 def latency(path: Path = LATENCY) -> str:
     """Returns a section for every machine."""
-    machines: dict[str, list[Result]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        result = json.loads(line)
-        machines.setdefault(json.dumps(result["machine"], sort_keys=True), []).append(result)
-    return "\n".join(_section(_latest(results)) for results in machines.values())
+    return "\n".join(_section(_latest(results)) for results in by_machine(path))
 
 
 def _latest(results: Sequence[Result]) -> list[Result]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from measurements import Result, by_machine
 
 PRECISION: Final = Path(__file__).parents[1] / "data" / "precision.jsonl"
-
-Result = Mapping[str, Any]
 
 
 def precision(path: Path = PRECISION) -> str:
     """Returns a table for every machine: error, speed and size of each model with each setting."""
-    machines: dict[str, list[Result]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        result = json.loads(line)
-        machines.setdefault(json.dumps(result["machine"], sort_keys=True), []).append(result)
-    return "\n".join(_section(results) for results in machines.values())
+    return "\n".join(_section(results) for results in by_machine(path))
 
 
 def _section(results: Sequence[Result]) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import weakref
+from typing import Final
 
 import torch
 
 from trt_core.errors import PlanError
+from trt_runtime.plan_notes import PlanNotes
 
-_known: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
-_vouched: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+_digests: Final = PlanNotes[str]()
+_vouched: Final = PlanNotes[bool]()
 
 
 def plan_bytes(plan: torch.Tensor) -> memoryview:
@@ -57,13 +58,10 @@ def plan_digest(plan: torch.Tensor) -> str:
     Raises:
         PlanError: The tensor cannot hold a plan.
     """
-    key = id(plan)
-    version = content_version(plan)
-    known = _known.get(key)
-    if known is not None and known[0]() is plan and known[1] == version:
-        return known[2]
-    digest = hashlib.sha256(plan_bytes(plan)).hexdigest()
-    _known[key] = (weakref.ref(plan, lambda reference: _forget(key, reference)), version, digest)
+    digest = _digests.get(plan)
+    if digest is None:
+        digest = hashlib.sha256(plan_bytes(plan)).hexdigest()
+        _digests.put(plan, digest)
     return digest
 
 
@@ -75,31 +73,9 @@ def vouch(plan: torch.Tensor) -> None:
     Args:
         plan: (bytes,), uint8, contiguous, on the CPU.
     """
-    key = id(plan)
-
-    def forget(reference: weakref.ref[torch.Tensor]) -> None:
-        known = _vouched.get(key)
-        if known is not None and known[0] is reference:
-            _vouched.pop(key, None)
-
-    _vouched[key] = (weakref.ref(plan, forget), content_version(plan))
+    _vouched.put(plan, True)
 
 
 def is_vouched(plan: torch.Tensor) -> bool:
     """Whether a plan was vouched for, and has not been written to since."""
-    known = _vouched.get(id(plan))
-    return known is not None and known[0]() is plan and known[1] == content_version(plan)
-
-
-def content_version(tensor: torch.Tensor) -> int:
-    """Returns a number that changes when PyTorch writes to the tensor in place.
-
-    Tensors made in inference mode do not count; they answer 0.
-    """
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _forget(key: int, reference: weakref.ref[torch.Tensor]) -> None:
-    known = _known.get(key)
-    if known is not None and known[0] is reference:
-        _known.pop(key, None)
+    return _vouched.get(plan) is True

@@ -22,10 +22,11 @@ from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.context import EngineContext
 from trt_runtime.context_pool import ContextPool
-from trt_runtime.digest import content_version, is_vouched, plan_bytes
+from trt_runtime.digest import is_vouched, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.host_code import is_host_code_allowed
 from trt_runtime.input_check import check_inputs, device_of
+from trt_runtime.plan_notes import content_version
 from trt_runtime.profile_choice import ProfileChoice
 from trt_runtime.weight_budget import WeightBudget
 

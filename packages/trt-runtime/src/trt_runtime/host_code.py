@@ -7,13 +7,13 @@ plans run without it.
 
 from __future__ import annotations
 
-import weakref
+from typing import Final
 
 import torch
 
-from trt_runtime.digest import content_version
+from trt_runtime.plan_notes import PlanNotes
 
-_allowed: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+_allowed: Final = PlanNotes[bool]()
 
 
 def allow_host_code(plan: torch.Tensor) -> None:
@@ -22,17 +22,9 @@ def allow_host_code(plan: torch.Tensor) -> None:
     Args:
         plan: (bytes,), uint8; from a source that may run code here anyway.
     """
-    key = id(plan)
-
-    def forget(reference: weakref.ref[torch.Tensor]) -> None:
-        known = _allowed.get(key)
-        if known is not None and known[0] is reference:
-            _allowed.pop(key, None)
-
-    _allowed[key] = (weakref.ref(plan, forget), content_version(plan))
+    _allowed.put(plan, True)
 
 
 def is_host_code_allowed(plan: torch.Tensor) -> bool:
     """Whether engines of a plan may run its compiled code."""
-    known = _allowed.get(id(plan))
-    return known is not None and known[0]() is plan and known[1] == content_version(plan)
+    return _allowed.get(plan) is True

@@ -215,12 +215,17 @@ def _max_pool(
 
 def _spatial_axes(ctx: ConversionContext) -> int:
     assert ctx.node is not None
-    return int(next(digit for digit in str(ctx.node.target) if digit in "123"))
+    return _spatial_axes_of(ctx.node.target)
+
+
+def _spatial_axes_of(operator: Any) -> int:
+    """The number in an operator's name."""
+    return int(next(digit for digit in str(operator) if digit in "123"))
 
 
 def window_rank(call: Call) -> Verdict | None:
     """Refuses windows whose elements need more axes than tensors have."""
-    spatial = int(next(digit for digit in str(call.node.target) if digit in "123"))
+    spatial = _spatial_axes_of(call.node.target)
     dilation = call.arguments.get("dilation", 1)
     plain = set(per_axis(dilation, spatial)) == {1} and call.tensor("self").dtype in FLOATS
     if "with_indices" in str(call.node.target):
