@@ -164,3 +164,97 @@ def test_a_pass_that_breaks_the_order_is_named() -> None:
                 return 1
 
         Drop()(graph)
+
+
+def move(network: trt.INetworkDefinition, tensor: trt.ITensor, kind: str) -> trt.ITensor:
+    """One layer that moves elements, or nothing at all, behind a tensor."""
+    shape = tuple(tensor.shape)
+    if kind == "identity":
+        return network.add_identity(tensor).get_output(0)
+    if kind == "cast":
+        return network.add_cast(tensor, tensor.dtype).get_output(0)
+    if kind == "whole slice":
+        return network.add_slice(tensor, (0,) * len(shape), shape, (1,) * len(shape)).get_output(0)
+    if kind == "reverse":
+        return network.add_slice(tensor, tuple(n - 1 for n in shape), shape, (-1,) * len(shape)).get_output(0)
+    if kind == "join one":
+        return network.add_concatenation([tensor]).get_output(0)
+    if kind == "gelu":
+        return network.add_activation(tensor, trt.ActivationType.GELU_ERF).get_output(0)
+    if kind in ("squeeze", "unsqueeze"):
+        if (kind == "squeeze") != (1 in shape):
+            return tensor
+        axis = shape.index(1) if kind == "squeeze" else len(shape)
+        axes = network.add_constant((1,), np.array([axis], np.int32)).get_output(0)
+        return (network.add_squeeze if kind == "squeeze" else network.add_unsqueeze)(tensor, axes).get_output(0)
+    layer = network.add_shuffle(tensor)
+    if kind in ("transpose", "both"):
+        layer.first_transpose = (*range(1, len(shape)), 0)
+    if kind in ("flatten", "both"):
+        layer.reshape_dims = (-1,)
+    if kind == "split":
+        layer.reshape_dims = (2, 3, -1)
+    if kind == "keep":
+        layer.reshape_dims = (0,) * len(shape)
+    if kind == "behind":
+        layer.reshape_dims = (3, -1)
+        layer.second_transpose = (1, 0)
+    return layer.get_output(0)
+
+
+MOVES = (
+    *("identity", "cast", "whole slice", "reverse", "join one", "gelu", "squeeze", "unsqueeze"),
+    *("transpose", "both", "flatten", "split", "keep", "behind", "nothing"),
+)
+
+
+@given(kinds=st.lists(st.sampled_from(MOVES), min_size=1, max_size=6), seen=st.integers(0, 6), product=st.booleans())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_of_movements(both: Any, kinds: list[str], seen: int, product: bool) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        tensor = network.add_input("x", trt.float32, (6, 4))
+        if product:
+            matrix = network.add_constant((4, 4), np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4))
+            tensor = network.add_matrix_multiply(tensor, NONE, matrix.get_output(0), NONE).get_output(0)
+        for index, kind in enumerate(kinds):
+            if index == seen:  # somebody reads what lies between two movements
+                output(network, network.add_unary(tensor, trt.UnaryOperation.NEG).get_output(0), "between")
+            tensor = move(network, tensor, kind)
+        output(network, network.add_unary(tensor, trt.UnaryOperation.ABS).get_output(0))
+
+    both(define, x=torch.randn(6, 4))
+
+
+def test_movements_that_undo_each_other_are_gone(both: Any) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        tensor = network.add_input("x", trt.float32, (2, 3, 4))
+        for kind in ("identity", "transpose", "transpose", "cast", "transpose", "flatten", "flatten", "split", "keep"):
+            tensor = move(network, tensor, kind)
+        tensor = move(network, move(network, tensor, "whole slice"), "join one")
+        output(network, network.add_unary(tensor, trt.UnaryOperation.ABS).get_output(0))
+
+    assert both(define, x=torch.randn(2, 3, 4)) == Counter(UNARY=1, SHUFFLE=0)
+
+
+def test_transposes_of_open_extents_become_one(both: Any) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        tensor = network.add_input("x", trt.float32, (-1, 3, -1))
+        for kind in ("transpose", "transpose"):
+            tensor = move(network, tensor, kind)
+        output(network, network.add_unary(tensor, trt.UnaryOperation.ABS).get_output(0))
+
+    shapes = {"x": ((1, 3, 2), (2, 3, 4), (4, 3, 8))}
+    assert both(define, shapes, x=torch.randn(2, 3, 5)) == Counter(UNARY=1, SHUFFLE=1)
+
+
+def test_a_reshape_between_a_product_and_its_activation_comes_behind(both: Any) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        x = network.add_input("x", trt.float32, (6, 4))
+        matrix = network.add_constant((4, 8), np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8))
+        tensor = network.add_matrix_multiply(x, NONE, matrix.get_output(0), NONE).get_output(0)
+        tensor = move(network, move(network, tensor, "split"), "gelu")
+        flat = network.add_shuffle(tensor)
+        flat.reshape_dims = (6, 8)
+        output(network, network.add_unary(flat.get_output(0), trt.UnaryOperation.ABS).get_output(0))
+
+    assert both(define, x=torch.randn(6, 4)) == Counter(CONSTANT=1, MATRIX_MULTIPLY=1, ACTIVATION=1, UNARY=1)

@@ -18,6 +18,7 @@ from trt_portable.builder.passes.fuse_quantized_products import FuseQuantizedPro
 from trt_portable.builder.passes.merge_products import MergeProducts
 from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
 from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
+from trt_portable.builder.passes.simplify_movement import SimplifyMovement
 from trt_portable.builder.progress_monitor import Phase
 from trt_portable.builder.settings_without_effect import settings_without_effect
 from trt_portable.builder.tactic_choice import choose_tactic
@@ -136,6 +137,8 @@ def _optimize(
             RecognizeConstantMasks(),
             FuseGelu(),
             MergeProducts(),
+            EliminateDeadLayers(),  # what reads a tensor no more must not seem to
+            SimplifyMovement(),
         ]
     for each in (*passes, EliminateDeadLayers()):
         each(graph)
