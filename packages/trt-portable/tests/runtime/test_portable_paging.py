@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from trt_portable.runtime import paging
-from trt_portable.runtime.paging import page_out
+from trt_portable.runtime.paging import page_out, return_freed_memory
 
 BYTES = 64 << 20
 
 
-def _resident() -> int:
+def _resident(what: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("RssFile:"):
+        if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("no RssFile")
+    raise AssertionError(f"no {what}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a request to Linux")
@@ -27,12 +27,12 @@ def test_pages_of_a_mapped_file_go_and_come_back(tmp_path: Path) -> None:
     path.write_bytes(bytes(range(256)) * (BYTES // 256))
     weights = torch.from_file(str(path), shared=False, size=BYTES, dtype=torch.uint8)[100:-100]
     total = int(weights.sum(dtype=torch.int64))
-    before = _resident()
+    before = _resident("RssFile")
     page_out(weights)
     advise = paging._advise()
     assert advise is not None
     if not advise(weights.data_ptr() & -(1 << 16), 1 << 16, paging._PAGE_OUT):  # a kernel that knows the request
-        assert before - _resident() > BYTES // 2
+        assert before - _resident("RssFile") > BYTES // 2
     assert int(weights.sum(dtype=torch.int64)) == total
 
 
@@ -43,3 +43,14 @@ def test_own_memory_keeps_its_values() -> None:
     page_out(weights[::2])
     page_out(weights[:3])
     assert torch.equal(weights, copy)
+
+
+@pytest.mark.skipif(paging._trim() is None, reason="a request to glibc")
+def test_freed_memory_with_holes_goes_back() -> None:
+    pieces = [torch.ones(1 << 12) for _ in range(4096)]  # each too small for a mapping of its own
+    kept = pieces[::64]
+    before = _resident("RssAnon")
+    del pieces
+    return_freed_memory()
+    assert before - _resident("RssAnon") > (1 << 14) * 4096 // 2
+    assert all(bool((piece == 1).all()) for piece in kept)

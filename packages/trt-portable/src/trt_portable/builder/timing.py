@@ -10,6 +10,7 @@ import torch
 
 from trt_portable.builder.race import race
 from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.paging import return_freed_memory
 from trt_portable.runtime.prepacked_kernels import PrepackedProduct
 from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.replay import may_record, record_run
@@ -20,6 +21,8 @@ _LEAST_SECONDS: Final = 0.002
 _LEAST_SAMPLES: Final = 5
 _LONG_SECONDS: Final = 0.01
 """A layer is run until that time is spent on it, or `_LEAST_SAMPLES` times."""
+_MOST_FREED_BYTES: Final = 12 << 20
+"""Freed memory goes back to the system when results and packed weights of as many bytes have come and gone."""
 # Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
 # a wrong kernel by more.
 _TOLERANCES: Final = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
@@ -101,7 +104,8 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
 def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value], float]:
     """Runs a program on the CPU layer by layer, each a few times.
 
-    A layer's packed weights are given up behind it, so a model is never in memory twice.
+    A layer's packed weights are given up behind it, and what was freed goes back to the system now and then, so a
+    model is never in memory twice.
 
     Args:
         program: What is timed.
@@ -115,6 +119,7 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
     """
     slots = program.start(values)
     seconds = 0.0
+    freed = 0
     for compute, inputs, outputs, dying, call in program.steps:
         operands = [slots[at] for at in inputs]
         try:
@@ -123,7 +128,11 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
         except Exception as error:
             raise LayerFailure(call.name, error) from error
         if isinstance(compute, PrepackedProduct):
-            compute.forget()
+            freed += compute.forget()
+        freed += sum(as_tensor(value).nbytes for value in results)
+        if freed >= _MOST_FREED_BYTES:
+            return_freed_memory()
+            freed = 0
         for at, result in zip(outputs, results, strict=True):
             slots[at] = result
         for at in dying:

@@ -34,6 +34,29 @@ def page_out(tensor: torch.Tensor) -> None:
         advise(first, last - first, _PAGE_OUT)
 
 
+def return_freed_memory() -> None:
+    """Gives memory back to the system that was freed, but that the C library keeps for what comes next.
+
+    Pieces of many sizes that come and go, as packed weights and results do while layers are timed, leave it with
+    holes. Where the library is not glibc, nothing happens.
+    """
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    if sys.platform != "linux":
+        return None
+    function = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if function is None:
+        return None
+    function.argtypes = (ctypes.c_size_t,)
+    trim: Callable[[int], int] = function
+    return trim
+
+
 @functools.cache
 def _advise() -> Callable[[int, int, int], int] | None:
     if sys.platform != "linux":

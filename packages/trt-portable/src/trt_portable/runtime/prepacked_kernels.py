@@ -67,9 +67,10 @@ class PrepackedProduct(ABC):
             return self._plain(inputs)
         return (self._run_and_add(x, other, inputs),)
 
-    def forget(self) -> None:
-        """Gives up the packed weights; the next run packs them again."""
-        self._packed = None
+    def forget(self) -> int:
+        """Gives up the packed weights, and returns how many bytes they were; the next run packs them again."""
+        packed, self._packed = self._packed, None
+        return 0 if packed is None else packed[0].nbytes
 
     def _weights(self, found: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Weights, packed for the extents of the first input that came; other extents may use them too."""
