@@ -14,7 +14,7 @@ Inputs = tuple[Input, ...]
 
 
 def _image(batch: int = 1) -> Inputs:
-    return (Input((batch, 3, 224, 224), name="image"),)
+    return (Input((batch, 3, 224, 224), name="x"),)
 
 
 def _tokens(vocabulary: int, batch: int = 1, length: int = 128) -> Inputs:
@@ -138,9 +138,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "swin_t": (lambda: _timm("swin_tiny_patch4_window7_224"), _image()),
     "bert_base": (_bert, _tokens(30522)),
     "gpt2": (_gpt2, _tokens(50257)),
-    "llama_block": (lambda: LlamaBlock().eval(), (Input((1, 128, 2048), name="hidden"),)),
-    "unet": (lambda: UNet().eval(), (Input((1, 3, 256, 256), name="image"),)),
-    "mlp": (_mlp, (Input((1, 64), name="x"),)),
+    "llama_block": (lambda: LlamaBlock().eval(), (Input((1, 128, 2048), name="x"),)),
+    "unet": (lambda: UNet().eval(), (Input((1, 3, 256, 256), name="x"),)),
+    "mlp": (_mlp, (Input((1, 64), name="input"),)),
 }
 """Name to (maker, inputs)."""
 

@@ -242,15 +242,36 @@ def test_named_dimensions_tie_inputs() -> None:
             compiled(torch.ones(first), torch.ones(second))
 
 
-def test_a_name_that_the_model_does_not_know_is_told() -> None:
-    with pytest.warns(UserWarning, match="named 'imput' is given for 'input' of ReLU.*did you mean 'input'") as caught:
-        trt_frontends.compile(nn.ReLU(), arg_inputs=[Input((2, 3), name="imput")], min_block_size=1)
-    assert caught[0].filename == __file__
+@pytest.mark.parametrize("exported", [False, True], ids=["module", "program"])
+def test_a_name_that_the_model_does_not_know_is_refused(exported: bool) -> None:
+    model: Any = torch.export.export(nn.ReLU(), (torch.ones(2, 3),)) if exported else nn.ReLU()
+    with pytest.raises(
+        InputError, match=r"(?s)named 'imput' is given for 'input' of .*only input.*did you mean 'input'"
+    ) as caught:
+        trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="imput")])
+    assert "leave the name out" in caught.value.hint
+    assert trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="input")]).total_operators == 1
 
 
-def test_a_name_of_another_parameter_is_refused() -> None:
+@pytest.mark.parametrize("exported", [False, True], ids=["module", "program"])
+def test_a_name_of_another_parameter_is_refused(exported: bool) -> None:
+    model: Any = torch.export.export(Pair(), (torch.ones(2, 3), torch.ones(2, 3))) if exported else Pair()
     with pytest.raises(InputError, match="named 'y' is given for 'x'"):
-        trt_frontends.explain(Pair(), arg_inputs=[Input((2, 3), name="y"), Input((2, 3), name="x")])
+        trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="y"), Input((2, 3), name="x")])
+
+
+class Variadic(nn.Module):
+    """Its inputs have no names of their own."""
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        """All (2, 3), float32."""
+        return args[0] + args[1]
+
+
+def test_names_of_variadic_inputs_are_labels() -> None:
+    inputs = [Input((2, 3), name="left"), Input((2, 3), name="right")]
+    for model in (Variadic(), trt_frontends.trace(Variadic(), arg_inputs=inputs)):
+        assert trt_frontends.explain(model, arg_inputs=inputs).total_operators == 1
 
 
 def test_threads_capture_one_after_the_other(mlp: nn.Module) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,12 @@ import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
-from trt_core import CompilationSettings, Device, ExportError, Input, InputError, read_settings
+from trt_core import CompilationSettings, Device, ExportError, InputError, read_settings
 from trt_core.nesting import children_of
 from trt_core.ranges import constrain_to_inputs
-from trt_core.settings_reader import level_of_caller
-from trt_core.suggest import did_you_mean
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.input_names import require_names
 from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
 from trt_runtime.program.exported_guards import forget_assumptions
@@ -91,7 +89,7 @@ def capture(
     signature = inspect.signature(mod.forward)
     _require_fitting(mod, examples, signature)
     examples = examples.in_order(signature)
-    _check_names(mod, examples, signature)
+    require_names(examples, signature, type(mod).__name__)
     mod = with_fake_weights(mod)
     args, kwargs = on_cpu(examples.tensors(device_of(mod, examples).torch_device))
     dynamic_shapes = examples.dynamic_shapes(signature)
@@ -154,27 +152,6 @@ def _require_fitting(mod: nn.Module, examples: ExampleInputs, signature: inspect
             why=f"{error}; given were {', '.join(given) or 'none'}",
             hint="give arg_inputs in the order of the parameters, the others by name in kwarg_inputs",
         ) from error
-
-
-def _check_names(mod: nn.Module, examples: ExampleInputs, signature: inspect.Signature) -> None:
-    """An `Input` may be named after what it is for; then it must be given there.
-
-    Raises:
-        InputError: It carries the name of another parameter.
-
-    Warns:
-        UserWarning: It carries a name that the model does not know.
-    """
-    for (parameter, place), leaf in zip(examples.places(signature), examples.leaves(), strict=True):
-        if not isinstance(leaf, Input) or leaf.name in ("", parameter, place):
-            continue
-        what = f"the Input named {leaf.name!r} is given for {place!r} of {type(mod).__name__}.forward{signature}"
-        if leaf.name in signature.parameters:
-            raise InputError(what, hint="give inputs in the order of the parameters, or by name in kwarg_inputs")
-        hint = did_you_mean(leaf.name, signature.parameters)
-        warnings.warn(
-            f"{what}, which knows no such name{'; ' + hint if hint else ''}", UserWarning, stacklevel=level_of_caller()
-        )
 
 
 _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")

@@ -20,6 +20,7 @@ from trt_core.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
 from trt_frontends.device_check import require_device
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.input_names import require_names_of
 from trt_frontends.pipeline import Compilation, Progress, no_progress
 from trt_frontends.visible_log import visible_log
 from trt_frontends.weightless import require_weights
@@ -27,7 +28,7 @@ from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering
 from trt_lowering.contract import Observer
 from trt_partition import require_known_modules
 from trt_runtime.program.exported_guards import conditions_of
-from trt_runtime.program.graph_signature import reader_of
+from trt_runtime.program.graph_signature import reader_of, signature_of
 
 if TYPE_CHECKING:
     from trt_frontends.precision.calibration import Calibration
@@ -162,6 +163,8 @@ def begin(
     _require_one_profile(ranges, settings)
     as_asked = any(isinstance(leaf, Input) for leaf in flat or ())
     conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked)
+    if program is module and flat is not None:
+        require_names_of(signature_of(decomposed.graph.graph, ranges), flat)
     if examples is None and program.example_inputs is not None:
         args, kwargs = program.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))
