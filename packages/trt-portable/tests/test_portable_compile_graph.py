@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import trt_portable as trt
 from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
-from trt_portable.builder.inductor import compiled_layout, graph_of
+from trt_portable.builder.inductor import fused_layout, graph_of
 from trt_portable.runtime import cuda_products
 from trt_portable.runtime.image import load_image
 from trt_portable.runtime.interpret import interpreted_program, traced_program
@@ -65,7 +65,7 @@ def traced(engine: Any, make_program: Any) -> tuple[fx.GraphModule, list[torch.T
         device=state.device,
         dynamic=False,
         make_program=make_program,
-        layout=compiled_layout,
+        layout=fused_layout,
         decompositions=decompositions(),
     )
     graph, read = graph_of(found)

@@ -10,10 +10,11 @@ from torch import fx
 
 from trt_portable.builder.compile_graph import compile_graph, decompositions, start_workers
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
-from trt_portable.builder.record_launches import record
+from trt_portable.builder.record_launches import Launch, record
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, machine_of
+from trt_portable.runtime.cuda_products import is_depthwise_convolution
 from trt_portable.runtime.image import ProgramImage, load_image
 from trt_portable.runtime.interpret import interpreted_program, traced_program
 from trt_portable.runtime.tracing import TracedProgram, trace_program
@@ -57,16 +58,26 @@ class Inductor(Tactic):
 
     def build(self, subject: Subject, profile: int) -> Artifact:
         """Compiles, runs once to tune kernels, and records."""
+        from trt_portable.builder.depthwise import convolve, teach_depthwise_operator
+
         teach_cudnn_operators()
+        launched = {teach_depthwise_operator(): convolve}
         with torch.no_grad(), torch.cuda.device(subject.device):
             try:
-                return self._build(subject, profile, traced_program)
+                return self._build(subject, profile, traced_program, fused_layout, launched)
             except torch.cuda.OutOfMemoryError:
                 raise
             except RuntimeError:  # cuDNN lacks a fused convolution: what is compiled cannot step back to the layers
-                return self._build(subject, profile, interpreted_program)
+                return self._build(subject, profile, interpreted_program, plain_layout, {})
 
-    def _build(self, subject: Subject, profile: int, make_program: Callable[[ProgramImage], Program]) -> Artifact:
+    def _build(
+        self,
+        subject: Subject,
+        profile: int,
+        make_program: Callable[[ProgramImage], Program],
+        layout: Callable[[ILayer, WeightSlot], WeightLayout],
+        launched: Mapping[Any, Launch],
+    ) -> Artifact:
         image, layers = load_image(subject.structure, subject.info, subject.device)
         traced = trace_program(
             image,
@@ -77,7 +88,7 @@ class Inductor(Tactic):
             profile_index=profile,
             dynamic=False,
             make_program=make_program,
-            layout=compiled_layout,
+            layout=layout,
             decompositions=decompositions(),
         )
         graph, read = graph_of(traced)
@@ -86,7 +97,7 @@ class Inductor(Tactic):
         arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
         compiled = compile_graph(graph, arguments, self._options)
         compiled(list(arguments))
-        found = record(compiled.current_callable, arguments)
+        found = record(compiled.current_callable, arguments, launched)
         blobs = found.pop("blobs")
         found["operands"] = [
             *({"weights": use, **layout.to_json()} for use, layout in weights),
@@ -96,8 +107,15 @@ class Inductor(Tactic):
         return Artifact(self.name, machine_of(subject.device), shapes, found, blobs)
 
 
-def compiled_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
-    """How compiled graphs take weights: kernels of 2-D convolutions with channels last, as fast kernels read them.
+def fused_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
+    """How graphs with kernels of our own take weights."""
+    if slot.role == "KERNEL" and isinstance(layer, IConvolutionLayer) and is_depthwise_convolution(layer):
+        return WeightLayout.taps_first((layer.num_output_maps, 1, *layer.kernel_size_nd))
+    return plain_layout(layer, slot)
+
+
+def plain_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
+    """How graphs take weights: kernels of 2-D convolutions with channels last, as fast kernels read them.
 
     Otherwise every run would copy them to that layout.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
@@ -23,6 +23,30 @@ from trt_portable.runtime.device_kernels import POINTER
 _SEARCH_DEPTH: Final = 8
 
 
+class Started(Protocol):
+    """A kernel that was started by an operator of our own; see `trt_portable.builder.depthwise.KernelLaunch`."""
+
+    @property
+    def compiled(self) -> Any:
+        """Triton's compiled kernel."""
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Three extents, in blocks."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """A tensor or a number for each parameter that the source names."""
+
+    @property
+    def types(self) -> str:
+        """A letter per parameter of the machine code."""
+
+
+Launch = Callable[..., tuple[torch.Tensor, Started]]
+"""Starts the kernel of an operator, and returns the result and what was started."""
+
+
 class RecordingFailure(PortableError):
     """Inductor's output does something that a list of launches cannot say."""
 
@@ -32,6 +56,7 @@ class LaunchRecorder(TorchDispatchMode):
 
     Args:
         operands: The tensors that a run starts from, in order; they take the first slots.
+        launched: What starts the kernel of an operator that is written down as that kernel.
 
     Attributes:
         steps: What ran, in the terms of `trt_portable.runtime.launch_list`.
@@ -39,12 +64,14 @@ class LaunchRecorder(TorchDispatchMode):
         blobs: Machine code by name.
     """
 
-    def __init__(self, operands: Sequence[torch.Tensor]) -> None:
+    def __init__(self, operands: Sequence[torch.Tensor], launched: Mapping[Any, Launch] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._launched = dict(launched or {})
         self.steps: list[list[Any]] = []
         self.kernels: list[dict[str, Any]] = []
         self.blobs: dict[str, bytes] = {}
         self._kernel_at: dict[int, int] = {}
+        self._compiled: list[Any] = []
         self._slots: Any = WeakIdKeyDictionary()
         self.num_slots = 0
         for tensor in operands:
@@ -106,6 +133,32 @@ class LaunchRecorder(TorchDispatchMode):
                     "shared_bytes": kernel.shared,
                 }
             )
+        self._note_launch(index, grid, arguments)
+
+    def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor:
+        """Starts the one kernel of an operator, and notes it."""
+        result, started = launch(*arguments)
+        strides = list(result.stride())
+        self.steps.append(["empty", self._new(result), list(result.shape), strides, _name(result.dtype)])
+        index = self._kernel_at.get(id(started.compiled))
+        if index is None:
+            index = self._kernel_at[id(started.compiled)] = len(self.kernels)
+            self._compiled.append(started.compiled)  # alive, so that nothing else gets its id
+            metadata, blob = started.compiled.metadata, f"kernel {index}"
+            self.blobs[blob] = started.compiled.asm["cubin"]
+            self.kernels.append(
+                {
+                    "name": metadata.name,
+                    "blob": blob,
+                    "types": started.types,
+                    "warps": metadata.num_warps,
+                    "shared_bytes": metadata.shared,
+                }
+            )
+        self._note_launch(index, started.grid, started.arguments)
+        return result
+
+    def _note_launch(self, index: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
         missing = len(self.kernels[index]["types"]) - len(arguments)
         given = [{"slot": self.slot(a)} if isinstance(a, torch.Tensor) else (0 if a is None else a) for a in arguments]
         self.steps.append(["kernel", index, [int(extent) for extent in grid], [*given, *[0] * missing]])
@@ -114,6 +167,8 @@ class LaunchRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if func in self._launched:
+            return self._launch_own(self._launched[func], args)
         arguments = [self._encoded(argument) for argument in args]
         keywords = {key: self._encoded(value) for key, value in kwargs.items()}
         found = func(*args, **kwargs)
@@ -142,12 +197,15 @@ class LaunchRecorder(TorchDispatchMode):
         raise RecordingFailure(f"an argument of type {type(argument).__name__}")
 
 
-def record(call: Callable[..., Any], operands: Sequence[torch.Tensor]) -> dict[str, Any]:
+def record(
+    call: Callable[..., Any], operands: Sequence[torch.Tensor], launched: Mapping[Any, Launch] | None = None
+) -> dict[str, Any]:
     """Runs what Inductor made, and returns what it did.
 
     Args:
         call: The compiled graph; ran once already, so that its kernels are tuned.
         operands: Its arguments.
+        launched: What starts the kernel of an operator that is written down as that kernel.
 
     Returns:
         ``steps``, ``kernels``, ``slots``, ``outputs`` of a launch list, and ``blobs``.
@@ -157,7 +215,7 @@ def record(call: Callable[..., Any], operands: Sequence[torch.Tensor]) -> dict[s
     """
     emitted = _emitted_function(call)
     scope = emitted.__globals__
-    recorder = LaunchRecorder(operands)
+    recorder = LaunchRecorder(operands, launched)
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             _replaced(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _CHANNELS_OF_TENSOR_CORES: Final = 8
+_DEPTHWISE_ACTIVATIONS: Final = ("none", "relu", "hardswish", "swish")
 
 
 def fuse_cuda_products(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
@@ -77,15 +78,33 @@ class _TracedKernels(_CudaKernels):
     """The convolutions among them, for graphs that are compiled: compilers fuse what follows products by themselves."""
 
     def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
-        return isinstance(call.layer, IConvolutionLayer) and super().takes(call, constants)
+        layer = call.layer
+        if not isinstance(layer, IConvolutionLayer):
+            return False
+        is_depthwise = is_depthwise_convolution(layer) and is_plain_convolution(call, DataType.HALF)
+        return is_depthwise or super().takes(call, constants)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer = product.layer
         assert isinstance(layer, IConvolutionLayer)
+        if layer.num_groups > 1:
+            return not epilogue.adds and epilogue.unary in _DEPTHWISE_ACTIVATIONS
         return epilogue.unary == "relu" or (epilogue == Epilogue() and _cuts_patches(layer))
 
 
+def is_depthwise_convolution(layer: IConvolutionLayer) -> bool:
+    """Whether there is a compiled kernel for a convolution of each channel by itself, if it is in float16 and plain."""
+    if not layer._has_weights("KERNEL") or len(layer.kernel_size_nd) != 2:
+        return False
+    dtype, count = layer._weight_spec("KERNEL")
+    channels, windows = layer.num_output_maps, layer.kernel_size_nd
+    is_each = layer.num_groups == channels and count == channels * windows[0] * windows[1]
+    return dtype is DataType.HALF and is_each and channels % _CHANNELS_OF_TENSOR_CORES == 0
+
+
 def _convolution(layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
+    if layer.num_groups > 1:
+        return _DepthwiseConvolution(layer, epilogue)
     if epilogue != Epilogue():
         return _Convolution(layer, epilogue)
     return _PatchConvolution(layer) if _cuts_patches(layer) else _PointwiseConvolution(layer)
@@ -174,6 +193,22 @@ class _PointwiseConvolution(_Kernel):
             return None
         kernel, bias = self._layer._own_weights(x)
         return F.linear(x.permute(0, 2, 3, 1), kernel.flatten(1), bias).permute(0, 3, 1, 2)
+
+
+class _DepthwiseConvolution(_Kernel):
+    """A convolution of each channel by itself, with bias and activation; only traces run it."""
+
+    def __init__(self, layer: IConvolutionLayer, epilogue: Epilogue) -> None:
+        self._layer = layer
+        self._activation = epilogue.unary
+        self._geometry = (list(layer.stride_nd), list(layer.pre_padding), list(layer.dilation_nd))
+
+    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
+        kernel, bias = self._layer._own_weights(x)
+        operator = torch.ops.trt_portable.depthwise_convolution  # of trt_portable.builder.depthwise
+        x = x.contiguous(memory_format=torch.channels_last)
+        found: torch.Tensor = operator(x, kernel, bias, *self._geometry, self._activation)
+        return found
 
 
 class _PatchConvolution(_Kernel):

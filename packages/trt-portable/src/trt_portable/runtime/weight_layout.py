@@ -12,6 +12,8 @@ from trt_portable.plan.engine_info import Shape
 
 _PLAIN: Final = "plain"
 _CHANNELS_LAST: Final = "channels_last"
+_TAPS_FIRST: Final = "taps_first"
+_ORDERS: Final = (_PLAIN, _CHANNELS_LAST, _TAPS_FIRST)
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class WeightLayout:
 
     Attributes:
         shape: Extents; None for the flat tensor.
-        order: ``plain``, or ``channels_last``, where the second of four axes varies fastest.
+        order: ``plain``, ``channels_last``, where the second of four axes varies fastest, or ``taps_first``, where the
+            last two axes vary slowest.
 
     Raises:
         ValueError: There is no such order, or no shape for it.
@@ -30,15 +33,20 @@ class WeightLayout:
     order: str = _PLAIN
 
     def __post_init__(self) -> None:
-        if self.order not in (_PLAIN, _CHANNELS_LAST):
+        if self.order not in _ORDERS:
             raise ValueError(f"weights cannot lie in order {self.order!r}")
-        if self.order == _CHANNELS_LAST and (self.shape is None or len(self.shape) != 4):
-            raise ValueError(f"weights of shape {self.shape} have no channels to lie last")
+        if self.order != _PLAIN and (self.shape is None or len(self.shape) != 4):
+            raise ValueError(f"weights of shape {self.shape} cannot lie in order {self.order!r}")
 
     @classmethod
     def channels_last(cls, shape: Shape) -> WeightLayout:
         """The layout of convolutions' kernels that tensor cores read."""
         return cls(shape, _CHANNELS_LAST)
+
+    @classmethod
+    def taps_first(cls, shape: Shape) -> WeightLayout:
+        """The layout of depthwise convolutions' kernels where channels vary fastest."""
+        return cls(shape, _TAPS_FIRST)
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> WeightLayout:
@@ -59,6 +67,9 @@ class WeightLayout:
         if self.order == _CHANNELS_LAST:
             assert self.shape is not None
             return weights.reshape(self.shape).contiguous(memory_format=torch.channels_last)
+        if self.order == _TAPS_FIRST:
+            assert self.shape is not None
+            return weights.reshape(self.shape).permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)
         return weights.contiguous().reshape(-1 if self.shape is None else self.shape)
 
 

@@ -1,0 +1,112 @@
+"""The kernel for depthwise convolutions: against PyTorch's, in Triton's interpreter and on a GPU, and in engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import trt_portable as trt
+from trt_portable.builder.inductor import Inductor
+from trt_portable.runtime.specialized import SpecializedProgram
+from trt_portable.runtime.weight_layout import WeightLayout
+
+pytest.importorskip("triton")
+
+ACTIVATIONS: Final[dict[str, Any]] = {"none": lambda x: x, "relu": F.relu, "hardswish": F.hardswish, "swish": F.silu}
+CASES: Final = [  # channels, extents, window, stride, padding, dilation, bias, activation
+    (8, (5, 4), (3, 3), (1, 1), (1, 1), (1, 1), True, "none"),
+    (40, (9, 7), (5, 3), (2, 1), (2, 0), (1, 1), False, "hardswish"),
+    (16, (8, 8), (7, 7), (1, 1), (3, 3), (1, 1), True, "relu"),
+    (16, (8, 9), (3, 3), (1, 2), (2, 2), (2, 2), True, "swish"),
+]
+
+
+def difference(device: str, case: Any) -> float:
+    """The distance of the kernel's result from PyTorch's, over its size."""
+    from trt_portable.builder.depthwise import convolve
+
+    channels, extents, window, stride, padding, dilation, has_bias, activation = case
+    torch.manual_seed(0)
+    x = torch.randn(2, channels, *extents, device=device).half().contiguous(memory_format=torch.channels_last)
+    kernel = torch.randn(channels, 1, *window, device=device).half()
+    bias = torch.randn(channels, device=device).half() if has_bias else None
+    geometry = (list(stride), list(padding), list(dilation))
+    laid_out = WeightLayout.taps_first(tuple(kernel.shape)).of(kernel.reshape(-1))
+    assert torch.equal(laid_out, kernel)
+    found, _ = convolve(x, laid_out, bias, *geometry, activation)
+    plain = F.conv2d(x.float(), kernel.float(), None if bias is None else bias.float(), *geometry, groups=channels)
+    wanted = ACTIVATIONS[activation](plain)
+    assert found.shape == wanted.shape and found.is_contiguous(memory_format=torch.channels_last)
+    return ((found.float() - wanted).norm() / wanted.norm()).item()
+
+
+def test_in_the_interpreter() -> None:
+    run = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert len(found) == len(CASES) and max(found) < 2e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_on_a_gpu(case: Any) -> None:
+    assert difference("cuda", case) < 2e-3
+
+
+def test_operands_that_lie_in_another_way_are_refused() -> None:
+    from trt_portable.builder.depthwise import convolve
+
+    x, kernel = torch.zeros(1, 8, 4, 4).half(), torch.zeros(8, 1, 3, 3).half()
+    with pytest.raises(RuntimeError, match="another way"):
+        convolve(x, kernel, None, [1, 1], [1, 1], [1, 1], "none")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["none", "relu", "hardswish"])
+def test_in_an_engine(builder: Any, load: Any, compiled_wins: None, monkeypatch: Any, activation: str) -> None:
+    monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
+    with trt.device("cuda"):
+        network = builder.create_network()
+        generator = np.random.default_rng(0)
+        x = network.add_input("x", trt.float16, (-1, 16, 12, 12))
+        y = x
+        for _ in range(3):
+            weights = generator.standard_normal((16, 1, 3, 3)).astype(np.float16) / 3
+            layer = network.add_convolution_nd(y, 16, (3, 3), weights, np.full(16, 0.1, np.float16))
+            layer.padding_nd, layer.num_groups = (1, 1), 16
+            y = layer.get_output(0)
+            if activation == "relu":
+                y = network.add_activation(y, trt.ActivationType.RELU).get_output(0)
+            if activation == "hardswish":
+                gate = network.add_activation(y, trt.ActivationType.HARD_SIGMOID)
+                gate.alpha, gate.beta = 1 / 6, 0.5
+                y = network.add_elementwise(y, gate.get_output(0), trt.ElementWiseOperation.PROD).get_output(0)
+        y.name = "y"
+        network.mark_output(y)
+        engine = load(network, {"x": ((1, 16, 12, 12), (2, 16, 12, 12), (4, 16, 12, 12))})
+        assert isinstance(engine._state.executable, SpecializedProgram)
+        (compiled,) = engine._state.executable._compiled
+        assert len(compiled._steps) <= 12
+        for batch in (2, 3):
+            given = torch.randn(batch, 16, 12, 12, device="cuda", dtype=torch.float16)
+            with torch.inference_mode():
+                (found,), (wanted,) = (each.run([given]) for each in (engine._state.executable, engine._state.program))
+            torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+
+
+if __name__ == "__main__":
+    print(json.dumps([difference("cpu", case) for case in CASES]))  # noqa: T201
