@@ -14,7 +14,7 @@ from trt_portable.builder.record_launches import Launch, record
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, machine_of
-from trt_portable.runtime.cuda_products import is_depthwise_convolution
+from trt_portable.runtime.cuda_products import is_compiled_depthwise
 from trt_portable.runtime.image import ProgramImage, load_image
 from trt_portable.runtime.interpret import interpreted_program, traced_program
 from trt_portable.runtime.tracing import TracedProgram, trace_program
@@ -109,7 +109,7 @@ class Inductor(Tactic):
 
 def fused_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
     """How graphs with kernels of our own take weights."""
-    if slot.role == "KERNEL" and isinstance(layer, IConvolutionLayer) and is_depthwise_convolution(layer):
+    if slot.role == "KERNEL" and isinstance(layer, IConvolutionLayer) and is_compiled_depthwise(layer):
         return WeightLayout.taps_first((layer.num_output_maps, 1, *layer.kernel_size_nd))
     return plain_layout(layer, slot)
 

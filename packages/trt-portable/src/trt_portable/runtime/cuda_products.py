@@ -2,7 +2,7 @@
 
 PyTorch's ordinary convolution adds its bias in a kernel of its own, and a ReLU is another: at batch 1 they take longer
 than the convolution, and at batch 64 three times as long. Measured on a Hopper GPU: a convolution with bias and ReLU in
-1.0 to 1.4 times the time of the convolution alone, against 1.3 to 6 times layer by layer. Groups are left alone: there
+1.0 to 1.4 times the time of the convolution alone, against 1.3 to 6 times layer by layer. Not so with groups: there
 cuDNN's fused kernels are 2 to 10 times slower. A convolution that cuts an image of 3 channels into patches of 16 by 16
 takes cuDNN 70 microseconds at batch 1; copying the patches and one product take a tenth.
 """
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _CHANNELS_OF_TENSOR_CORES: Final = 8
+_FEW_ELEMENTS: Final = 1 << 20
+_MOST_TAPS: Final = 25  # more are slower than cuDNN's kernels
 _DEPTHWISE_ACTIVATIONS: Final = ("none", "relu", "hardswish", "swish")
 
 
@@ -53,7 +55,7 @@ class _CudaKernels(Kernels):
         layer = call.layer
         if isinstance(layer, IConvolutionLayer):
             is_flat = layer.num_groups == 1 and len(layer.kernel_size_nd) == 2
-            return is_flat and is_plain_convolution(call, DataType.HALF)
+            return (is_flat or is_depthwise(layer)) and is_plain_convolution(call, DataType.HALF)
         form = linear_form(call)
         return form is not None and form.has_bias and is_linear(call, DataType.HALF, constants)
 
@@ -61,6 +63,8 @@ class _CudaKernels(Kernels):
         layer = product.layer
         if isinstance(layer, IConvolutionLayer):
             is_plain = epilogue == Epilogue()
+            if layer.num_groups > 1:
+                return is_plain
             return epilogue.unary == "relu" or (is_plain and (_is_pointwise(layer) or _cuts_patches(layer)))
         is_gelu = epilogue.unary == "gelu" and epilogue.algorithm == "tanh"
         return not epilogue.adds and (is_gelu or epilogue.unary == "relu")
@@ -68,10 +72,17 @@ class _CudaKernels(Kernels):
     def make(self, product: LayerCall, epilogue: Epilogue, plain: Compute) -> Compute:
         layer = product.layer
         if isinstance(layer, IConvolutionLayer):
-            return _Fused(_convolution(layer, epilogue), plain)
+            return _Fused(self._convolution(layer, epilogue), plain)
         form = linear_form(product)
         assert form is not None
         return _Fused(_Linear(form, is_gelu=epilogue.unary == "gelu"), plain)
+
+    def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
+        if layer.num_groups > 1:
+            return _SmallDepthwiseConvolution(layer)
+        if epilogue != Epilogue():
+            return _Convolution(layer, epilogue)
+        return _PatchConvolution(layer) if _cuts_patches(layer) else _PointwiseConvolution(layer)
 
 
 class _TracedKernels(_CudaKernels):
@@ -79,10 +90,9 @@ class _TracedKernels(_CudaKernels):
 
     def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
         layer = call.layer
-        if not isinstance(layer, IConvolutionLayer):
+        if not isinstance(layer, IConvolutionLayer) or (layer.num_groups > 1 and not is_compiled_depthwise(layer)):
             return False
-        is_depthwise = is_depthwise_convolution(layer) and is_plain_convolution(call, DataType.HALF)
-        return is_depthwise or super().takes(call, constants)
+        return super().takes(call, constants)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer = product.layer
@@ -91,23 +101,27 @@ class _TracedKernels(_CudaKernels):
             return not epilogue.adds and epilogue.unary in _DEPTHWISE_ACTIVATIONS
         return epilogue.unary == "relu" or (epilogue == Epilogue() and _cuts_patches(layer))
 
+    def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
+        if layer.num_groups > 1:
+            return _CompiledDepthwiseConvolution(layer, epilogue)
+        return super()._convolution(layer, epilogue)
 
-def is_depthwise_convolution(layer: IConvolutionLayer) -> bool:
-    """Whether there is a compiled kernel for a convolution of each channel by itself, if it is in float16 and plain."""
+
+def is_depthwise(layer: IConvolutionLayer) -> bool:
+    """Whether each channel is convolved by itself, into one."""
     if not layer._has_weights("KERNEL") or len(layer.kernel_size_nd) != 2:
         return False
-    dtype, count = layer._weight_spec("KERNEL")
     channels, windows = layer.num_output_maps, layer.kernel_size_nd
-    is_each = layer.num_groups == channels and count == channels * windows[0] * windows[1]
-    return dtype is DataType.HALF and is_each and channels % _CHANNELS_OF_TENSOR_CORES == 0
+    count = layer._weight_spec("KERNEL")[1]
+    return layer.num_groups == channels > 1 and count == channels * windows[0] * windows[1]
 
 
-def _convolution(layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
-    if layer.num_groups > 1:
-        return _DepthwiseConvolution(layer, epilogue)
-    if epilogue != Epilogue():
-        return _Convolution(layer, epilogue)
-    return _PatchConvolution(layer) if _cuts_patches(layer) else _PointwiseConvolution(layer)
+def is_compiled_depthwise(layer: IConvolutionLayer) -> bool:
+    """Whether `trt_portable.builder.depthwise` has a kernel for a depthwise convolution in float16."""
+    if not is_depthwise(layer) or layer._weight_spec("KERNEL")[0] is not DataType.HALF:
+        return False
+    windows = layer.kernel_size_nd
+    return layer.num_groups % _CHANNELS_OF_TENSOR_CORES == 0 and windows[0] * windows[1] <= _MOST_TAPS
 
 
 def _cuts_patches(layer: IConvolutionLayer) -> bool:
@@ -195,7 +209,31 @@ class _PointwiseConvolution(_Kernel):
         return F.linear(x.permute(0, 2, 3, 1), kernel.flatten(1), bias).permute(0, 3, 1, 2)
 
 
-class _DepthwiseConvolution(_Kernel):
+class _SmallDepthwiseConvolution(_Kernel):
+    """A convolution of each channel by itself, of few elements, by PyTorch's own kernel.
+
+    cuDNN compiles its kernel for each shape at the first run, for 0.14 s. PyTorch's wants channels apart, and takes the
+    bias along; with the copies around it, it is as fast where there are few elements.
+    """
+
+    def __init__(self, layer: IConvolutionLayer) -> None:
+        self._layer = layer
+        self._window = list(layer.kernel_size_nd)
+        self._geometry = (list(layer.stride_nd), list(layer.pre_padding), list(layer.dilation_nd))
+
+    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
+        if x.numel() > _FEW_ELEMENTS:
+            return None
+        kernel, bias = self._layer._own_weights(x)
+        stride, padding, dilation = self._geometry
+        apart = torch.ops.aten._conv_depthwise2d(
+            x.contiguous(), kernel.contiguous(), self._window, bias, stride, padding, dilation
+        )
+        last: torch.Tensor = apart.contiguous(memory_format=torch.channels_last)
+        return last
+
+
+class _CompiledDepthwiseConvolution(_Kernel):
     """A convolution of each channel by itself, with bias and activation; only traces run it."""
 
     def __init__(self, layer: IConvolutionLayer, epilogue: Epilogue) -> None:
