@@ -133,6 +133,42 @@ def test_residuals_are_added_in_the_kernel(net: Net, read: Any, execute: Any) ->
     agree(engine, execute, rows=1)
 
 
+def overwriting(engine: trt.ICudaEngine) -> list[str]:
+    return [call.name for compute, *_, call in engine._state.executable.steps if getattr(compute, "overwrites", False)]  # type: ignore[attr-defined]
+
+
+def test_a_residual_that_nobody_else_reads_is_overwritten(net: Net, read: Any, execute: Any) -> None:
+    y = net.convolution(net.x, name="stem")
+    for name in ("first", "second"):
+        inner = net.activation(net.convolution(y, name=f"{name} in", extent=1), "RELU")
+        y = net.activation(net.binary(net.convolution(inner, name=f"{name} out"), y, "SUM"), "RELU")
+    engine = read(net.plan(net.convolution(y, name="last", extent=1)))
+    assert [name.split(" +")[0] for name in overwriting(engine)] == ["first out", "second out"]
+    agree(engine, execute)
+    agree(engine, execute, rows=1)
+
+
+def test_a_residual_that_somebody_else_may_read_stays(net: Net, read: Any, execute: Any) -> None:
+    seen = net.convolution(net.x, name="output")
+    later = net.convolution(net.x, name="read later")
+    viewed = net.convolution(net.x, name="viewed")
+    view = net.network.add_shuffle(viewed)
+    view.first_transpose = (0, 1, 3, 2)
+    twice = net.convolution(net.x, name="itself")
+    sums = [
+        net.binary(net.convolution(net.x, name="to input"), net.x, "SUM"),
+        net.binary(net.convolution(net.x, name="to output"), seen, "SUM"),
+        net.binary(net.convolution(net.x, name="to later"), later, "SUM"),
+        net.binary(net.convolution(net.x, name="to viewed"), viewed, "SUM"),
+        net.binary(net.convolution(twice, name="to itself"), twice, "SUM"),
+        net.convolution(later, name="reads later"),
+        net.activation(view.get_output(0), "RELU"),
+    ]
+    engine = read(net.plan(seen, *sums))
+    assert overwriting(engine) == []
+    agree(engine, execute)
+
+
 def test_a_sum_that_broadcasts_is_computed_layer_by_layer(net: Net, read: Any, execute: Any) -> None:
     pooled = net.network.add_reduce(net.x, trt.ReduceOperation.AVG, 0b1100, True).get_output(0)
     outputs = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from trt_portable.enums import DataType
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.runtime.fusion import linear_form
-from trt_portable.runtime.prepacked_kernels import PrepackedConvolution, PrepackedLinear
+from trt_portable.runtime.prepacked_kernels import PrepackedConvolution, PrepackedLinear, PrepackedProduct
 from trt_portable.runtime.product_chains import Epilogue, Kernels, fuse_products, is_linear, is_plain_convolution
 from trt_portable.runtime.program import Compute, LayerCall
 
@@ -22,7 +23,35 @@ def prepack_products(calls: Sequence[LayerCall], visible: Collection[int]) -> li
     Returns:
         The calls; None where there is nothing to pack.
     """
-    return fuse_products(calls, visible, _PrepackedKernels())
+    packed = fuse_products(calls, visible, _PrepackedKernels())
+    if packed is not None:
+        _let_sums_overwrite(packed, visible)
+    return packed
+
+
+def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) -> None:
+    """Lets a convolution add to a tensor in place that a packed kernel made, and that nothing reads afterwards.
+
+    Packed kernels make memory of their own, and keep none of what they read. Other layers may hand views on.
+    """
+    last: dict[int | None, LayerCall] = {}
+    makers: dict[int, LayerCall] = {}
+    readers: dict[int | None, list[LayerCall]] = defaultdict(list)
+    for call in calls:
+        for tensor in call.inputs:
+            readers[tensor].append(call)
+            last[tensor] = call
+        makers.update(dict.fromkeys(call.outputs, call))
+    for call in calls:
+        if not isinstance(call.compute, PrepackedConvolution) or len(call.inputs) < 2:
+            continue
+        other = call.inputs[-1]
+        if other is None or other in visible or last[other] is not call or call.inputs.count(other) > 1:
+            continue
+        around = [makers.get(other), *readers[other]]
+        call.compute.overwrites = all(
+            each is not None and isinstance(each.compute, PrepackedProduct) for each in around
+        )
 
 
 class _PrepackedKernels(Kernels):

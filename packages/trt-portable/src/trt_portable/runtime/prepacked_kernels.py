@@ -100,6 +100,8 @@ class PrepackedConvolution(PrepackedProduct):
         layer: Symmetric padding, and one input.
         epilogue: What follows.
         plain: The same, layer by layer.
+        overwrites: Whether nobody else reads the tensor that is added, nor anything that shares its memory: then the
+            result may take its place, which saves a pass over memory.
     """
 
     def __init__(
@@ -107,8 +109,11 @@ class PrepackedConvolution(PrepackedProduct):
         layer: IConvolutionLayer,
         epilogue: Epilogue,
         plain: Callable[[Sequence[Value | None]], Sequence[Value]],
+        *,
+        overwrites: bool = False,
     ) -> None:
         super().__init__(epilogue, plain)
+        self.overwrites = overwrites
         self._layer = layer
         self._paddings = list(layer.pre_padding)
         self._stride, self._dilation = list(layer.stride_nd), list(layer.dilation_nd)
@@ -132,6 +137,11 @@ class PrepackedConvolution(PrepackedProduct):
 
     def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         unary = None if self._epilogue.unary == "none" else self._epilogue.unary
+        if self.overwrites and other.dim() == 4 and other.is_contiguous(memory_format=torch.channels_last):
+            sum_: torch.Tensor = torch.ops.mkldnn._convolution_pointwise_.binary(
+                other, x, *self._operands(x), "add", 1.0, unary, [], None
+            )
+            return sum_
         found: torch.Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
             x, other, *self._operands(x), "add", 1.0, unary, [], None
         )
