@@ -5,13 +5,15 @@
 Each model and setting runs in a process of its own. Errors are those of the first output on the example inputs,
 relative to its largest magnitude, against eager in float32 without TF32. Times are medians of calls that are waited
 for. Sizes are the bytes of all plans. With ``--results``, each result is appended to a file as soon as it is there, and
-what the file already holds for this machine is not measured again.
+what the file already holds for this machine is not measured again, failures apart. ``--stop-after`` begins nothing more
+once so many seconds have passed: the same command goes on later.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -84,15 +86,18 @@ def here() -> dict[str, Any]:
     return {name: value for name, value in machine().items() if name != "dtype"}
 
 
-def measure(names: list[str], settings: list[str], results: Path | None) -> list[Result]:
-    """Measures what is not in a file yet, one process after the other; what fails says why under ``error``."""
+def measure(names: list[str], settings: list[str], results: Path | None, stop_after: float = math.inf) -> list[Result]:
+    """Measures what is not in a file yet, one process after the other; what fails says why under ``failed``."""
     known = [] if results is None else [each for each in read(results) if each["machine"] == here()]
-    done = {(each["model"], each["setting"]): each for each in known}
+    done = {(each["model"], each["setting"]): each for each in known if "failed" not in each}
     found = []
+    started = time.monotonic()
     for name in names:
         for setting in settings:
             if (name, setting) in done:
                 found.append(done[name, setting])
+                continue
+            if time.monotonic() - started > stop_after:
                 continue
             try:
                 outcome = in_fresh_process("tools.bench.precision", "--one", name, setting)
@@ -125,12 +130,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(NAMES), choices=list(MODELS))
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--results", type=Path, help="append to this file, and leave out what it holds")
+    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which no process is begun")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SETTING"), help="measure here, and print JSON")
     arguments = parser.parse_args()
     if arguments.one:
         sys.stdout.write(json.dumps(run(*arguments.one)) + "\n")
         return
-    Console().print(table(measure(arguments.models, arguments.settings, arguments.results)))
+    found = measure(arguments.models, arguments.settings, arguments.results, arguments.stop_after)
+    Console().print(table(found))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,65 @@ def test_torchao_models(config: str, options: dict[str, Any]) -> None:
     result = compiled(model, x)
     assert result.meta["partition_report"].coverage == 1.0
     torch.testing.assert_close(result(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("granularity", ["PerTensor", "PerRow"])
+def test_torchao_models_of_float8_products(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    quant_api = importlib.import_module("torchao.quantization.quant_api")
+    if not hasattr(quant_api, "_check_hardware_support") or not torch._C._dispatch_has_kernel_for_dispatch_key(
+        "aten::_scaled_mm", "CPU"
+    ):
+        pytest.skip("this PyTorch multiplies float8 on GPUs alone")
+    monkeypatch.setattr(quant_api, "_check_hardware_support", lambda granularity: None)  # it asks for a GPU
+    monkeypatch.setattr(quant_api, "is_sm_at_least_89", lambda: True)
+    check_float8_products(torchao, granularity, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("granularity", ["PerTensor", "PerRow"])
+def test_torchao_models_of_float8_products_on_a_gpu(granularity: str) -> None:
+    check_float8_products(pytest.importorskip("torchao.quantization"), granularity, "cuda")
+
+
+def check_float8_products(torchao: Any, granularity: str, device: str) -> None:
+    model, x = mlp().to(device, torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16, device=device)
+    config = torchao.Float8DynamicActivationFloat8WeightConfig(granularity=getattr(torchao, granularity)())
+    torchao.quantize_(model, config)
+    expected = model(x)
+    result = compiled(model, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), expected, rtol=0, atol=0.1)
+    rows = torch.randn(2, 16, 64, dtype=torch.bfloat16, device=device)
+    torch.testing.assert_close(compiled(model, rows)(rows), model(rows), rtol=0, atol=0.1)
+
+
+class ScaledProduct(nn.Module):
+    """A product of float8 through PyTorch's own function, with scales of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("weight", torch.randn(48, 32).to(torch.float8_e4m3fn).t())
+        self.register_buffer("scales", torch.rand(1, 48))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = functional.ScalingType.RowWise
+        scale = x.abs().amax(1, keepdim=True) / 448
+        values = (x / scale).to(torch.float8_e4m3fn)
+        return functional.scaled_mm(values, self.weight, scale, rows, self.scales, rows, output_dtype=torch.bfloat16)
+
+
+@pytest.mark.skipif(not hasattr(functional, "scaled_mm"), reason="this PyTorch has no such function")
+def test_products_of_float8_by_pytorch_s_function() -> None:
+    model, x = ScaledProduct().eval(), torch.randn(16, 32)
+    try:
+        expected = model(x)
+    except (RuntimeError, NotImplementedError, ValueError):
+        pytest.skip("this PyTorch multiplies float8 on GPUs alone")
+    result = compiled(model, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), expected, rtol=2e-2, atol=0.05)
 
 
 def test_models_of_pt2e() -> None:

@@ -7,7 +7,7 @@ cannot say (unsigned values, zero points, scales computed from data, other width
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -53,6 +53,34 @@ def dequantize_per_token(
     return (steps * scales.to(torch.float32)).to(output_dtype)
 
 
+def scaled_mm(
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: Sequence[torch.Tensor],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[torch.Tensor],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """Decomposes `aten::_scaled_mm_v2`, which `torch.nn.functional.scaled_mm` calls, into `aten::_scaled_mm`.
+
+    Raises:
+        NotImplementedError: There are scales of blocks, or several levels of them.
+    """
+    plain = all(list(recipe) in ([0], [1]) for recipe in (recipe_a, recipe_b))  # of tensors, of rows
+    if not plain or any((*swizzle_a, *swizzle_b, *contraction_dim)):
+        raise NotImplementedError("scales of blocks")
+    scales = [scale[0] for scale in (scale_a, scale_b)]
+    if recipe_a == recipe_b == [1]:
+        scales = [scales[0].reshape(-1, 1), scales[1].reshape(1, -1)]
+    return torch._scaled_mm(self, mat2, *scales, bias=bias, out_dtype=out_dtype, use_fast_accum=use_fast_accum)
+
+
 def _from_library(name: str) -> Callable[..., Any]:
     """Returns an operator of `quantized_decomposed` as PyTorch's own module defines it, in other operators."""
 
@@ -67,6 +95,7 @@ QUANTIZATION_DECOMPOSITIONS: Final[dict[str, Callable[..., Any]]] = {
     "tensorrt::quantize_op": modelopt_quantize,
     "tensorrt::dynamic_block_quantize_op": modelopt_quantize_blocks,
     "tensorrt::dynamic_block_quantize_op.overload": modelopt_quantize_blocks,
+    "aten::_scaled_mm_v2": scaled_mm,
     "aten::fake_quantize_per_tensor_affine": fake_quantize_per_tensor,
     "quantized_decomposed::quantize_per_token": quantize_per_token,
     "quantized_decomposed::dequantize_per_token": dequantize_per_token,

@@ -108,10 +108,29 @@ def _unpackable(ctx: ConversionContext, **operands: Operand) -> Any:
     raise ctx.fail("its weights are packed for one library's kernels")
 
 
-for _name in ("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_dyn_quant_matmul_4bit"):
+for _name in (
+    "_weight_int4pack_mm",
+    "_weight_int4pack_mm_for_cpu",
+    "_weight_int4pack_mm_with_scales_and_zeros",
+    "_dyn_quant_matmul_4bit",
+):
     _operator: Any = getattr(aten, _name, None)
     if _operator is not None:
         converter(
             _operator.default,
             checks=never(Reason.NO_LOW_PRECISION, "its weights are packed for one kernel of PyTorch"),
         )(_unpackable)
+
+
+def _without_groups(ctx: ConversionContext, **operands: Operand) -> Any:
+    """Products of groups of rows, each with a matrix of its own."""
+    raise ctx.fail("no layer multiplies groups of rows")
+
+
+for _name in ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"):
+    _operator = getattr(aten, _name, None)
+    if _operator is not None:
+        converter(
+            _operator.default,
+            checks=never(Reason.NO_LOW_PRECISION, "no layer multiplies groups of rows, whose ends are data"),
+        )(_without_groups)
