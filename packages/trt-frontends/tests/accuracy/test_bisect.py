@@ -171,5 +171,34 @@ def test_an_error_that_is_spread_over_the_model_has_no_culprits(deep: nn.Module,
     assert "spread over the model" in report.to_text()
 
 
+def test_state_and_random_numbers_are_no_error(plant_fault: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.seen.add_(x.mean(0))
+            return self.linear(x + self.seen).tanh() + torch.rand_like(x), None, 3
+
+    model, x = Model().eval(), torch.randn(3, 4)
+    settings = {"min_block_size": 1, "optimization_level": 0}
+    assert bisect(model, arg_inputs=(x,), samples=2, **settings).stage is Stage.NONE
+    plant_fault(aten.tanh.default)
+    report = bisect(model, arg_inputs=(x,), samples=2, **settings)
+    assert _operators(report) == ["torch.ops.aten.tanh.default"]
+    assert report.is_proved and not model.seen.any()
+
+
+def test_models_that_return_nothing_are_right(plant_fault: Any) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            x.tanh()
+
+    plant_fault(aten.tanh.default)
+    assert bisect(Model(), arg_inputs=(torch.randn(3, 4),)).stage is Stage.NONE
+
+
 def test_the_package_offers_it() -> None:
     assert trt_frontends.bisect is bisect

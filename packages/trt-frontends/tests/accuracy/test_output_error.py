@@ -75,3 +75,12 @@ def test_every_type_is_compared(dtype: torch.dtype) -> None:
 def test_empty_tensors_are_equal() -> None:
     error = measure_error(torch.ones(0), torch.ones(0))
     assert (error.scaled, error.cosine, error.elements) == (0.0, 1.0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integers_are_right_or_wrong(dtype: torch.dtype) -> None:
+    large = torch.full((4,), 2**60 if dtype is torch.int64 else 1).to(dtype)
+    other = large.clone()
+    other[0] = large[0] + 1 if dtype is not torch.bool else False
+    assert measure_error(other, large).scaled >= 0.25
+    assert measure_error(large, large.clone()).scaled == 0

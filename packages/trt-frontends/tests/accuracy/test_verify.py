@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import Input, InputError
+from trt_core import ExecutionError, Input, InputError
 from trt_frontends.accuracy import verify
 
 aten = torch.ops.aten
@@ -95,7 +95,7 @@ def test_a_program_brings_its_own_inputs(deep: nn.Module) -> None:
 def test_results_of_another_shape_are_refused(deep: nn.Module) -> None:
     with pytest.raises(InputError, match=r"float32\(2, 4\).*eager's is float32\(2, 8\)"):
         verify(deep, lambda x: deep(x)[:, :4], arg_inputs=(torch.randn(2, 8),))
-    with pytest.raises(InputError, match="returns 2 tensors"):
+    with pytest.raises(InputError, match="returns 2 values"):
         verify(deep, lambda x: (deep(x), x), arg_inputs=(torch.randn(2, 8),))
 
 
@@ -116,6 +116,69 @@ def test_integers_are_drawn_from_those_that_were_given() -> None:
 
     assert verify(model, compiled, arg_inputs=(torch.tensor([[1, 7, 3]]),)).passed
     assert {item for ids in seen for item in ids.flatten().tolist()} == {1, 3, 7}
+
+
+class Counting(nn.Module):
+    """Counts its calls, draws random numbers, and returns numbers beside tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.calls.add_(1)
+        return {"y": self.linear(x) * self.calls + torch.rand_like(x), "calls": self.calls, "rows": x.shape[0]}
+
+
+def test_state_and_random_numbers_are_the_same_for_both() -> None:
+    model, x = Counting().eval(), torch.randn(3, 4)
+    report = verify(model, arg_inputs=(x,), samples=2, min_block_size=1, optimization_level=0)
+    assert report.passed and len(report.outputs) == 3
+    assert float(model.calls) == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda x: (x, 4), None),
+        (lambda x: (x, 3.0), "of type float"),
+        (lambda x: (x, None), "None"),
+        (lambda x: (x, torch.tensor(3)), "int64"),
+        (lambda x: x, "returns 1 values"),
+    ],
+)
+def test_numbers_are_compared_too(found: Any, message: str | None) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x, 3
+
+    def run() -> Any:
+        return verify(Model(), found, arg_inputs=(torch.randn(2),), samples=0)
+
+    if message is None:
+        assert not run().passed
+        return
+    with pytest.raises(InputError, match=message):
+        run()
+
+
+@pytest.mark.parametrize(
+    "options", [{"tolerance": "small"}, {"tolerance": -1.0}, {"tolerance": float("nan")}, {"samples": -1}]
+)
+def test_options_that_mean_nothing_are_refused(deep: nn.Module, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        verify(deep, deep, arg_inputs=(torch.randn(2, 8),), **options)
+
+
+def test_failures_say_which_of_the_two_fails(deep: nn.Module) -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError("of its own")
+
+    with pytest.raises(ExecutionError, match=r"the compiled model fails(.|\n)*as given(.|\n)*of its own"):
+        verify(deep, fails, arg_inputs=(torch.randn(2, 8),), samples=0)
+    with pytest.raises(InputError, match="cannot be called"):
+        verify(deep, 5, arg_inputs=(torch.randn(2, 8),))  # type: ignore[arg-type]
 
 
 def test_models_that_write_to_their_inputs_get_copies() -> None:

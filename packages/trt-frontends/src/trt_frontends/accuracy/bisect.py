@@ -20,7 +20,7 @@ from trt_frontends.accuracy.lowering_fault import find_lowering_pass
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
 from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
 from trt_frontends.accuracy.subject import Model, Subject
-from trt_frontends.accuracy.verify import cases_of, tolerance_of
+from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.pipeline import Progress, no_progress
 from trt_lowering.precision_rules import reduced_type
 
@@ -67,10 +67,11 @@ def bisect(
         TrtError: What compiling raises.
     """
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
+    require_tolerance(tolerance)
     cases = cases_of(subject, inputs, samples, seed)
     eager = subject.eager
     with torch.no_grad():
-        expected = [tensors_of(case.call(eager)) for case in cases]
+        expected = [tensors_of(run_case(case, eager, "the model")) for case in cases]
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
     lowered = LoweredModel.prepare(subject)
     experiment = Experiment(lowered, cases, expected, None if state is None else Path(state))

@@ -92,9 +92,12 @@ class Experiment:
             for name, child in self._children.items():
                 split.set_submodule(name, child)
         return max(
-            measure_error(left, right).scaled
-            for found, expected in zip(results, self._expected, strict=True)
-            for left, right in zip(found, expected, strict=True)
+            (
+                measure_error(left, right).scaled
+                for found, expected in zip(results, self._expected, strict=True)
+                for left, right in zip(found, expected, strict=True)
+            ),
+            default=0.0,
         )
 
     def _piece(self, name: str, kept: frozenset[str]) -> nn.Module:

@@ -21,7 +21,8 @@ class OutputError:
         max_abs, mean_abs: Worst and mean absolute error.
         max_rel, mean_rel: Worst and mean error relative to the element of the reference, where that is not zero.
         scaled: Worst absolute error over the largest magnitude of the reference; what a tolerance is compared with. It
-            is infinite where a NaN or an infinity is in one of the two alone.
+            is infinite where a NaN or an infinity is in one of the two alone. Integers and booleans are right or wrong:
+            of these it is at least the share of the elements that differ.
         cosine: Cosine of the angle between the two, as vectors; 1 where both are zero.
         snr_db: Signal-to-noise ratio in decibels, infinite where they are equal.
         nans, infinities: Elements that are not a number, and infinite ones: (in the output, in the reference).
@@ -45,8 +46,9 @@ class OutputError:
 def measure_error(found: torch.Tensor, reference: torch.Tensor) -> OutputError:
     """Compares an output with its reference; both of one shape, of any type, on any device.
 
-    Computed in float64; complex tensors count as pairs of numbers.
+    Computed in float64; complex tensors count as pairs of numbers. Integers are equal only where they are so exactly.
     """
+    share = _share_of_other_integers(found, reference)
     left, right = _numbers(found), _numbers(reference)
     nans = (int(left.isnan().sum()), int(right.isnan().sum()))
     infinities = (int(left.isinf().sum()), int(right.isinf().sum()))
@@ -64,7 +66,7 @@ def measure_error(found: torch.Tensor, reference: torch.Tensor) -> OutputError:
         mean_abs=_mean(difference),
         max_rel=_max(relative),
         mean_rel=_mean(relative),
-        scaled=scaled,
+        scaled=max(scaled, share),
         cosine=_cosine(left, right),
         snr_db=_decibels(float(right.square().sum()), float(difference.square().sum())),
         nans=nans,
@@ -95,6 +97,13 @@ def worst_of(errors: list[OutputError]) -> OutputError:
         elements=elements,
         histogram=tuple(map(sum, zip(*(error.histogram for error in errors), strict=True))),
     )
+
+
+def _share_of_other_integers(found: torch.Tensor, reference: torch.Tensor) -> float:
+    """Returns the share of elements that differ, of integers and booleans; 0 for other types."""
+    if any(item.is_floating_point() or item.is_complex() for item in (found, reference)) or not found.numel():
+        return 0.0
+    return float((found.detach().cpu() != reference.detach().cpu()).to(torch.float64).mean())
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import Input, InputError
+from trt_frontends.accuracy.same_conditions import call_alike
 from trt_frontends.example_inputs import ExampleInputs
 
 
@@ -26,10 +27,18 @@ class SampleInputs:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def call(self, function: Callable[..., Any]) -> Any:
-        """Calls a model with copies of the inputs, so that it may write to them."""
+    def call(self, function: Callable[..., Any], through: Callable[..., Any] | None = None) -> Any:
+        """Calls a model with copies of the inputs, so that it may write to them; see `call_alike`.
+
+        Args:
+            function: The model.
+            through: What is called with the model and the inputs in place of the model.
+        """
         args, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (self.args, self.kwargs))
-        return function(*args, **kwargs)
+        given = (args, kwargs)
+        if through is None:
+            return call_alike(function, lambda: function(*args, **kwargs), given)
+        return call_alike(function, lambda: through(function, *args, **kwargs), given)
 
 
 def sample_inputs(
@@ -92,8 +101,20 @@ def read_inputs(inputs: Iterable[Any], when_empty: str = "there are no inputs to
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
-    """Returns the tensors in a result, in order."""
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    """Returns the tensors in a result, in order; numbers count as tensors without axes."""
+    return [as_tensor(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, NUMERIC)]
+
+
+NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
+"""Types of leaves of a result that are compared by value."""
+
+
+def as_tensor(leaf: Any) -> torch.Tensor:
+    """Returns a tensor as it is, and a Python number as a tensor without axes."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    is_long = isinstance(leaf, int) and not -(2**63) <= leaf < 2**63
+    return torch.tensor(float(leaf) if is_long else leaf)
 
 
 def _is_pair(item: Sequence[Any]) -> bool:

@@ -9,11 +9,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import InputError, provider_identity
+from trt_core import ExecutionError, InputError, TrtError, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_frontends.accuracy.output_error import OutputError, measure_error, worst_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.accuracy.sample_inputs import NUMERIC, SampleInputs, as_tensor, read_inputs, sample_inputs
 from trt_frontends.accuracy.subject import Model, Subject
 from trt_frontends.accuracy.wide_mode import run_wide
 from trt_frontends.capture import device_of
@@ -68,6 +68,7 @@ def verify(
 
     Raises:
         InputError: There are no inputs, or the two return results of different structure, shape or type.
+        ExecutionError: One of the two fails on an input.
         TrtError: What compiling raises.
 
     Example:
@@ -77,6 +78,12 @@ def verify(
     """
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
     cases = cases_of(subject, inputs, samples, seed)
+    require_tolerance(tolerance)
+    if compiled is not None and not callable(compiled):
+        raise InputError(
+            f"compiled is a {type(compiled).__name__}, which cannot be called",
+            hint="give what `compile` returned, or leave it out",
+        )
     if compiled is None:
         compiled = compile_model(model, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, registry=registry, **settings)
     comparison = _Comparison(subject.eager, compiled, exact=exact)
@@ -112,9 +119,10 @@ class _Comparison:
         self._cases: list[str] = []
 
     def add(self, case: SampleInputs) -> None:
-        names, expected = _tensors(case.call(self._eager))
-        found_names, found = _tensors(case.call(self._compiled))
-        _require_alike(case, names, expected, found_names, found)
+        wanted = run_case(case, self._eager, "the model")
+        result = run_case(case, self._compiled, "the compiled model")
+        _require_alike(case, result, wanted)
+        (names, expected), found = _compared(wanted), _compared(result)[1]
         if not self._cases:
             self._names, self.expected = names, expected
             self._errors = [[] for _ in names]
@@ -150,7 +158,7 @@ class _Comparison:
         if self.skipped_exact:
             return None
         try:
-            _, results = _tensors(case.call(lambda *args, **kwargs: run_wide(self._eager, *args, **kwargs)))
+            _, results = _compared(case.call(self._eager, through=run_wide))
         except Exception as error:  # whatever a kernel, or the model itself, has against float64
             self.skipped_exact = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return None
@@ -171,6 +179,8 @@ def cases_of(subject: Subject, inputs: Iterable[Any] | None, samples: int, seed:
     if examples is None and isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
         args, kwargs = model.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))
+    if samples < 0:
+        raise InputError(f"samples={samples} is no number of inputs", hint="give 0 or more")
     if inputs is not None:
         return list(read_inputs(inputs))
     if examples is None:
@@ -193,31 +203,68 @@ def tolerance_of(given: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> f
     return max(by_type, settings.max_error or 0.0)
 
 
-def _tensors(result: Any) -> tuple[list[str], list[torch.Tensor]]:
-    """Names and values of the tensors in a result."""
-    leaves, _ = pytree.tree_flatten_with_path(result)
-    found = [(pytree.keystr(path), value) for path, value in leaves if isinstance(value, torch.Tensor)]
-    return [name for name, _ in found], [value for _, value in found]
+def require_tolerance(tolerance: Any) -> None:
+    """Refuses what no error can be compared with.
 
-
-def _require_alike(
-    case: SampleInputs,
-    names: list[str],
-    expected: list[torch.Tensor],
-    found_names: list[str],
-    found: list[torch.Tensor],
-) -> None:
-    if len(names) != len(found_names):
+    Raises:
+        InputError: It is neither None nor a number of at least 0.
+    """
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (is_number and tolerance >= 0):
         raise InputError(
-            f"the compiled model returns {len(found)} tensors, eager {len(expected)}",
+            f"tolerance={tolerance!r} is no error that may pass",
+            hint="give a number of at least 0, relative to the largest magnitude of an output",
+        )
+
+
+def run_case(case: SampleInputs, function: Callable[..., Any], name: str) -> Any:
+    """Returns what a model makes of inputs.
+
+    Raises:
+        ExecutionError: It fails.
+    """
+    try:
+        return case.call(function)
+    except TrtError:
+        raise
+    except Exception as error:
+        raise ExecutionError(
+            f"{name} fails on what it is compared on",
+            where=f"inputs {case.name!r}",
+            why=f"{type(error).__name__}: {error}",
+            hint="check the inputs, and see the error that this one was raised from",
+        ) from error
+
+
+def _compared(result: Any) -> tuple[list[str], list[torch.Tensor]]:
+    """Names and values of what is compared in a result: its tensors, and its numbers as tensors without axes."""
+    leaves, _ = pytree.tree_flatten_with_path(result)
+    found = [(pytree.keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, NUMERIC)]
+    return [name for name, _ in found], [as_tensor(leaf) for _, leaf in found]
+
+
+def _require_alike(case: SampleInputs, found: Any, expected: Any) -> None:
+    """Refuses results of other kinds, in the order of their leaves; values of tensors and numbers are for figures."""
+    left, right = pytree.tree_leaves(found), pytree.tree_flatten_with_path(expected)[0]
+    if len(left) != len(right):
+        raise InputError(
+            f"the compiled model returns {len(left)} values, eager {len(right)}",
             where=f"inputs {case.name!r}",
             hint="give the model that was compiled",
         )
-    for name, left, right in zip(names, found, expected, strict=True):
-        if left.shape != right.shape or left.dtype != right.dtype:
+    for one, (path, other) in zip(left, right, strict=True):
+        if _kind(one) != _kind(other):
             raise InputError(
-                f"output{name} is {dtype_name(left.dtype)}{tuple(left.shape)}, eager's is "
-                f"{dtype_name(right.dtype)}{tuple(right.shape)}",
+                f"output{pytree.keystr(path)} is {_kind(one)}, eager's is {_kind(other)}",
                 where=f"inputs {case.name!r}",
                 hint="give the model that was compiled",
             )
+
+
+def _kind(leaf: Any) -> str:
+    """What two leaves must have in common; all of it where there is nothing to measure."""
+    if isinstance(leaf, torch.Tensor):
+        return f"{dtype_name(leaf.dtype)}{tuple(leaf.shape)}"
+    if isinstance(leaf, NUMERIC):
+        return f"of type {type(leaf).__name__}"
+    return repr(leaf) if leaf is None or isinstance(leaf, (str, bytes)) else f"of type {type(leaf).__name__}"

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from trt_frontends.accuracy.sample_inputs import tensors_of
 from trt_lowering.operator_traits import has_hidden_state
 
 aten = torch.ops.aten
@@ -27,12 +28,12 @@ class GraphRun(fx.Interpreter):
         self._see = see
 
     def results(self, flat: Sequence[Any]) -> list[torch.Tensor]:
-        """Returns the tensors among the flat outputs; random operators draw the same numbers each time."""
+        """Returns the flat outputs, see `tensors_of`; random operators draw the same numbers each time."""
         devices = {leaf.device for leaf in flat if isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda"}
         with torch.no_grad(), torch.random.fork_rng(devices=sorted(devices, key=str)):
             torch.manual_seed(0)
             results = self.run(*flat, enable_io_processing=False)
-        return [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+        return tensors_of(results)
 
     def run_node(self, n: fx.Node) -> Any:
         """Runs one node and shows its value."""
