@@ -295,6 +295,19 @@ class TestRefusals:
         with pytest.raises(InputError, match=message):
             trt_frontends.quantize(model, calibration, arg_inputs=(data()[0],))
 
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float16])
+    def test_data_that_the_model_itself_does_not_take(self, dtype: torch.dtype) -> None:
+        with pytest.raises(InputError, match="the model fails on calibration data"):
+            trt_frontends.quantize(nn.Linear(8, 4).eval(), [torch.ones(2, 8, dtype=dtype)])
+
+    def test_data_that_cannot_be_read(self) -> None:
+        with pytest.raises(InputError, match=r"cannot be read.*\n.*input 1\n.*ZeroDivisionError"):
+            trt_frontends.quantize(nn.Linear(8, 4).eval(), (torch.ones(2, 8) / (1 // (1 - n)) for n in range(2)))
+
+    def test_data_without_elements(self) -> None:
+        with pytest.raises(InputError, match="empty activations alone"):
+            trt_frontends.quantize(nn.Linear(8, 4).eval(), [torch.ones(0, 8)])
+
     def test_activations_that_overflow(self) -> None:
         class Overflowing(nn.Module):
             def __init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trt_core import InputError, TrtError
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.quantization.config import QuantizationConfig
 from trt_frontends.quantization.layers import Layer
@@ -34,14 +35,24 @@ def calibrate(
         config: Which observer measures.
 
     Raises:
-        InputError: Data does not fit the program, or activations are NaN or infinite.
+        InputError: Data does not fit the program, activations are NaN or infinite, or hold no elements.
     """
     observers: dict[str, RangeObserver] = {}
+    measured: set[str] = set()
 
     def watch(node: fx.Node, value: torch.Tensor) -> None:
+        if value.numel():
+            measured.add(node.name)
         observers.setdefault(node.name, make_observer(config)).observe(value)
 
     watch_activations(program, layers, samples, watch)
+    for name in sorted(observers.keys() - measured):
+        raise InputError(
+            "calibration data makes empty activations alone",
+            where=name,
+            why="there is nothing to measure a range on",
+            hint="give inputs with elements",
+        )
     return {name: scale_of(observer.largest(), config.scheme) for name, observer in observers.items()}
 
 
@@ -51,8 +62,18 @@ def watch_activations(
     """Runs the program on every sample, and shows each activation that a layer reads, once for all its readers."""
     runner = ProgramRunner(program)
     steps = _watching(layers, watch)
-    for inputs in flat_inputs(program, samples):
-        runner.run(inputs, steps)
+    for index, inputs in enumerate(flat_inputs(program, samples)):
+        try:
+            runner.run(inputs, steps)
+        except TrtError:
+            raise
+        except Exception as error:
+            raise InputError(
+                "the model fails on calibration data",
+                where=f"calibration input {index}",
+                why=f"{type(error).__name__}: {error}",
+                hint="call the model with this input: it most likely fails there as well",
+            ) from error
 
 
 def _watching(layers: Sequence[Layer], watch: Watch) -> dict[str, Step]:

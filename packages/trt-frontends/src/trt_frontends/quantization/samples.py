@@ -23,7 +23,7 @@ def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
         calibration: Any iterable of tensors, tuples of positional inputs, dicts of keyword inputs, or pairs of both.
 
     Raises:
-        InputError: It is no iterable, it is empty, or an item is none of these.
+        InputError: It is no iterable, it is empty, reading it fails, or an item is none of these.
     """
     if calibration is None:
         raise InputError("there is no calibration data", hint=f"quantizing activations needs some: {_HINT}")
@@ -32,10 +32,26 @@ def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
             f"calibration data is a {type(calibration).__name__}, not a collection of inputs",
             hint=f"give a list, a data loader, or a generator; {_HINT}",
         )
-    samples = [_read(item, index) for index, item in enumerate(calibration)]
+    samples = [_read(item, index) for index, item in enumerate(_items(calibration))]
     if not samples:
         raise InputError("the calibration data is empty", hint="some ten to a hundred representative inputs will do")
     return samples
+
+
+def _items(calibration: Iterable[Any]) -> Iterator[Any]:
+    """Yields what callers' data yields; what it raises is about the data."""
+    index = 0
+    try:
+        for item in calibration:
+            yield item
+            index += 1
+    except Exception as error:
+        raise InputError(
+            "the calibration data cannot be read",
+            where=f"calibration input {index}",
+            why=f"{type(error).__name__}: {error}",
+            hint="iterate over it alone to see the same error",
+        ) from error
 
 
 def _read(item: Any, index: int) -> ExampleInputs:
