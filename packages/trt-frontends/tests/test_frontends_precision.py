@@ -101,3 +101,64 @@ def test_integer_inputs_keep_their_type() -> None:
         found, expected = compiled(ids), model(ids)
         assert [value.dtype for value in found] == [torch.float32, torch.int64]
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+class Rotary(nn.Module):
+    """Angles of positions, as language models compute them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", 1.0 / 100 ** (torch.arange(4) / 4))
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        angles = positions.float()[:, None] @ self.frequencies[None, :]
+        return torch.tanh(x) * torch.cat((angles.cos(), angles.sin()), -1)
+
+
+class Constants(nn.Module):
+    """The same, of positions that are known."""
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        angles = torch.arange(5000, dtype=torch.float32)[-3:, None] * 0.9
+        return torch.tanh(x) * angles.sin()
+
+
+class Buckets(nn.Module):
+    """Rows of a table, found by arithmetic in floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5000, 8)
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) + self.table((positions.float() * 1.0).floor().long().clamp(max=4999))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("model", [Rotary(), Constants(), Buckets()], ids=["angles", "constants", "indices"])
+def test_positions_are_counted_in_float32(model: nn.Module, dtype: torch.dtype) -> None:
+    inputs = torch.randn(3, 8), torch.tensor([257, 2049, 4095])
+    compiled = trt_frontends.compile(model.eval(), arg_inputs=inputs, precision=dtype, min_block_size=1)
+    tolerance = 4 * TOLERANCE[dtype]
+    torch.testing.assert_close(compiled(*inputs), model(*inputs), rtol=tolerance, atol=tolerance)
+    kept = compiled.meta["partition_report"].to_text()
+    assert isinstance(model, Constants) or "position: computed from integers" in kept
+
+
+def test_masks_of_integers_are_reduced_and_stop_at_the_largest_number() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x + (1.0 - mask.float()) * torch.finfo(torch.float32).min, -1)
+
+    inputs = torch.randn(2, 4), torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0]])
+    compiled = trt_frontends.compile(Masked(), arg_inputs=inputs, precision=torch.float16, min_block_size=1)
+    torch.testing.assert_close(compiled(*inputs), Masked()(*inputs), rtol=5e-3, atol=5e-3)
+
+
+def test_statistics_beyond_float16_are_kept() -> None:
+    norm = nn.BatchNorm2d(2).eval()
+    norm.running_var.fill_(4e6)
+    norm.running_mean.fill_(7e4)
+    x = torch.randn(1, 2, 4, 4) * 2e3 + 6e4
+    compiled = trt_frontends.compile(norm, arg_inputs=(x,), precision=torch.float16, min_block_size=1)
+    torch.testing.assert_close(compiled(x), norm(x), rtol=0, atol=0.05)

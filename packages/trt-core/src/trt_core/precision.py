@@ -16,13 +16,14 @@ KEPT: Final = "kept_in_float32"
 
 
 class PrecisionRule(enum.Enum):
-    """What decided that a node stays in float32; the value is the setting."""
+    """What decided that a node stays in float32; the value is the setting, but for positions, which always do."""
 
     OPERATOR = "autocast_excluded_ops"
     NODE = "autocast_excluded_nodes"
     MAGNITUDE = "autocast_max_output_threshold"
     DEPTH = "autocast_max_depth_of_reduction"
     SENSITIVITY = "max_error"
+    POSITION = "position"
 
 
 @dataclass(frozen=True)

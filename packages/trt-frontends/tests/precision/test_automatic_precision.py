@@ -188,6 +188,16 @@ def test_what_has_no_run_in_float64_is_measured_from_float32() -> None:
     assert report.dtype == "float16"
 
 
+def test_a_type_that_pytorch_has_no_kernel_for_is_no_choice() -> None:
+    class Distances(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cdist(x, x)
+
+    x = torch.randn(4, 8)
+    compiled = trt_frontends.compile(Distances(), arg_inputs=(x,), precision="auto", min_block_size=1)
+    torch.testing.assert_close(compiled(x), torch.cdist(x, x), rtol=0, atol=0.05)
+
+
 def test_what_cannot_be_measured_is_refused(overflowing: nn.Module, inputs: Any) -> None:
     with torch.device("meta"):
         model = nn.Linear(8, 8)

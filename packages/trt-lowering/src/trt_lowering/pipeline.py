@@ -13,6 +13,7 @@ from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.drop_empty_operands import DropEmptyOperands
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction
+from trt_lowering.passes.exclude_positions import ExcludePositions
 from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.merge_dequantization import MergeDequantization
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
@@ -52,6 +53,7 @@ def type_passes(
     """Returns the passes that settle the types that are computed in."""
     passes: list[GraphPass] = []
     if reduced_type(settings) is not None:
+        passes.append(ExcludePositions())
         passes.append(ExcludeFromReduction(lambda node: precision.by_name(node) or precision.by_value(node, ranges)))
     passes += ConvertFloatType.for_settings(settings, lambda target: not rules.has_converter(target))
     return [*passes, Autocast(settings)]

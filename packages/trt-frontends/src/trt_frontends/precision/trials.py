@@ -6,13 +6,14 @@ Answers come from PyTorch, which runs the graph with the very casts that the eng
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
+from trt_core import CompilationSettings, logger
 from trt_core.precision import PrecisionRule, kept_in_float32
 from trt_frontends.accuracy.output_error import measure_error
 from trt_frontends.precision.graph_run import GraphRun
@@ -55,8 +56,15 @@ class PrecisionTrials:
         if names not in self._known:
             self.runs += 1
             gm = self._settled(names)
-            self._known[names] = worst_error((GraphRun(gm).results(flat) for flat in self._inputs), self._expected)
+            self._known[names] = self._measured(gm)
         return self._known[names]
+
+    def _measured(self, gm: fx.GraphModule) -> float:
+        try:
+            return worst_error((GraphRun(gm).results(flat) for flat in self._inputs), self._expected)
+        except (RuntimeError, NotImplementedError) as error:  # such as an operator without a kernel for the type
+            logger.debug("a choice of types cannot be run in PyTorch, so it is none: %s", error)
+            return math.inf
 
     def _settled(self, kept: frozenset[str]) -> fx.GraphModule:
         rules = dataclasses.replace(self._rules, sensitive=dict.fromkeys(kept, "tried"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -24,6 +24,17 @@ from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, te
 from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten
+
+
+_BATCH_NORMALIZATIONS: Final = frozenset(
+    {
+        "aten::batch_norm",
+        "aten::native_batch_norm",
+        "aten::_native_batch_norm_legit_no_training",
+        "aten::_batch_norm_no_update",
+    }
+)
+"""Operators that take parameters in float32 beside narrower inputs."""
 
 
 class ConvertFloatType(GraphPass):
@@ -142,6 +153,8 @@ class ConvertFloatType(GraphPass):
     def _reads_narrow(self, user: fx.Node, node: fx.Node) -> bool:
         if is_scale(user, node):  # scales have more digits than what they scale
             return False
+        if self._source is torch.float32 and _is_statistic(user, node):
+            return False
         return user.op != "output" and not _is_write_to(user, node) and user not in self._kept
 
     def _keeps_type(self, node: fx.Node) -> bool:
@@ -234,6 +247,13 @@ def _views_of_inputs(graph: fx.Graph) -> set[fx.Node]:
 def _dtype(item: Any) -> torch.dtype | None:
     value = tensor_value(item) if isinstance(item, fx.Node) else None
     return None if value is None else value.dtype
+
+
+def _is_statistic(user: fx.Node, node: fx.Node) -> bool:
+    """Whether a node is a parameter of a batch normalization, and no more: a variance may be beyond float16."""
+    if not isinstance(user.target, OpOverload) or user.target._schema.name not in _BATCH_NORMALIZATIONS:
+        return False
+    return node.op == "get_attr" and user.args[0] is not node
 
 
 def _is_write_to(user: fx.Node, node: fx.Node) -> bool:
