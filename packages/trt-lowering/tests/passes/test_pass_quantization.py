@@ -199,3 +199,22 @@ def test_every_reader_of_a_weight_dequantizes_it() -> None:
     found = gm.graph.find_nodes(op="call_function", target=DQ)
     assert len(found) == 3 and all(len(node.users) == 1 for node in found)
     assert len({node.args[0] for node in found}) == 1
+
+
+@pytest.mark.parametrize("scale", [None, 0.3, 1.0])
+@pytest.mark.parametrize("settings", [{}, {"precision": torch.bfloat16}])
+def test_attention_reads_a_query_that_is_dequantized_to_its_scale(
+    scale: float | None, settings: dict[str, Any]
+) -> None:
+    def attend(m: Any, x: torch.Tensor) -> torch.Tensor:
+        kept = dequantize(quantize(x, m.s, torch.int8), m.s, x.dtype)
+        return functional.scaled_dot_product_attention(kept, kept, kept, scale=scale)
+
+    attention = aten.scaled_dot_product_attention.default
+    module, x = Called(attend, s=torch.tensor(0.04)), torch.randn(1, 2, 5, 8)
+    gm, _ = lowered(module, x, (attention,), **settings)
+    (node,) = gm.graph.find_nodes(op="call_function", target=attention)
+    assert all(operand.target is DQ for operand in node.args[:3])
+    assert node.kwargs["scale"] == 1.0
+    assert aten.mul.Tensor not in [item.target for item in gm.graph.nodes]
+    torch.testing.assert_close(gm(x), module(x), rtol=2e-2 if settings else 1e-4, atol=3e-2 if settings else 1e-5)

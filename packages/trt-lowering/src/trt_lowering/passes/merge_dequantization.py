@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from trt_lowering.passes.normalize_quantization import is_known
 
 aten = torch.ops.aten
 
+_ATTENTION: Final = aten.scaled_dot_product_attention.default
 _TRANSPOSITIONS: Final = frozenset({aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default})
 
 
@@ -27,6 +29,7 @@ class MergeDequantization(GraphPass):
     A cast of the result becomes the type of the result; a transposition of a dequantized weight becomes one of the
     weight, which is computed ahead. Values are rounded once where they were rounded twice. Every reader of a weight
     gets a dequantization of its own: readers may be in different blocks, and what passes between them would be floats.
+    The query of an attention is dequantized to what the scores are made of, so that nothing scales it in between.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
@@ -56,6 +59,8 @@ class MergeDequantization(GraphPass):
                 if not source.users:
                     gm.graph.erase_node(source)
                 changes += 1
+        for node in gm.graph.find_nodes(op="call_function", target=_ATTENTION):
+            changes += not is_kept_in_torch(node.target, self._settings) and _scale_query(gm.graph, node)
         return changes + sum(
             _part(gm.graph, node) for node in gm.graph.find_nodes(op="call_function", target=dequantize)
         )
@@ -82,6 +87,38 @@ class MergeDequantization(GraphPass):
                 scale = _permute(graph, scale, order, node)
             place = order.index(axis) if axis >= 0 else axis
             return _insert(graph, (moved, scale, value.dtype, bits, place, outer), value, node)
+
+
+def _scale_query(graph: fx.Graph, node: fx.Node) -> int:
+    """Lets the scale of a quantized query scale the scores of an attention too, which are scaled by nothing then.
+
+    The layer scales nothing itself, and what would stand between it and the dequantized query keeps a provider from
+    seeing that the product is one of quantized values.
+    """
+    query, value = node.args[0], tensor_value(node)
+    if not isinstance(query, fx.Node) or query.target is not dequantize or value is None:
+        return 0
+    input, scale, *rest = query.args
+    assert isinstance(scale, fx.Node)
+    held, width = tensor_value(scale), query.meta["val"].shape[-1]
+    given = argument(node, "scale")
+    if not is_known(scale) or held is None or held.numel() != 1:
+        return 0
+    if given == 1.0 or (given is None and not isinstance(width, int)):
+        return 0
+    factor = 1.0 / math.sqrt(width) if given is None else float(given)
+    if not factor > 0 or held.dtype is not torch.float32:
+        return 0
+    with graph.inserting_before(node):
+        scaled = insert_call(graph, aten.mul.Tensor, (scale, factor), value=held, origin=node)
+        own = insert_call(
+            graph, dequantize, (input, scaled, *rest), dict(query.kwargs), value=query.meta["val"], origin=query
+        )
+    node.update_arg(0, own)  # keys may be the same tensor, and are not scaled
+    node.update_kwarg("scale", 1.0)
+    if not query.users:
+        graph.erase_node(query)
+    return 1
 
 
 def _part(graph: fx.Graph, node: fx.Node) -> int:
