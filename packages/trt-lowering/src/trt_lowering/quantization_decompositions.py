@@ -75,10 +75,12 @@ def scaled_mm(
     plain = all(list(recipe) in ([0], [1]) for recipe in (recipe_a, recipe_b))  # of tensors, of rows
     if not plain or any((*swizzle_a, *swizzle_b, *contraction_dim)):
         raise NotImplementedError("scales of blocks")
-    scales = [scale[0] for scale in (scale_a, scale_b)]
-    if recipe_a == recipe_b == [1]:
-        scales = [scales[0].reshape(-1, 1), scales[1].reshape(1, -1)]
-    return torch._scaled_mm(self, mat2, *scales, bias=bias, out_dtype=out_dtype, use_fast_accum=use_fast_accum)
+    rows, columns = scale_a[0], scale_b[0]
+    if list(recipe_a) == list(recipe_b) == [1]:
+        rows, columns = rows.reshape(-1, 1), columns.reshape(1, -1)
+    return torch._scaled_mm(
+        self, mat2, scale_a=rows, scale_b=columns, bias=bias, out_dtype=out_dtype, use_fast_accum=use_fast_accum
+    )
 
 
 def _from_library(name: str) -> Callable[..., Any]:
