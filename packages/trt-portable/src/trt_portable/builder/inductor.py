@@ -78,6 +78,8 @@ class Inductor(Tactic):
         layout: Callable[[ILayer, WeightSlot], WeightLayout],
         launched: Mapping[Any, Launch],
     ) -> Artifact:
+        from trt_portable.builder.depthwise import compile_ahead
+
         image, layers = load_image(subject.structure, subject.info, subject.device)
         traced = trace_program(
             image,
@@ -95,7 +97,9 @@ class Inductor(Tactic):
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
         inputs = [as_tensor(value) for value in subject.example_inputs(profile)]
         arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
+        ahead = compile_ahead(graph, subject.device)
         compiled = compile_graph(graph, arguments, self._options)
+        ahead.join()
         compiled(list(arguments))
         found = record(compiled.current_callable, arguments, launched)
         blobs = found.pop("blobs")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CHANNELS_OF_TENSOR_CORES: Final = 8
 _FEW_ELEMENTS: Final = 1 << 20
-_MOST_TAPS: Final = 25  # more are slower than cuDNN's kernels
+_MOST_TAPS: Final = 49  # more take long to compile
 _DEPTHWISE_ACTIVATIONS: Final = ("none", "relu", "hardswish", "swish")
 
 
