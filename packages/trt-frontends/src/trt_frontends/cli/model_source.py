@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,17 +52,19 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) == MAGIC:
             raise _already_compiled(path)
+    if not zipfile.is_zipfile(path):  # PyTorch would write of it to the log, with a traceback
+        raise _no_program(path, "it is no archive")
     try:
         program = torch.export.load(path)
     except Exception as error:
-        raise InputError(
-            f"{path} is not a saved program",
-            why=str(error).partition("\n")[0],
-            hint="save one with torch.export.save(program, path)",
-        ) from error
+        raise _no_program(path, str(error).partition("\n")[0]) from error
     if engines_in(program):
         raise _already_compiled(path)
     return program
+
+
+def _no_program(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is not a saved program", why=why, hint="save one with torch.export.save(program, path)")
 
 
 def _already_compiled(path: Path) -> InputError:
