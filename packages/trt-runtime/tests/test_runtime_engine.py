@@ -289,6 +289,16 @@ def test_strides_are_those_of_pytorch(shape: list[int]) -> None:
     assert strided == (tuple(shape), torch.empty(shape).stride())
 
 
+def test_tensors_without_memory(dynamic_engine: TRTModule) -> None:
+    freed = torch.ones(4, 3)
+    freed.untyped_storage().resize_(0)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"input 0 .'x'. of .* has no memory"):
+            dynamic_engine(freed)
+        zero = torch._efficientzerotensor(4, 3)  # the derivative of what does not depend on an input
+        assert torch.equal(dynamic_engine(zero), dynamic_engine(torch.zeros(4, 3)))
+
+
 def test_a_negated_view(static_engine: TRTModule) -> None:
     z = torch.randn(1, 1, dtype=torch.complex64).conj().imag.expand(2, 3)
     dense = torch._neg_view(torch.randn(2, 3))

@@ -23,6 +23,7 @@ from trt_runtime.stream_order import StreamOrder
 
 if TYPE_CHECKING:
     from trt_runtime.engine import LoadedEngine
+    from trt_runtime.header import PlanHeader
 
 CUDA_ALIGNMENT: Final = 256
 """Alignment of device addresses that TensorRT asks for, in bytes."""
@@ -136,7 +137,10 @@ class EngineContext:
 
     def _bind(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Binds inputs, and returns what is bound: tensors that fit as they are, or dense copies."""
-        shapes = [value.shape for value in inputs]
+        try:
+            shapes = [value.shape for value in inputs]
+        except RuntimeError:  # nested tensors have none
+            return self._adopt(inputs)
         if shapes != self._last_inputs and not self._recall(shapes):
             return self._adopt(inputs)
         device, misaligned = self._device, self._misaligned
@@ -144,7 +148,8 @@ class EngineContext:
             for value, slot in zip(inputs, self._inputs):  # noqa: B905 - warm path, lengths agree
                 address = value.data_ptr()
                 if (
-                    value.dtype is not slot.dtype
+                    not address
+                    or value.dtype is not slot.dtype
                     or value.device != device
                     or address & misaligned
                     or not value.is_contiguous()
@@ -177,6 +182,8 @@ class EngineContext:
             dense = (value.cpu() if on_host else value).contiguous().resolve_neg()
             if not on_host and dense.data_ptr() & self._misaligned:
                 dense = dense.clone()
+            if not dense.data_ptr() and dense.numel():
+                dense = _with_memory(dense, index, self._header)
             adopted.append(dense)
         host_values = [adopted[index].tolist() for index in self._host_inputs]
         shapes = [value.shape for value in adopted]
@@ -335,3 +342,18 @@ def _select_profile(native: Any, profile: int, engine: LoadedEngine) -> None:
         raise ExecutionError(f"{engine.header.title} refuses its optimization profile {profile}", why=take_errors())
     if stream is not None:
         stream.synchronize()
+
+
+def _with_memory(value: torch.Tensor, index: int, header: PlanHeader) -> torch.Tensor:
+    """A tensor that has no memory, with some: derivatives that are zero hold none, their values are known nonetheless.
+
+    Raises:
+        InputError: Its memory was given up.
+    """
+    if value._is_zerotensor():
+        return value.clone()
+    raise InputError(
+        f"input {index} ({header.inputs[index].name!r}) of {header.title} has no memory",
+        why=f"its shape is {tuple(value.shape)}, but its storage was resized to nothing",
+        hint="give a tensor that holds its values: whoever freed its storage has to restore it first",
+    )

@@ -141,7 +141,11 @@ class LoadedEngine:
     def _pool_for(self, inputs: list[torch.Tensor]) -> ContextPool:
         """The contexts of the profile for the shapes of a call: a context keeps the profile that it was made with."""
         assert self._profiles is not None
-        shapes = tuple([value.shape for value in inputs])
+        try:
+            shapes = tuple([value.shape for value in inputs])
+        except RuntimeError:  # nested tensors have none
+            check_inputs(self.header, inputs, self.device, self.host_inputs)
+            raise
         index = self._profiles.known(shapes)
         if index is None:
             check_inputs(self.header, inputs, self.device, self.host_inputs)

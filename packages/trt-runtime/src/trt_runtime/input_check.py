@@ -94,6 +94,11 @@ def _check_signature(header: PlanHeader, index: int, value: Any) -> None:
             f"{_name(header, index)} has type {dtype_name(value.dtype)}, not {dtype_name(binding.dtype)}",
             hint=f"cast it with .to(torch.{dtype_name(binding.dtype)}), or compile for that type",
         )
+    if value.is_nested:
+        raise InputError(
+            f"{_name(header, index)} is a nested tensor, engines take dense tensors",
+            hint="give one tensor after the other, or pad them with torch.nested.to_padded_tensor",
+        )
     if value.layout is not torch.strided:
         raise InputError(
             f"{_name(header, index)} has the layout {value.layout}, engines take dense tensors",

@@ -112,6 +112,11 @@ def _require_tensor(place: str, value: Any, leaf: TensorInput) -> None:
         raise InputError(
             f"input {place} is {with_article(type(value).__name__)}, not a tensor", hint=f"give {describe(leaf)}"
         )
+    if value.is_nested and type(value) is torch.Tensor:
+        raise InputError(
+            f"input {place} is a nested tensor, the model was compiled for dense tensors",
+            hint="give one tensor after the other, or pad them with torch.nested.to_padded_tensor",
+        )
     if is_foreign(value):
         raise InputError(
             f"input {place} is {with_article(type(value).__name__)}, which computes in its own way",

@@ -112,11 +112,9 @@ class LoadedProgram(nn.Module):
                 try:
                     return direct(*args)
                 except InputError:
-                    self.__reader.read(args, kwargs)  # says the same in terms of the program's own inputs
+                    self.__read(args, kwargs)  # says the same in terms of the program's own inputs
                     raise
-        flat = self.__reader.read(args, kwargs)
-        if self.__engines and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self.__reader.refuse_gradients(flat)
+        flat = self.__read(args, kwargs)
         symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
         return self.__executor.run(flat, [home.tensor() for home in self.__held], symbols)
 
@@ -126,6 +124,13 @@ class LoadedProgram(nn.Module):
         return (
             f"({inputs}), {len(self.__program.engines)} engines, {len(self.__program.steps)} steps on {self.__device}"
         )
+
+    def __read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """Checks the inputs and returns them flat."""
+        flat = self.__reader.read(args, kwargs)
+        if self.__engines and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.__reader.refuse_gradients(flat)
+        return flat
 
     def __tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(home.tensor().detach() for home in self.__held)
