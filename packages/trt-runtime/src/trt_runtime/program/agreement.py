@@ -38,7 +38,7 @@ from trt_runtime.program.graph import (
     WriteCall,
 )
 from trt_runtime.program.input_reader import homes_of
-from trt_runtime.program.literals import leaves, values_in
+from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.numbers import number_function
 
 Known = ValueType | int | float | bool | None
@@ -50,10 +50,34 @@ _SIZES: Final = frozenset({"size", "sizes", "repeats", "output_size", "dims_to_r
 _ENDLESS: Final = frozenset({"aten::slice", "aten::slice_scatter", "aten::slice_copy", "aten::randint"})
 """Operators of which an integer may be far larger than any tensor."""
 
+_GROWING: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *(
+            "arange",
+            "range",
+            "randint",
+            "eye",
+            "tril_indices",
+            "triu_indices",
+            "tile",
+            "repeat",
+            "constant_pad_nd",
+            "pad",
+        ),
+        *("replication_pad1d", "replication_pad2d", "replication_pad3d", "im2col", "kron", "fft_fft", "fft_ifft"),
+        *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"),
+        *("upsample_bicubic2d", "upsample_trilinear3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
+        *("_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    )
+)
+"""Operators that make more than they are given, by numbers that no rule of names finds: they are asked without data."""
+
 _MOST_BYTES: Final = 1 << 40
 """No step makes as much: a terabyte."""
 
 _COMMON_SIZE: Final = 1 << 16
+_META: Final = torch.device("meta")
 
 
 def check_agreement(program: Program, operators: list[OpOverload]) -> None:
@@ -191,6 +215,8 @@ class _Agreement:
     def _check_sizes(self, step: OperatorCall, operator: OpOverload, result: ValueType | None, place: str) -> None:
         """An operator is not asked for more than the program says that it makes."""
         made = [kind for kind in _tensor_types(result) if None not in kind.shape]
+        if step.name in _GROWING and made:
+            self._check_made(step, operator, sum(_count(kind.shape, place) for kind in made), place)
         if not made or len(made) != len(_tensor_types(result)) or step.name in _ENDLESS:
             return
         read = [self._known[index] for index in values_in([list(step.args), list(step.kwargs.values())])]
@@ -206,6 +232,28 @@ class _Agreement:
             sizes = [abs(number) for number in numbers if type(number) is int]
             if any(size > limit for size in sizes) or (name in _SIZES and math.prod(sizes) > limit):
                 raise malformed(place, f"{name} is more than what the program says is made")
+
+    def _check_made(self, step: OperatorCall, operator: OpOverload, declared: int, place: str) -> None:
+        """An operator makes, of tensors without data, no more elements than the program says."""
+        try:
+            args, kwargs = replace_values([list(step.args), dict(step.kwargs)], self._without_data)
+            if any(argument.name == "device" for argument in operator._schema.arguments):
+                kwargs = {**kwargs, "device": _META, "pin_memory": False}
+            elif not any(isinstance(leaf, torch.Tensor) for leaf in leaves([args, list(kwargs.values())])):
+                return  # its result would have data
+            result = operator(*args, **kwargs)
+        except Exception:  # it will say why when it runs; or its extents are not known
+            return
+        if isinstance(result, torch.Tensor) and result.numel() > declared:
+            raise malformed(place, f"it makes {result.numel()} elements, not {declared} as the program says")
+
+    def _without_data(self, index: int) -> Any:
+        known = self._known[index]
+        if isinstance(known, TensorType):
+            return torch.empty(known.shape, dtype=known.dtype, device=_META)  # type: ignore[arg-type]
+        if isinstance(known, (NumberType, SequenceType)):
+            raise LookupError(index)
+        return known
 
     def _check_write(self, step: WriteCall, place: str) -> None:
         if step.target >= self._program.first_result:

@@ -29,6 +29,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.literals import replace_values, values_in
 from trt_runtime.program.numbers import number_function
+from trt_runtime.program.operand_checks import checked
 
 Symbols = Mapping[str, int]
 """Values of the symbols in one call."""
@@ -132,6 +133,7 @@ def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
 
 
 def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device) -> Run:
+    call = checked(operator)
     args = _on_device(list(step.args), device)
     kwargs = _on_device(dict(step.kwargs), device)
     check = _checker(step.result, f"{step.name}.{step.overload or 'default'}")
@@ -142,7 +144,7 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
             given = args.copy()
             for place, index in places:
                 given[place] = slots[index]
-            result = operator(*given)
+            result = call(*given)
             check(result, symbols)
             return result
 
@@ -150,7 +152,7 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
 
     def run_nested(slots: list[Any], symbols: Symbols) -> Any:
         replace = slots.__getitem__
-        result = operator(*replace_values(args, replace), **replace_values(kwargs, replace))
+        result = call(*replace_values(args, replace), **replace_values(kwargs, replace))
         check(result, symbols)
         return result
 

@@ -1,0 +1,201 @@
+"""Operators that read past the end of operands which do not fit each other, and what is looked at before they run.
+
+PyTorch's public operators compare their operands. Some that graphs hold trust whoever calls them, since PyTorch only
+calls them with operands that it has compared: kernels then read, or write, where nothing is. A program comes from
+anyone, so here they are compared again. Each was found by calling it with operands that do not fit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+
+from trt_core.errors import ExecutionError
+
+Operands = Mapping[str, Any]
+"""Arguments by their names in the schema, defaults filled in."""
+
+Check = Callable[[Operands], str]
+"""Says what does not fit, or nothing."""
+
+
+def checked(operator: OpOverload) -> Callable[..., Any]:
+    """Returns an operator, or what compares its operands first where it does not do so itself.
+
+    What is returned raises `ExecutionError` where they do not fit.
+    """
+    check = _CHECKS.get(operator._schema.name)
+    if check is None:
+        return operator
+    arguments = operator._schema.arguments
+    names = [argument.name for argument in arguments]
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+
+    def compare_and_run(*args: Any, **kwargs: Any) -> Any:
+        why = check({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+        if why:
+            raise ExecutionError(f"operands of {operator} do not fit each other", why=why)
+        return operator(*args, **kwargs)
+
+    return compare_and_run
+
+
+def _batch_norm(operands: Operands) -> str:
+    """Weights and statistics have one number per channel."""
+    x = operands["input"]
+    if x.dim() < 2:
+        return f"an input of rank {x.dim()} has no channels"
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        value = operands.get(name)
+        if value is not None and tuple(value.shape) != (x.shape[1],):
+            return f"{name} has shape {tuple(value.shape)}, the input {x.shape[1]} channels"
+    if not operands.get("training", False) and operands.get("running_mean") is None:
+        return "there are no statistics, and none are computed"
+    return ""
+
+
+def _weight_norm(operands: Operands) -> str:
+    """Magnitudes have one number per index of an axis at either end."""
+    v, g, axis = operands["v"], operands["g"], operands["dim"]
+    if not v.dim() or axis not in (0, v.dim() - 1, -1):
+        return f"axis {axis} of a tensor of rank {v.dim()} is not its first or last"
+    wanted = [1] * v.dim()
+    wanted[axis] = v.shape[axis]
+    return "" if list(g.shape) == wanted else f"g has shape {tuple(g.shape)}, not {tuple(wanted)}"
+
+
+def _embedding_bag(operands: Operands) -> str:
+    """Bags follow each other inside of the indices."""
+    indices, offsets = operands["indices"], operands["offsets"]
+    if indices.dim() != 1 or offsets.dim() != 1 or offsets.is_floating_point():
+        return "indices and offsets are lists of integers"
+    if not offsets.numel():
+        return ""
+    if torch.compiler.is_compiling() or (offsets.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return ""  # there are no numbers to look at
+    low, high = (int(end) for end in offsets.aminmax())
+    if low < 0 or high > indices.numel():
+        return f"offsets reach from {low} to {high}, and there are {indices.numel()} indices"
+    if offsets.numel() > 1 and bool((offsets[1:] < offsets[:-1]).any()):
+        return "offsets decrease"
+    return ""
+
+
+def _resampling(operands: Operands) -> str:
+    """Factors lead from the input's extents to those of the result: kernels find source elements by them."""
+    x = operands.get("self", operands.get("input"))
+    assert isinstance(x, torch.Tensor)
+    sizes, factors = operands.get("output_size"), operands.get("scale_factors")
+    if factors is None:
+        factors = [operands[name] for name in ("scales", "scales_d", "scales_h", "scales_w") if name in operands]
+    extents = tuple(x.shape[2:])
+    if sizes is not None and len(sizes) != len(extents):
+        return f"{len(sizes)} extents for an input of rank {x.dim()}"
+    if factors and len(factors) != len(extents):
+        return f"{len(factors)} factors for an input of rank {x.dim()}"
+    for axis, factor in enumerate(factors):
+        if factor is None:
+            continue
+        made = extents[axis] * factor
+        if not math.isfinite(made) or factor <= 0 or made >= 2**31:
+            return f"a factor of {factor}"
+        if sizes is not None and abs(made - sizes[axis]) > 1:
+            return f"a factor of {factor} does not lead from {extents[axis]} to {sizes[axis]}"
+    return ""
+
+
+def _attention(operands: Operands) -> str:
+    """Batches, keys and widths agree, heads are a multiple, a mask can be expanded."""
+    query, key, value = operands["query"], operands["key"], operands["value"]
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return "query, key and value have rank 4"
+    if key.shape[:3] != value.shape[:3] or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        return f"shapes {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+    if not key.shape[1] or query.shape[1] % key.shape[1]:
+        return f"{query.shape[1]} heads of queries, {key.shape[1]} of keys"
+    mask = operands.get("attn_mask", operands.get("attn_bias"))
+    if mask is not None:
+        whole = (*query.shape[:3], key.shape[2])
+        pairs = zip(reversed(mask.shape), reversed(whole), strict=False)
+        if mask.dim() > 4 or any(extent not in (1, wanted) for extent, wanted in pairs):
+            return f"a mask of shape {tuple(mask.shape)} for {whole}"
+    return ""
+
+
+def _distances(operands: Operands) -> str:
+    """Two lists of points of one width, in the same batch."""
+    first, second = operands["x1"], operands["x2"]
+    if (
+        min(first.dim(), second.dim()) < 2
+        or first.shape[:-2] != second.shape[:-2]
+        or first.shape[-1] != second.shape[-1]
+    ):
+        return f"shapes {tuple(first.shape)} and {tuple(second.shape)}"
+    return ""
+
+
+def _own_distances(operands: Operands) -> str:
+    """One list of points."""
+    rank = operands["self"].dim()
+    return "" if rank == 2 else f"a tensor of rank {rank} is no list of points"
+
+
+def _transform(operands: Operands) -> str:
+    """Axes exist, each once, and the way to scale is one of three."""
+    x, axes, scaling = operands["self"], operands["dim"], operands["normalization"]
+    if len(set(axes)) < len(axes) or any(not 0 <= axis < x.dim() for axis in axes) or not 0 <= scaling <= 2:
+        return f"axes {axes} and scaling {scaling} for a tensor of rank {x.dim()}"
+    last = operands.get("last_dim_size")
+    if last is not None and (not axes or last < 1 or x.shape[axes[-1]] != last // 2 + 1):
+        return f"{last} elements cannot follow from {tuple(x.shape)}"
+    return ""
+
+
+_CHECKS: Final[dict[str, Check]] = {
+    **dict.fromkeys(("aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c"), _transform),
+    **dict.fromkeys(
+        (
+            "aten::native_batch_norm",
+            "aten::_native_batch_norm_legit",
+            "aten::_native_batch_norm_legit_functional",
+            "aten::_native_batch_norm_legit_no_training",
+        ),
+        _batch_norm,
+    ),
+    **dict.fromkeys(("aten::_weight_norm", "aten::_weight_norm_interface"), _weight_norm),
+    **dict.fromkeys(
+        ("aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"), _embedding_bag
+    ),
+    **{
+        f"aten::{name}": _resampling
+        for name in (
+            *(f"{kind}{rank}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)),
+            *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        )
+    },
+    **{
+        f"aten::_scaled_dot_product_{name}": _attention
+        for name in (
+            "flash_attention_for_cpu",
+            "flash_attention",
+            "efficient_attention",
+            "cudnn_attention",
+            "fused_attention_overrideable",
+        )
+    },
+    "aten::_cdist_forward": _distances,
+    "aten::_pdist_forward": _own_distances,
+}
+"""What is looked at, by the operator's name."""
+
+
+@functools.cache
+def checked_names() -> frozenset[str]:
+    """Names of the operators whose operands are compared."""
+    return frozenset(_CHECKS)

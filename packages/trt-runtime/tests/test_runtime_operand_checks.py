@@ -1,0 +1,161 @@
+"""Operators that trust their operands are called with operands that fit, and with no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from trt_core import ExecutionError
+from trt_runtime.program.allowed_operators import allowed_operators
+from trt_runtime.program.operand_checks import checked, checked_names
+
+aten = torch.ops.aten
+LARGE = 1 << 24
+
+
+def _zeros(*shape: int) -> torch.Tensor:
+    return torch.zeros(1).expand(*shape)  # no memory, since nothing may touch it
+
+
+def _indices(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+HOSTILE: dict[str, tuple[Any, ...]] = {
+    "fewer weights than channels": (
+        aten.native_batch_norm.default,
+        _zeros(2, LARGE, 4),
+        *[torch.ones(1)] * 4,
+        False,
+        0.1,
+        1e-5,
+    ),
+    "fewer statistics": (
+        aten._native_batch_norm_legit_no_training.default,
+        *(_zeros(2, 8, 4), None, None, torch.ones(3), torch.ones(3), 0.1, 1e-5),
+    ),
+    "statistics that are written": (
+        aten._native_batch_norm_legit_functional.default,
+        *(_zeros(2, LARGE, 4), *[torch.ones(1)] * 4, True, 0.1, 1e-5),
+    ),
+    "fewer biases": (
+        aten._native_batch_norm_legit.no_stats,
+        _zeros(2, 8),
+        torch.ones(8),
+        torch.ones(7),
+        True,
+        0.1,
+        1e-5,
+    ),
+    "no statistics at all": (aten._native_batch_norm_legit.no_stats, torch.ones(1, 4), None, None, False, 0.1, 1e-5),
+    "fewer magnitudes": (aten._weight_norm_interface.default, _zeros(LARGE, 8), torch.ones(1), 0),
+    "magnitudes of an inner axis": (aten._weight_norm_interface.default, _zeros(2, 8, 2), torch.ones(1, 8, 1), 1),
+    "offsets before the first index": (
+        aten._embedding_bag.default,
+        torch.ones(9, 4),
+        _indices(0, 1),
+        _indices(0, -LARGE),
+    ),
+    "offsets after the last": (
+        aten._embedding_bag_forward_only.default,
+        torch.ones(9, 4),
+        _indices(0),
+        _indices(0, LARGE),
+    ),
+    "offsets that go back": (aten.embedding_bag.default, torch.ones(9, 4), _indices(0, 1, 2), _indices(0, 3, 1)),
+    "a window that is endless": (
+        aten._upsample_bilinear2d_aa.default,
+        torch.ones(1, 1, 8, 8),
+        [4, 4],
+        False,
+        1e-18,
+        1e-18,
+    ),
+    "sources that are nowhere": (aten.upsample_nearest2d.default, torch.ones(1, 1, 8, 8), [4, 4], 1e-300, float("inf")),
+    "a factor that is no number": (aten.upsample_linear1d.default, torch.ones(1, 1, 8), [4], False, float("nan")),
+    "factors without end": (aten.upsample_nearest2d.vec, torch.ones(1, 1, 8, 8), None, [1e12, 1e12]),
+    "values for no keys": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        *(torch.ones(1, 1, 4, 8), _zeros(1, 1, LARGE, 8), torch.ones(1, 1, 1, 8)),
+    ),
+    "heads without keys": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        *(torch.ones(1, 3, 4, 8), torch.ones(1, 2, 4, 8), torch.ones(1, 2, 4, 8)),
+    ),
+    "points of another batch": (aten._cdist_forward.default, torch.ones(4, 9, 3), torch.ones(1, 9, 3), 2.0, None),
+    "a list of lists of points": (aten._pdist_forward.default, torch.ones(9, 2, 2), 2.0),
+    "axes that do not exist": (aten._fft_c2c.default, torch.ones(8, 4, dtype=torch.complex64), [0, LARGE], 1, False),
+    "an axis from the end": (aten._fft_r2c.default, torch.ones(8, 4), [-2, 0], 0, False),
+    "elements from nowhere": (aten._fft_c2r.default, torch.ones(4, 3, dtype=torch.complex64), [1], 0, LARGE),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_operands_that_do_not_fit_reach_no_kernel(name: str) -> None:
+    operator, *operands = HOSTILE[name]
+    with pytest.raises(ExecutionError, match="do not fit each other"):
+        checked(operator)(*operands)
+
+
+def test_a_mask_that_cannot_be_expanded() -> None:
+    operator = aten._scaled_dot_product_flash_attention_for_cpu.default
+    with pytest.raises(ExecutionError, match="a mask of shape"):
+        checked(operator)(*[torch.ones(1, 1, 4, 8)] * 3, attn_mask=torch.ones(3, 3))
+
+
+def test_every_checked_operator_may_be_called() -> None:
+    assert {name.removeprefix("aten::") for name in checked_names()} <= allowed_operators()["aten"]
+
+
+def test_operators_that_look_themselves_are_called_directly() -> None:
+    assert checked(aten.relu.default) is aten.relu.default
+
+
+RIGHT: dict[str, tuple[Any, ...]] = {
+    "batch norm": (aten.native_batch_norm.default, torch.randn(2, 3, 4), *[torch.rand(3)] * 4, False, 0.1, 1e-5),
+    "batch norm without weights": (
+        aten._native_batch_norm_legit.no_stats,
+        torch.randn(2, 3),
+        None,
+        None,
+        True,
+        0.1,
+        1e-5,
+    ),
+    "weight norm": (aten._weight_norm_interface.default, torch.randn(4, 3, 2), torch.rand(4, 1, 1), 0),
+    "weight norm, last axis": (aten._weight_norm_interface.default, torch.randn(4, 3), torch.rand(1, 3), 1),
+    "bags": (aten._embedding_bag.default, torch.randn(9, 4), _indices(0, 8, 2), _indices(0, 2, 2)),
+    "no bags": (aten.embedding_bag.default, torch.randn(9, 4), _indices(), _indices()),
+    "half the size": (aten._upsample_bilinear2d_aa.default, torch.randn(1, 1, 9, 8), [4, 4], False, 0.5, 0.5),
+    "sizes alone": (aten.upsample_bicubic2d.default, torch.randn(1, 1, 9, 8), [40, 3], False),
+    "factors alone": (aten.upsample_nearest2d.vec, torch.randn(1, 1, 5, 8), None, [1.7, 2.0]),
+    "heads that share keys": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        *(torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)),
+    ),
+    "distances": (aten._cdist_forward.default, torch.randn(2, 5, 3), torch.randn(2, 4, 3), 2.0, None),
+    "distances between all": (aten._pdist_forward.default, torch.randn(5, 3), 2.0),
+    "transform": (aten._fft_r2c.default, torch.randn(4, 6), [1], 0, True),
+    "transform back": (aten._fft_c2r.default, torch.randn(4, 4, dtype=torch.complex64), [1], 2, 7),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_operands_that_fit_give_what_the_operator_gives(name: str) -> None:
+    operator, *operands = RIGHT[name]
+    assert checked(operator) is not operator
+    found, wanted = checked(operator)(*operands), operator(*operands)
+    pairs = [(found, wanted)] if isinstance(wanted, torch.Tensor) else zip(found, wanted, strict=True)
+    for one, other in pairs:
+        if isinstance(other, torch.Tensor):
+            torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.5, 1.0, 1.49, 2.0, 3.7])
+@pytest.mark.parametrize("extent", [1, 2, 5, 64, 227])
+def test_what_interpolate_passes_on_fits(extent: int, factor: float) -> None:
+    made = F.interpolate(torch.zeros(1, 1, extent), scale_factor=max(factor, 1 / extent)).shape[2]
+    checked(aten.upsample_nearest1d.default)(torch.zeros(1, 1, extent), [made], max(factor, 1 / extent))
