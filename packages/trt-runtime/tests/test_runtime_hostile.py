@@ -207,7 +207,9 @@ def _in_step(kind: str, name: str, value: Any) -> Callable[[dict[str, Any]], Non
     return lambda graph: _step(kind)(graph).__setitem__(name, value)
 
 
-def _operator(name: str, args: list[Any], shape: list[Any], dtype: str = "float32") -> Callable[[dict[str, Any]], None]:
+def _operator(
+    name: str, args: list[Any], shape: list[Any], dtype: str = "float32", **kwargs: Any
+) -> Callable[[dict[str, Any]], None]:
     def change(graph: dict[str, Any]) -> None:
         graph["steps"].append(
             {
@@ -215,7 +217,7 @@ def _operator(name: str, args: list[Any], shape: list[Any], dtype: str = "float3
                 "name": name.partition(".")[0],
                 "overload": name.partition(".")[2],
                 "args": args,
-                "kwargs": {},
+                "kwargs": kwargs,
                 "result": {"tensor": dtype, "shape": shape},
             }
         )
@@ -275,6 +277,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "huge noise": _operator("aten::randint", [9, [HUGE]], [3], dtype="int64"),
     "huge noise of small extents": _operator("aten::randint", [9, [60_000, 60_000]], [3], dtype="int64"),
     "a huge matrix of ones and zeros": _operator("aten::eye.m", [60_000, 60_000], [3, 3]),
+    "a memory format that is a number": _operator("aten::empty_like", [{"value": 1}], [3, 3], memory_format=4),
+    "a type that is a number": _operator("aten::ones", [[3]], [3], layout=99),
     "a tensor of negative size": _operator("aten::ones", [[-5]], [-5]),
     "an extent of an unknown symbol": _operator("aten::ones", [[3]], ["s99"]),
     "an extent that divides by zero": _operator("aten::ones", [[3]], [["floordiv", 3, 0]]),

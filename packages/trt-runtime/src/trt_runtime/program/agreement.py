@@ -40,6 +40,7 @@ from trt_runtime.program.graph import (
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.numbers import number_function
+from trt_runtime.program.operator_growth import elements_made
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
@@ -50,34 +51,10 @@ _SIZES: Final = frozenset({"size", "sizes", "repeats", "output_size", "dims_to_r
 _ENDLESS: Final = frozenset({"aten::slice", "aten::slice_scatter", "aten::slice_copy", "aten::randint"})
 """Operators of which an integer may be far larger than any tensor."""
 
-_GROWING: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "arange",
-            "range",
-            "randint",
-            "eye",
-            "tril_indices",
-            "triu_indices",
-            "tile",
-            "repeat",
-            "constant_pad_nd",
-            "pad",
-        ),
-        *("replication_pad1d", "replication_pad2d", "replication_pad3d", "im2col", "kron", "fft_fft", "fft_ifft"),
-        *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"),
-        *("upsample_bicubic2d", "upsample_trilinear3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
-        *("_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-    )
-)
-"""Operators that make more than they are given, by numbers that no rule of names finds: they are asked without data."""
-
 _MOST_BYTES: Final = 1 << 40
 """No step makes as much: a terabyte."""
 
 _COMMON_SIZE: Final = 1 << 16
-_META: Final = torch.device("meta")
 
 
 def check_agreement(program: Program, operators: list[OpOverload]) -> None:
@@ -215,8 +192,10 @@ class _Agreement:
     def _check_sizes(self, step: OperatorCall, operator: OpOverload, result: ValueType | None, place: str) -> None:
         """An operator is not asked for more than the program says that it makes."""
         made = [kind for kind in _tensor_types(result) if None not in kind.shape]
-        if step.name in _GROWING and made:
-            self._check_made(step, operator, sum(_count(kind.shape, place) for kind in made), place)
+        if made:
+            self._check_made(
+                step, operator, max(_COMMON_SIZE, *(2 * _count(kind.shape, place) for kind in made)), place
+            )
         if not made or len(made) != len(_tensor_types(result)) or step.name in _ENDLESS:
             return
         read = [self._known[index] for index in values_in([list(step.args), list(step.kwargs.values())])]
@@ -233,27 +212,25 @@ class _Agreement:
             if any(size > limit for size in sizes) or (name in _SIZES and math.prod(sizes) > limit):
                 raise malformed(place, f"{name} is more than what the program says is made")
 
-    def _check_made(self, step: OperatorCall, operator: OpOverload, declared: int, place: str) -> None:
-        """An operator makes, of tensors without data, no more elements than the program says."""
+    def _check_made(self, step: OperatorCall, operator: OpOverload, limit: int, place: str) -> None:
+        """An operator that can grow makes no more elements than the program says, or than are there."""
+        names = [argument.name for argument in operator._schema.arguments]
+        given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
         try:
-            args, kwargs = replace_values([list(step.args), dict(step.kwargs)], self._without_data)
-            if any(argument.name == "device" for argument in operator._schema.arguments):
-                kwargs = {**kwargs, "device": _META, "pin_memory": False}
-            elif not any(isinstance(leaf, torch.Tensor) for leaf in leaves([args, list(kwargs.values())])):
-                return  # its result would have data
-            result = operator(*args, **kwargs)
-        except Exception:  # it will say why when it runs; or its extents are not known
+            operands = {name: replace_values(value, self._number_or_shape) for name, value in given.items()}
+            made = elements_made(step.name, {name: value for name, value in operands.items() if value is not None})
+        except (ArithmeticError, ValueError, KeyError, TypeError, IndexError):  # the operator says why when it runs
             return
-        if isinstance(result, torch.Tensor) and result.numel() > declared:
-            raise malformed(place, f"it makes {result.numel()} elements, not {declared} as the program says")
+        if made is not None and not made <= limit:
+            raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 
-    def _without_data(self, index: int) -> Any:
+    def _number_or_shape(self, index: int) -> Any:
         known = self._known[index]
-        if isinstance(known, TensorType):
-            return torch.empty(known.shape, dtype=known.dtype, device=_META)  # type: ignore[arg-type]
-        if isinstance(known, (NumberType, SequenceType)):
-            raise LookupError(index)
-        return known
+        if isinstance(known, TensorType) and None not in known.shape:
+            return known.shape
+        if isinstance(known, (int, float)):
+            return known
+        raise KeyError(index)  # known when it runs
 
     def _check_write(self, step: WriteCall, place: str) -> None:
         if step.target >= self._program.first_result:
@@ -309,6 +286,15 @@ def _count(shape: tuple[Extent, ...], place: str) -> int:
     return elements
 
 
+_NAMED: Final[dict[str, type]] = {
+    "ScalarType": torch.dtype,
+    "Layout": torch.layout,
+    "MemoryFormat": torch.memory_format,
+    "Device": torch.device,
+}
+"""Types of arguments that schemas take numbers for as well."""
+
+
 def _check_arguments(step: OperatorCall, operator: OpOverload, place: str) -> None:
     """The arguments fit the schema in number and by name."""
     schema = operator._schema
@@ -322,5 +308,11 @@ def _check_arguments(step: OperatorCall, operator: OpOverload, place: str) -> No
     }
     if not set(step.kwargs) <= allowed or missing - set(step.kwargs):
         raise malformed(place, "arguments are missing, unknown or given twice")
+    given = {**dict(zip((argument.name for argument in schema.arguments), step.args, strict=False)), **step.kwargs}
+    for argument in schema.arguments:
+        kind = _NAMED.get(str(argument.real_type).removeprefix("Optional[").removesuffix("]"))
+        value = given.get(argument.name)
+        if kind is not None and value is not None and not isinstance(value, kind):  # kernels trust numbers for these
+            raise malformed(place, f"{argument.name} is no {kind.__name__}")
     if any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in leaves(list(step.args))):
         raise malformed(place, "programs do not run on the meta device")
