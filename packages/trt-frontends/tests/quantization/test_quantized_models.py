@@ -71,7 +71,12 @@ def check_float8_products(torchao: Any, granularity: str, device: str) -> None:
     model, x = mlp().to(device, torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16, device=device)
     config = torchao.Float8DynamicActivationFloat8WeightConfig(granularity=getattr(torchao, granularity)())
     torchao.quantize_(model, config)
-    expected = model(x)
+    try:
+        expected = model(x)
+    except RuntimeError:
+        if device == "cuda":
+            raise
+        pytest.skip("this release of PyTorch has no such product on the CPU")
     result = compiled(model, x)
     assert result.meta["partition_report"].coverage == 1.0
     torch.testing.assert_close(result(x), expected, rtol=0, atol=0.1)
@@ -105,6 +110,29 @@ def test_products_of_float8_by_pytorch_s_function() -> None:
     result = compiled(model, x)
     assert result.meta["partition_report"].coverage == 1.0
     torch.testing.assert_close(result(x), expected, rtol=2e-2, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8"])
+def test_torchao_models_of_blocks_stay_small(kind: str) -> None:
+    formats = pytest.importorskip("torchao.prototype.mx_formats")
+    torchao = importlib.import_module("torchao.quantization")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64)).eval().bfloat16()
+    count = sum(layer.weight.numel() for layer in model if isinstance(layer, nn.Linear))
+    x = torch.randn(32, 256, dtype=torch.bfloat16)
+    if kind == "nvfp4":
+        config: Any = formats.NVFP4WeightOnlyConfig()
+    else:
+        common = importlib.import_module("torchao.quantization.quantize_.common")
+        config = formats.MXDynamicActivationMXWeightConfig(kernel_preference=common.KernelPreference.EMULATED)
+    torchao.quantize_(model, config)
+    expected = model(x)
+    result = compiled(model, x)
+    if kind == "nvfp4":  # MXFP8 of activations is computed by torchao in integers of 8 and 16 bits, in PyTorch
+        assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), expected, rtol=0, atol=0.05)
+    size = sum(child.plan.numel() for child in result.modules() if isinstance(child, TRTModule))
+    assert size < count * (1.0 if kind == "nvfp4" else 1.9)  # bytes, of which layers take some; bfloat16 takes 2
 
 
 def test_models_of_pt2e() -> None:
@@ -190,6 +218,15 @@ def test_modelopt_blocks_stay_small(
     assert size < weights * (0.75 if block == 16 else 1.25)  # bytes: those of values and scales, and layers beside them
     trt_frontends.save(result, tmp_path / "model.trt")
     torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])
+def test_large_weights_in_blocks_are_quantized_once(block: int, bits: tuple[int, int, int, int]) -> None:
+    model, x = InBlocks(block, bits), torch.randn(2, 1024, dtype=torch.bfloat16)
+    model.first, model.second = nn.Linear(1024, 1024), nn.Linear(1024, 1024)  # beyond what is folded at any size
+    report = trt_frontends.explain(model.eval().bfloat16(), arg_inputs=(x,), min_block_size=1)
+    assert report.coverage == 1.0
+    assert not any("abs" in operator or "amax" in operator for operator in report.engines[0].operators_by_kind)
 
 
 @pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])

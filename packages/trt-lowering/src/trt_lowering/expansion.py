@@ -136,7 +136,7 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
     for constant in module.graph.find_nodes(op="get_attr"):
         tensor = getattr(module, str(constant.target), None)
         if isinstance(tensor, torch.Tensor) and not isinstance(tensor, FakeTensor):
-            constant.meta["val"] = mode.from_tensor(tensor)
+            constant.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
     functionalize = Functionalize(write_back=False)
     functionalize.rewrite(module.graph)
     if functionalize.entangled is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from trt_core import CompilationSettings
 from trt_core.ranges import ShapeRanges
 from trt_lowering.contract import GraphPass
@@ -18,6 +20,7 @@ from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.merge_dequantization import MergeDequantization
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_dequantization import RecognizeDequantization
+from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
 from trt_lowering.passes.remove_identities import RemoveIdentities
 from trt_lowering.passes.simplify_sizes import SimplifySizes
 from trt_lowering.passes.split_complex import SplitComplex
@@ -41,9 +44,10 @@ def decomposing_passes(
         *([ExcludeFromReduction(precision.by_name)] if precision.patterns or precision.operators else []),
         NormalizeQuantization(settings),
         RecognizeDequantization(settings),
+        RecognizeStoredWeights(settings),
         Decompose(rules),
         SplitComplex(settings),
-        FoldConstants(settings, only_quantized=True),
+        FoldConstants(settings, only_quantized=True, small_bytes=sys.maxsize),
     ]
 
 

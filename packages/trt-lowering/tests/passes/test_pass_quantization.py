@@ -218,3 +218,71 @@ def test_attention_reads_a_query_that_is_dequantized_to_its_scale(
     assert node.kwargs["scale"] == 1.0
     assert aten.mul.Tensor not in [item.target for item in gm.graph.nodes]
     torch.testing.assert_close(gm(x), module(x), rtol=2e-2 if settings else 1e-4, atol=3e-2 if settings else 1e-5)
+
+
+def _nibbles(m: Any) -> torch.Tensor:
+    """Two integers of 4 bits in a byte, the first in the lower half."""
+    return torch.stack((m.w.bitwise_and(15), m.w.bitwise_right_shift(4)), -1).flatten(-2)
+
+
+def _shifted_groups(m: Any, x: torch.Tensor) -> torch.Tensor:
+    codes = (_nibbles(m).to(torch.float32) - 8.0).view(6, 2, 8)
+    return functional.linear(x, (codes * m.s.view(6, 2, 1)).view(6, 16))
+
+
+def _looked_up(m: Any, x: torch.Tensor) -> torch.Tensor:
+    codes = m.table[_nibbles(m).to(torch.int64)].view(6, 1, 16)
+    return functional.linear(x, (codes * (m.s.to(torch.float32) * m.outer)[..., None]).reshape(6, 16))
+
+
+def _unsigned(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, (_nibbles(m).to(torch.float32) - m.z) * m.s)
+
+
+BYTES = torch.randint(0, 256, (6, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "held", "bits", "dtype"),
+    [
+        (_shifted_groups, {"s": torch.rand(6, 2) + 0.1}, 4, torch.int8),
+        (
+            _looked_up,
+            {
+                "s": (torch.rand(6, 1) + 0.5).to(torch.float8_e4m3fn),
+                "outer": torch.tensor(0.01),
+                "table": torch.cat((E2M1, -E2M1)),
+            },
+            4,
+            torch.float8_e4m3fn,
+        ),
+        (_unsigned, {"s": torch.rand(6, 1) + 0.1, "z": torch.randint(0, 16, (6, 1)).float()}, 8, torch.int8),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"precision": torch.float16}])
+def test_weights_that_are_unpacked_by_arithmetic_stay_small(
+    function: Callable[..., Any], held: dict[str, torch.Tensor], bits: int, dtype: torch.dtype, settings: dict[str, Any]
+) -> None:
+    module, x = Called(function, w=BYTES, **held), torch.randn(3, 16)
+    gm, targets = lowered(module, x, **settings)
+    (weight,) = gm.graph.find_nodes(op="call_function", target=DQ)
+    assert targets.count(LINEAR) == 1 and aten.mul.Tensor not in targets
+    assert (weight.args[0].op, weight.args[0].meta["val"].dtype, weight.args[3]) == ("get_attr", dtype, bits)
+    assert weight.args[1].meta["val"].dtype is (torch.float8_e4m3fn if function is _looked_up else torch.float32)
+    tolerance = 2e-2 if settings else 1e-5
+    torch.testing.assert_close(gm(x), module(x), rtol=tolerance, atol=tolerance)
+
+
+def test_floats_that_are_scaled_stay_floats() -> None:
+    def scaled(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, m.w.to(torch.float32) * m.s)
+
+    for weight in (torch.randn(6, 8).half(), torch.zeros(6, 8).half()):
+        _, targets = lowered(Called(scaled, w=weight, s=torch.rand(6, 1)), torch.randn(3, 8))
+        assert DQ not in targets
+
+
+def test_weights_that_may_be_replaced_stay_floats() -> None:
+    _, targets = lowered(Called(_shifted_groups, w=BYTES, s=torch.rand(6, 2)), torch.randn(3, 16), refit=True)
+    assert DQ not in targets

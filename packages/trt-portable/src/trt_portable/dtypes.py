@@ -51,6 +51,7 @@ FROM_NUMPY: Final[dict[np.dtype[Any], DataType]] = {np.dtype(kind): dtype for dt
 
 # The sixteen values of E2M1, by bit pattern.
 _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_INT4_VALUES: Final = (*range(8), *range(-8, 0))
 FP4_VALUES: Final = _E2M1 + tuple(-value for value in _E2M1)
 
 
@@ -97,12 +98,15 @@ def unpack(packed: torch.Tensor, dtype: DataType, count: int) -> torch.Tensor:
     Returns:
         (count,), int8 for INT4 and float32 for FP4.
     """
-    nibbles = torch.stack((packed & 0xF, packed >> 4), dim=-1).reshape(-1)[:count]
-    if dtype is DataType.INT4:
-        signed = nibbles.to(torch.int8)
-        return torch.where(signed > 7, signed - 16, signed)
-    table = torch.tensor(FP4_VALUES, dtype=torch.float32, device=packed.device)
-    return table[nibbles.to(torch.int64)]
+    table = _pairs(dtype, packed.device)
+    return table.index_select(0, packed.to(torch.int32)).reshape(-1)[:count]
+
+
+def _pairs(dtype: DataType, device: torch.device) -> torch.Tensor:
+    """The two elements in each of the 256 bytes, (256, 2)."""
+    values = torch.tensor(FP4_VALUES if dtype is DataType.FP4 else _INT4_VALUES, dtype=CARRIERS[dtype], device=device)
+    places = torch.arange(256, device=device)
+    return torch.stack((values[places & 0xF], values[places >> 4]), -1)
 
 
 def pack(elements: torch.Tensor, dtype: DataType) -> torch.Tensor:

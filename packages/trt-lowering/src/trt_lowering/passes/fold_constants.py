@@ -115,7 +115,8 @@ class FoldConstants(GraphPass):
         if isinstance(node.target, OpOverload):
             if is_dequantization(node.target):
                 return False  # a weight stays quantized
-            return not is_data_dependent(node.target) and _is_static(node.meta["val"])
+            is_lookup = node.target is aten.index.Tensor  # of masks too, whose results have no static extents
+            return (is_lookup or not is_data_dependent(node.target)) and _is_static(node.meta["val"])
         return bool(node.all_input_nodes) and _is_static(node.meta["val"])
 
 

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from trt_core import logger
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import GraphPass
+from trt_lowering.expansion import no_new_guards
+from trt_lowering.node_metadata import provenance_of
+from trt_lowering.passes.functionalize import Functionalize
 
 _ACCESS = "export::access_subclass_inner_tensor"
 
 
 class OpenWrappedTensors(GraphPass):
-    """Replaces reads of the tensors inside a wrapper by attributes, and drops the wrapper.
+    """Replaces reads of the tensors inside a wrapper by attributes, and calls that take one by what they compute.
+
+    A call is traced alone, with the tensors inside of its wrappers; where its result is a wrapper, the calls that read
+    it are opened in turn. What cannot be traced so keeps its wrapper.
 
     Requires: values on nodes.
-    Ensures: no attribute that is read is a wrapper.
+    Ensures: no attribute that is read is a wrapper, but for calls that cannot be traced.
     """
 
     name = "open_wrapped_tensors"
 
     def call(self, gm: fx.GraphModule) -> int:
-        """Follows accesses in the order of the graph, so that wrappers inside of wrappers open too."""
+        """Follows accesses and calls in the order of the graph, so that wrappers inside of wrappers open too."""
         changes = 0
         for node in list(gm.graph.nodes):
             if not _is_access(node):
@@ -41,6 +53,7 @@ class OpenWrappedTensors(GraphPass):
             node.replace_all_uses_with(opened)
             gm.graph.erase_node(node)
             changes += 1
+        changes += _open_calls(gm)
         for node in wrapped_attributes(gm):
             if not node.users:
                 gm.graph.erase_node(node)
@@ -49,6 +62,185 @@ class OpenWrappedTensors(GraphPass):
     def ensures(self, gm: fx.GraphModule) -> None:
         """Checks that wrappers are gone."""
         self.require_values(gm)
+
+
+@dataclass(frozen=True)
+class _Wrapper:
+    """A wrapper in terms of the graph.
+
+    Attributes:
+        kind: Its class.
+        context: What the class puts it together from, beside the tensors.
+        size, stride: Its own.
+        parts: The tensors inside by name: nodes that compute them, or wrappers in turn.
+    """
+
+    kind: Any
+    context: Any
+    size: Any
+    stride: Any
+    parts: Mapping[str, Any]
+
+    def nodes(self) -> Iterator[fx.Node]:
+        """Yields the nodes of all tensors inside."""
+        for part in self.parts.values():
+            if isinstance(part, _Wrapper):
+                yield from part.nodes()
+            else:
+                yield part
+
+    def together(self, values: Mapping[fx.Node, Any]) -> Any:
+        """Puts a wrapper together from values of its nodes."""
+        inner = {
+            name: part.together(values) if isinstance(part, _Wrapper) else values[part]
+            for name, part in self.parts.items()
+        }
+        return self.kind.__tensor_unflatten__(inner, self.context, self.size, self.stride)
+
+
+def _taken_apart(value: Any, leaf: Callable[[torch.Tensor], Any]) -> _Wrapper:
+    """Returns a wrapper with something in place of each tensor inside."""
+    names, context = value.__tensor_flatten__()
+    parts = {name: getattr(value, name) for name in names}
+    return _Wrapper(
+        type(value),
+        context,
+        value.size(),
+        value.stride(),
+        {name: _taken_apart(part, leaf) if is_wrapper(part) else leaf(part) for name, part in parts.items()},
+    )
+
+
+def _open_calls(gm: fx.GraphModule) -> int:
+    mode = next(
+        (value.fake_mode for node in gm.graph.nodes if isinstance(value := node.meta.get("val"), FakeTensor)), None
+    )
+    if mode is None:
+        return 0
+    opened: dict[fx.Node, _Wrapper] = {}
+    for node in wrapped_attributes(gm):
+        if node.users:
+            opened[node] = _opened_attribute(gm, node, mode)
+    if not opened:
+        return 0
+    attributes = list(opened)
+    done: list[fx.Node] = []
+    for node in list(gm.graph.nodes):
+        if node.op == "call_function" and any(operand in opened for operand in node.all_input_nodes):
+            result = _opened_call(gm, node, opened, mode)
+            if result is None:
+                continue
+            done.append(node)
+            if isinstance(result, _Wrapper):
+                opened[node] = result
+            else:
+                node.replace_all_uses_with(result)
+    for node in reversed(done):
+        if not node.users:
+            gm.graph.erase_node(node)
+    for node in (part for wrapper in opened.values() for part in wrapper.nodes()):
+        if not node.users and node.op == "get_attr" and node.graph is gm.graph and not node._erased:
+            gm.graph.erase_node(node)
+    return len(done) + len(attributes)
+
+
+def _opened_attribute(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode) -> _Wrapper:
+    def attribute(inner: torch.Tensor) -> fx.Node:
+        with gm.graph.inserting_before(node):
+            opened = gm.graph.get_attr(add_constant(gm, inner))
+        opened.meta.update({**provenance_of(node), "val": mode.from_tensor(inner.detach(), static_shapes=True)})
+        opened.meta[RECIPE] = Literal(inner)
+        return opened
+
+    return _taken_apart(read_attribute(gm, str(node.target)), attribute)
+
+
+def _opened_call(
+    gm: fx.GraphModule, node: fx.Node, opened: Mapping[fx.Node, _Wrapper], mode: FakeTensorMode
+) -> fx.Node | _Wrapper | None:
+    """Puts what a call computes before it; returns its result, None where it cannot be traced."""
+    plain = [operand for operand in node.all_input_nodes if operand not in opened]
+    inside = [part for operand in node.all_input_nodes if operand in opened for part in opened[operand].nodes()]
+    operands = list(dict.fromkeys([*plain, *inside]))
+    shapes: list[Any] = []
+
+    def call(*inputs: Any) -> list[torch.Tensor]:
+        values = dict(zip(operands, inputs, strict=True))
+        given = {
+            operand: opened[operand].together(values) if operand in opened else values[operand]
+            for operand in node.all_input_nodes
+        }
+        args: Any = fx.map_arg(node.args, given.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, given.__getitem__)
+        assert callable(node.target)
+        result = node.target(*args, **kwargs)
+        if not is_wrapper(result):
+            shapes.append(None)
+            return [result]
+        leaves: list[torch.Tensor] = []
+
+        def place(inner: torch.Tensor) -> int:
+            leaves.append(inner)
+            return len(leaves) - 1
+
+        shapes.append(_taken_apart(result, place))
+        return leaves
+
+    traced = _trace(call, [operand.meta["val"] for operand in operands], mode, node)
+    if traced is None:
+        return None
+    results = _inline(gm, node, traced, operands)
+    return results[0] if shapes[-1] is None else _with_nodes(shapes[-1], results)
+
+
+def _trace(
+    call: Callable[..., Any], values: Sequence[Any], mode: FakeTensorMode, node: fx.Node
+) -> fx.GraphModule | None:
+    try:
+        with torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode):
+            module = make_fx(call)(*values)
+    except Exception as error:  # a subclass may fail in any way; the wrapper then stays
+        logger.debug("%s keeps its wrapper: tracing it failed with %s", node.target, error)
+        return None
+    for constant in module.graph.find_nodes(op="get_attr"):
+        tensor = getattr(module, str(constant.target), None)
+        if isinstance(tensor, FakeTensor) or not isinstance(tensor, torch.Tensor):
+            return None
+        constant.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
+    functionalize = Functionalize(write_back=False)
+    functionalize.rewrite(module.graph)
+    if functionalize.entangled is not None:
+        return None
+    module.graph.eliminate_dead_code()
+    is_opened = all("val" in item.meta for item in module.graph.nodes if item.op == "call_function")
+    return module if is_opened else None
+
+
+def _inline(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule, operands: Sequence[fx.Node]) -> list[fx.Node]:
+    origin, given = provenance_of(call), iter(operands)
+    inside: dict[fx.Node, fx.Node] = {}
+    with gm.graph.inserting_before(call):
+        for node in body.graph.nodes:
+            if node.op == "placeholder":
+                inside[node] = next(given)
+            elif node.op != "output":
+                copied = gm.graph.node_copy(node, inside.__getitem__)
+                copied.meta = {**origin, "val": node.meta["val"]}
+                if node.op == "get_attr":
+                    value = read_attribute(body, str(node.target))
+                    copied.target = add_constant(gm, value)
+                    copied.meta[RECIPE] = Literal(value)
+                inside[node] = copied
+    return [inside[item] for item in body.graph.output_node().args[0]]  # type: ignore[index, union-attr]
+
+
+def _with_nodes(shape: Any, nodes: Sequence[fx.Node]) -> _Wrapper:
+    """Returns a wrapper with nodes in place of their positions."""
+    parts = {
+        name: _with_nodes(part, nodes) if isinstance(part, _Wrapper) else nodes[part]
+        for name, part in shape.parts.items()
+    }
+    return _Wrapper(shape.kind, shape.context, shape.size, shape.stride, parts)
 
 
 def wrapped_attributes(gm: fx.GraphModule) -> list[fx.Node]:
