@@ -26,7 +26,7 @@ class Model(nn.Module):
         self.linear, self.conv, self.norm = nn.Linear(4, 4), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(3)
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("cache", torch.zeros(3, 4))
-        self.plain = torch.ones(4)
+        self.plain, self.kept = torch.ones(4), [torch.ones(4), torch.zeros(4)]
         self.hidden = torch.zeros(4)
 
     def forward(self, *inputs: Any) -> Any:
@@ -322,8 +322,34 @@ def _replace_a_plain_tensor(model: Model, call: int) -> None:
     model.plain = torch.full((4,), float(call))
 
 
+def _set_memory(model: Model, call: int) -> None:
+    with torch.no_grad():
+        model.linear.weight.set_(torch.full((4, 4), call + 0.5))
+
+
+def _load_by_assignment(model: Model, call: int) -> None:
+    model.load_state_dict({k: torch.full_like(v, call + 1) for k, v in model.state_dict().items()}, assign=True)
+
+
+def _replace_in_a_list(model: Model, call: int) -> None:
+    model.kept[0] = torch.full((4,), call + 2.0)
+
+
+def _tie(model: Model, call: int) -> None:
+    model.linear.bias = nn.Parameter(model.linear.weight.detach()[call])  # a view of another weight
+
+
+def _parametrize(model: Model, call: int) -> None:
+    nn.utils.parametrize.register_parametrization(model.linear, "weight", (nn.Tanh(), nn.Sigmoid(), nn.ReLU())[call])
+
+
+def _write_to_transposed_data(model: Model, call: int) -> None:
+    model.linear.weight.data = torch.full((4, 4), call + 0.5).tril().t()
+
+
 def _use_all(model: Model, x: torch.Tensor) -> Any:
-    return torch.relu(model.linear(x)) * model.plain + model.cache, model.conv(torch.ones(1, 3, 5, 5))
+    y = torch.relu(model.linear(x)) * model.plain + model.cache
+    return y + model.kept[0], model.conv(torch.ones(1, 3, 5, 5))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -343,6 +369,21 @@ def _use_all(model: Model, x: torch.Tensor) -> Any:
 )
 def test_what_changes_between_calls_is_seen(change: Callable[[Model, int], None], dynamic: bool) -> None:
     agree(lambda: Model(_use_all), matrix, between=change, dynamic=dynamic)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set_memory,
+        _load_by_assignment,
+        _replace_in_a_list,
+        _tie,
+        _parametrize,
+        _write_to_transposed_data,
+    ],
+)
+def test_what_is_replaced_between_calls_is_seen(change: Callable[[Model, int], None]) -> None:
+    agree(lambda: Model(_use_all), matrix, between=change)
 
 
 _STEPS: dict[str, Callable[[Model, list[torch.Tensor], int], None]] = {

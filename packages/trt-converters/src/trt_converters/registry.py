@@ -86,6 +86,10 @@ class ConverterRegistry:
             twin._disabled = self._disabled
             return twin
 
+    def __deepcopy__(self, _: object) -> ConverterRegistry:
+        """Models that were compiled with a registry of their own are copied with it."""
+        return self.copy()
+
     def restore(self, earlier: ConverterRegistry) -> None:
         """Goes back to what an earlier `copy` holds."""
         with self._lock:

@@ -91,7 +91,7 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     # how a model is captured
     "ir": Refused(
         "models are captured with torch.export, the only frontend of `compile`",
-        'leave it out, or use torch.compile(model, backend="torch_tensorrt")',
+        'leave it out; for ir="torch_compile" write trt_frontends.optimize(model, ...)',
         ("dynamo", "default", "exported_program", None),
     ),
     "capture_type": Refused(

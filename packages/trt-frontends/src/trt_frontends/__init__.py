@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import refit_module_weights
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
+    from trt_frontends.torch_compile.optimize import optimize
     from trt_partition import PartitionReport
     from trt_runtime import load, save
 
@@ -43,6 +44,7 @@ _LATE: Final = {
     "install_alias": "trt_frontends.alias",
     "load": "trt_runtime",
     "model_report": "trt_frontends.torch_compile.model_report",
+    "optimize": "trt_frontends.torch_compile.optimize",
     "quantization": "trt_frontends.quantization",
     "quantize": "trt_frontends.quantization",
     "refit_module_weights": "trt_frontends.refit",
@@ -69,6 +71,7 @@ __all__ = [
     "install_alias",
     "load",
     "model_report",
+    "optimize",
     "quantization",
     "quantize",
     "refit_module_weights",

@@ -17,11 +17,13 @@ from trt_frontends.capture import with_device
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.gradients import gradients_needed_at, refuse_gradients
 from trt_frontends.torch_compile.model_report import CapturedGraph, remember_graph
-from trt_lowering import keep_whole
+from trt_lowering import declare_encoder_layer, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
 from trt_lowering.operator_traits import is_kept_in_torch
 
 Runner = Callable[..., Any]
+
+declare_encoder_layer()  # now: Dynamo captures before it asks a backend
 
 
 def torch_tensorrt_backend(
@@ -60,7 +62,7 @@ def torch_tensorrt_backend(
     given = dict(options or {})
     registry = _registry_in(given, registry)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
-    _refuse_settings_of_whole_models(settings)
+    refuse_settings_of_whole_models(settings)
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
     graph = remember_graph(gm)
@@ -72,8 +74,12 @@ def torch_tensorrt_backend(
     return refuse_gradients(compiled, needed_at) if needed_at else compiled
 
 
-def _refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
-    """Refuses settings that say something about a model, of which a backend sees one graph at a time."""
+def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
+    """Refuses settings that say something about a model, of which a backend sees one graph at a time.
+
+    Raises:
+        SettingsError: One of them is set.
+    """
     if settings.max_error is not None:
         raise SettingsError(
             "precision cannot be chosen under torch.compile",
@@ -119,7 +125,7 @@ def _compile(
     backend = aot_autograd(fw_compiler=_nothing, inference_compiler=compile_functional, decompositions=early)
     try:
         # without gradients AOTAutograd hands over one graph, without a backward pass
-        with torch.no_grad(), keep_whole(whole):
+        with torch.no_grad(), keep_recurrent_layers(), keep_whole(whole):
             return backend(gm, sample_inputs)
     except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph
         graph.is_dropped = True

@@ -124,3 +124,13 @@ def test_batch_norm_runs_in_an_engine_with_sizes_that_vary() -> None:
         _check(optimized, model, torch.randn(batch, 3, size, size))
     report = model_report(optimized)
     assert (report.coverage, report.engines) == (1.0, 1)
+
+
+def test_a_fused_encoder_layer_runs_in_an_engine_with_sizes_that_vary() -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
+    for batch, length in ((2, 5), (3, 9)):
+        _check(optimized, model, torch.randn(batch, length, 8))
+    report = model_report(optimized)
+    assert (len(report.graphs), report.coverage, report.engines) == (1, 1.0, 1)

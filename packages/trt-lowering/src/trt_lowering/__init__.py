@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from trt_lowering.contract import GraphPass, PassResult, run_passes
 from trt_lowering.decomposed import DecomposedGraph
+from trt_lowering.encoder_layer import declare_encoder_layer
 from trt_lowering.export import export_module
 from trt_lowering.functional_graph import begin_lowering_graph, lower_graph
 from trt_lowering.graph_form import check_graph_form
 from trt_lowering.lower import begin_lowering, decompose_program, lower
 from trt_lowering.precision_rules import PrecisionRules
+from trt_lowering.recurrent_layers import keep_recurrent_layers
 from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_whole
 
@@ -23,8 +25,10 @@ __all__ = [
     "begin_lowering",
     "begin_lowering_graph",
     "check_graph_form",
+    "declare_encoder_layer",
     "decompose_program",
     "export_module",
+    "keep_recurrent_layers",
     "keep_whole",
     "lower",
     "lower_graph",

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch.nn import functional
+
+_NAME: Final = "aten::_transformer_encoder_layer_fwd"
+
+
+def declare_encoder_layer() -> None:
+    """Tells PyTorch the shape of the layer's result where it does not know it, which is before 2.13.
+
+    Without it Dynamo captures no code that calls the layer once sizes vary. It knows the shape for every backend then.
+    """
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(_NAME, "Meta"):
+        torch.library.register_fake(_NAME, lambda src, *_, **__: torch.empty_like(src))
 
 
 def transformer_encoder_layer(

@@ -1,13 +1,14 @@
 """Captures recurrent layers whole, also where the length of the sequence varies.
 
-PyTorch knows the shapes of an LSTM's results by unrolling it, which fixes the length. Here they are said in one line,
-for the time of a capture.
+PyTorch knows the shapes of an LSTM's results by unrolling it, which fixes the length; before 2.12 its states had an
+axis too many on the CPU. Here they are said in one line, for the time of a capture.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,20 +22,29 @@ aten = torch.ops.aten
 @contextlib.contextmanager
 def keep_recurrent_layers() -> Iterator[None]:
     """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them."""
-    from torch._decomp import decomposition_table  # what fake tensors take shapes from
+    from torch._decomp import decomposition_table  # what fake tensors take shapes from where sizes vary
+    from torch._subclasses.fake_impls import op_implementations_dict  # and where they do not
 
-    known = {operator: decomposition_table.get(operator) for operator in _SHAPES}
-    with keep_whole(_SHAPES):
-        for operator, shapes in _SHAPES.items():
-            decomposition_table[operator] = shapes
-        try:
-            yield
-        finally:
-            for operator, unrolled in known.items():
-                if unrolled is None:
-                    del decomposition_table[operator]
-                else:
-                    decomposition_table[operator] = unrolled
+    rules = {operator: functools.partial(_in_mode, shapes) for operator, shapes in _SHAPES.items()}
+    with _replaced(decomposition_table, _SHAPES), _replaced(op_implementations_dict, rules), keep_whole(_SHAPES):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(table: dict[Any, Any], entries: Mapping[Any, Any]) -> Iterator[None]:
+    known = {operator: table[operator] for operator in entries if operator in table}
+    table.update(entries)
+    try:
+        yield
+    finally:
+        for operator in entries:
+            table.pop(operator, None)
+        table.update(known)
+
+
+def _in_mode(shapes: Callable[..., Any], mode: Any, operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    with mode:
+        return shapes(*args, **kwargs)
 
 
 def _lstm(

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from torch import fx
+import torch
+from torch import fx, nn
 
 from trt_core import InputError
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
@@ -41,9 +42,12 @@ class ModelReport:
 
     Attributes:
         graphs: The graphs. Code that was captured again, for other types or sizes, is there again.
+        left_out: What keeps code of the model from being captured, and what to do; where PyTorch does not even ask
+            the backend.
     """
 
     graphs: tuple[GraphReport, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def graph_breaks(self) -> tuple[GraphReport, ...]:
@@ -66,7 +70,10 @@ class ModelReport:
         """Returns the report as text: a line for each graph, then the partition report of each."""
         lines = [f"{len(self.graphs)} graphs, {self.engines} engines, {self.coverage:.2%} coverage"]
         if not self.graphs:
-            return "no graph was captured: the model was not called, or PyTorch runs all of its code outside of graphs"
+            lines = [
+                "no graph was captured: the model was not called, or PyTorch runs all of its code outside of graphs"
+            ]
+        lines += [f"Left out: {what}" for what in self.left_out]
         for number, graph in enumerate(self.graphs, start=1):
             lines.append(f"Graph {number}: {_summary(graph)}")
             if graph.ended_by:
@@ -90,7 +97,7 @@ class ModelReport:
             }
             for graph in self.graphs
         ]
-        return json.dumps({"graphs": graphs}, indent=2)
+        return json.dumps({"graphs": graphs, "left_out": list(self.left_out)}, indent=2)
 
     def _in_use(self) -> list[PartitionReport]:
         latest = [graph.builds[-1].partition for graph in self.graphs if graph.builds]
@@ -105,6 +112,7 @@ class CapturedGraph:
         ended_by, where, in_pytorch: As in `GraphReport`.
         compiled: What runs it; None where PyTorch does.
         is_dropped: Whether Dynamo captures the code again instead of using the graph.
+        has_recurrent_layers: Whether recurrent layers were captured with the rest.
     """
 
     ended_by: str
@@ -112,6 +120,7 @@ class CapturedGraph:
     in_pytorch: str = ""
     compiled: CompiledGraph | None = field(default=None, repr=False)
     is_dropped: bool = False
+    has_recurrent_layers: bool = False
 
     def report(self) -> GraphReport:
         """Returns what is known by now."""
@@ -119,12 +128,26 @@ class CapturedGraph:
         return GraphReport(builds, self.ended_by, self.where, self.in_pytorch)
 
 
+class CapturedGraphs(list[CapturedGraph]):
+    """The graphs of one model. A copy of the model, and one read from a file, is captured anew, so theirs are none."""
+
+    def __deepcopy__(self, _: Any) -> CapturedGraphs:
+        return CapturedGraphs()
+
+    def __reduce__(self) -> tuple[type[CapturedGraphs], tuple[()]]:
+        return CapturedGraphs, ()
+
+
+class GraphKeeper:
+    """A backend that keeps the graphs of one model itself, without PyTorch's wrapper between."""
+
+
 def model_report(optimized: Any) -> ModelReport:
     """Returns the report of what `torch.compile` returned, or of a module that was compiled in place.
 
     Args:
-        optimized: What `torch.compile(..., backend="torch_tensorrt")` returned, or a module whose `compile` method was
-            called with that backend.
+        optimized: What `optimize` or `torch.compile(..., backend="torch_tensorrt")` returned, or a module whose
+            `compile` method was called with that backend.
 
     Raises:
         InputError: It was not compiled, or by another backend.
@@ -144,7 +167,11 @@ def model_report(optimized: Any) -> ModelReport:
             hint='give what torch.compile(..., backend="torch_tensorrt") returned',
         )
     graphs: Sequence[CapturedGraph] = getattr(wrapper, _GRAPHS, ())
-    return ModelReport(tuple(graph.report() for graph in graphs if not graph.is_dropped))
+    takes_all = isinstance(wrapper, GraphKeeper) or any(graph.has_recurrent_layers for graph in graphs)
+    return ModelReport(
+        tuple(graph.report() for graph in graphs if not graph.is_dropped),
+        () if takes_all else _recurrent_layers_left_out(getattr(optimized, "_orig_mod", optimized)),
+    )
 
 
 def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
@@ -158,10 +185,10 @@ def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
     stack = list(getattr(reason, "user_stack", ()) or ())
     where = f"{stack[-1].filename}:{stack[-1].lineno}" if is_break and stack else ""
     text = str(getattr(reason, "reason", "")).strip() if is_break else ""
-    graph = CapturedGraph(text, where)
+    graph = CapturedGraph(text, where, has_recurrent_layers=torch._dynamo.config.allow_rnn)
     wrapper = _calling_wrapper()
     if wrapper is not None:
-        wrapper.__dict__.setdefault(_GRAPHS, []).append(graph)
+        wrapper.__dict__.setdefault(_GRAPHS, CapturedGraphs()).append(graph)
     return graph
 
 
@@ -197,7 +224,19 @@ def _unwrap(callback: Any) -> Any:
 
 
 def _is_wrapper(owner: Any) -> bool:
-    return type(owner).__name__ == "_TorchCompileWrapper"
+    return type(owner).__name__ == "_TorchCompileWrapper" or isinstance(owner, GraphKeeper)
+
+
+def _recurrent_layers_left_out(model: Any) -> tuple[str, ...]:
+    """Says which layers Dynamo leaves alone, with the code that calls them; nothing where it was told not to."""
+    if torch._dynamo.config.allow_rnn or not isinstance(model, nn.Module):
+        return ()
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
+    return tuple(
+        f"nn.{type(layer).__name__} {name or 'itself'}, and code that calls it: Dynamo captures none of it. Compile "
+        "with trt_frontends.optimize(model), or set torch._dynamo.config.allow_rnn = True before the first call"
+        for name, layer in layers
+    )
 
 
 def _summary(graph: GraphReport) -> str:
