@@ -14,8 +14,9 @@ from torch import fx, nn
 from trt_core import InputError, Reason, Verdict
 from trt_frontends.accuracy.blocks import LoweredModel
 from trt_frontends.accuracy.output_error import measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
+from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.pipeline import Compilation
+from trt_frontends.result_tensors import tensors_of
 
 _IN_PYTORCH = Verdict.refuse(Reason.FORCED_OPERATOR, "kept in PyTorch to look for the cause of an error")
 

@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 from trt_frontends.accuracy.output_error import measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs, tensors_of
+from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.subject import Subject
 from trt_frontends.compiler import lower
+from trt_frontends.result_tensors import tensors_of
 
 
 def find_lowering_pass(subject: Subject, case: SampleInputs, expected: Sequence[torch.Tensor], allowed: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -98,23 +98,6 @@ def read_inputs(inputs: Iterable[Any], when_empty: str = "there are no inputs to
             )
     if index < 0:
         raise InputError(when_empty, hint="give at least one, or leave it out")
-
-
-def tensors_of(result: Any) -> list[torch.Tensor]:
-    """Returns the tensors in a result, in order; numbers count as tensors without axes."""
-    return [as_tensor(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, NUMERIC)]
-
-
-NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
-"""Types of leaves of a result that are compared by value."""
-
-
-def as_tensor(leaf: Any) -> torch.Tensor:
-    """Returns a tensor as it is, and a Python number as a tensor without axes."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf
-    is_long = isinstance(leaf, int) and not -(2**63) <= leaf < 2**63
-    return torch.tensor(float(leaf) if is_long else leaf)
 
 
 def _is_pair(item: Sequence[Any]) -> bool:

@@ -13,7 +13,6 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, InputError, logger
 from trt_core.dtypes import dtype_name
-from trt_frontends.accuracy.sample_inputs import tensors_of
 from trt_frontends.accuracy.wide_mode import run_wide
 from trt_frontends.pipeline import Compilation, Progress, no_progress
 from trt_frontends.precision.exclusions import has_weights
@@ -23,6 +22,7 @@ from trt_frontends.precision.report import GroupPrecision, PrecisionReport
 from trt_frontends.precision.selection import Selection, select
 from trt_frontends.precision.trials import PrecisionTrials, worst_error
 from trt_frontends.preparation import Preparation, begin
+from trt_frontends.result_tensors import tensors_of
 from trt_lowering.operator_traits import draws_random_numbers
 from trt_lowering.precision_rules import reduced_type
 from trt_partition.costs import estimate_flops
