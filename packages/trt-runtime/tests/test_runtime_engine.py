@@ -299,6 +299,19 @@ def test_tensors_without_memory(dynamic_engine: TRTModule) -> None:
         assert torch.equal(dynamic_engine(zero), dynamic_engine(torch.zeros(4, 3)))
 
 
+def test_function_transforms_are_refused(static_engine: TRTModule) -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(InputError, match="carries a forward-mode derivative"):
+        torch.func.jvp(static_engine, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        assert torch.equal(static_engine(x), static_engine(x))
+        with pytest.raises(InputError, match="carries a forward-mode derivative"):
+            static_engine(torch.autograd.forward_ad.make_dual(x, x))
+    with pytest.raises(InputError, match=r"input 0 .'x'. of .* is mapped over by torch\.vmap"):
+        torch.vmap(static_engine)(torch.ones(4, 2, 3))
+    assert torch.equal(static_engine(x), x.relu())
+
+
 def test_a_negated_view(static_engine: TRTModule) -> None:
     z = torch.randn(1, 1, dtype=torch.complex64).conj().imag.expand(2, 3)
     dense = torch._neg_view(torch.randn(2, 3))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 from torch.autograd import forward_ad, profiler
 
 from trt_core.errors import InputError
@@ -69,4 +69,27 @@ def refuse_gradients(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None
                 f"input {index} ({header.inputs[index].name!r}) of {header.title} requires gradients, and engines "
                 "compute none",
                 hint="call the model under torch.no_grad() or torch.inference_mode(), or detach the input",
+            )
+
+
+def refuse_transforms(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
+    """Refuses inputs of function transforms that engines have no rule for: a tangent would come out as zero.
+
+    Raises:
+        InputError: The message names the input, and what to do.
+    """
+    differentiates, transforms = forward_ad._current_level >= 0, peek_interpreter_stack() is not None
+    if not (differentiates or transforms) or torch.compiler.is_compiling():
+        return
+    for index, value in enumerate(inputs):
+        place = f"input {index} ({header.inputs[index].name!r}) of {header.title}"
+        if transforms and is_batchedtensor(value):
+            raise InputError(
+                f"{place} is mapped over by torch.vmap, and engines cannot be",
+                hint="compile the model with the mapped dimension as a batch, or map the model itself",
+            )
+        if differentiates and forward_ad.unpack_dual(value).tangent is not None:
+            raise InputError(
+                f"{place} carries a forward-mode derivative, and engines compute none",
+                hint="differentiate the model itself, in PyTorch",
             )

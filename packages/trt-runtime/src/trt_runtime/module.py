@@ -12,7 +12,7 @@ from torch import nn
 from trt_core.errors import InputError, PlanError
 from trt_runtime.container import check_payload
 from trt_runtime.digest import check_plan
-from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients
+from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import execute_engine
@@ -104,6 +104,7 @@ class TRTModule(nn.Module):
                     hint="engines take plain tensors: give the tensor that it is made of",
                 )
         refuse_gradients(self._header, inputs)
+        refuse_transforms(self._header, inputs)
         outputs: list[torch.Tensor] = execute_engine(inputs, self.plan, self._text)
         return outputs
 
