@@ -36,8 +36,8 @@ ALSO_DEPENDS_ON: Final[dict[str, set[str]]] = {
 }
 """Distributions that a package needs installed without importing them."""
 
-COMES_WITH: Final = {"sympy": "torch", "typing_extensions": "torch"}
-"""Modules that a dependency itself always brings, and the dependency that brings them."""
+COMES_WITH: Final = {"sympy": "torch", "triton": "torch", "typing_extensions": "torch"}
+"""Modules that a dependency itself brings, and the dependency that brings them: Triton only where it is for CUDA."""
 
 
 def _distribution(package: str) -> str:
