@@ -214,3 +214,19 @@ def test_plans_that_contradict_themselves_are_refused_when_loaded(change: Any) -
     assert runtime.deserialize_cuda_engine(write_plan(structure, built.weights)) is not None
     change(structure)
     assert runtime.deserialize_cuda_engine(write_plan(structure, built.weights)) is None
+
+
+@pytest.mark.parametrize("dtype", [trt.DataType.BF16, trt.DataType.INT32, trt.DataType.INT64, trt.DataType.INT8])
+def test_constants_without_elements_keep_their_type(dtype: trt.DataType) -> None:
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    constant = network.add_constant((2, 0), trt.Weights(dtype, 0, 0)).get_output(0)
+    x = network.add_input("x", dtype, (2, 1))
+    joined = network.add_concatenation([constant, x])
+    joined.axis = 1
+    for tensor in (constant, joined.get_output(0)):
+        network.mark_output(network.add_identity(tensor).get_output(0))
+    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    assert plan is not None
+    engine = trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan)
+    assert [engine.get_tensor_dtype(name) for name in engine] == [dtype] * 3

@@ -52,6 +52,9 @@ class IConstantLayer(ILayer):
             size *= extent
         require(size == count, f"{count} weights do not fill the shape {tuple(self.shape)}")
 
+    def _weights(self) -> dict[str, Weights]:
+        return dict(self._roles)  # without elements they still say which type the constant has
+
     def _shape(self, count: int) -> tuple[int, ...]:
         extents = tuple(self.shape)
         unknown = [axis for axis, extent in enumerate(extents) if extent < 0]
