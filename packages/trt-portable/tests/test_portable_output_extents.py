@@ -94,6 +94,20 @@ def test_what_inference_only_assumes_is_not_said(plans: dict[str, Any]) -> None:
     assert tuple(context.get_tensor_shape("z")) == (5, 4)
 
 
+def test_profiles_without_bounds_say_extents_too() -> None:
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1, -1, 2, -1))
+    network.mark_output(network.add_unary(x, trt.UnaryOperation.NEG).get_output(0))
+    config = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1, 1, 2, 1), (4, 4, 2, 4), (1 << 20, 1 << 20, 2, 1 << 20))
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    assert plan is not None
+    assert _engine(plan)._state.output_shapes(((7, 3, 2, 5),)) == ((7, 3, 2, 5),)
+
+
 def test_shapes_that_layers_refuse_are_still_refused_before_a_run() -> None:
     builder = trt.Builder(trt.Logger())
     network = builder.create_network()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -19,8 +20,10 @@ from trt_portable.runtime.shape_report import report_shapes
 if TYPE_CHECKING:
     from trt_portable.network.network import INetworkDefinition
 
-_WHOLE_ENDS = 3
+_WHOLE_ENDS: Final = 3
 """How many of `_ends` are whole shapes of the profile."""
+_MOST_ELEMENTS: Final = 1 << 40
+"""No memory holds a tensor of more; PyTorch cannot describe tensors of many more, not even without data."""
 
 
 def add_output_extents(
@@ -69,7 +72,7 @@ def add_output_extents(
 
 
 def _ends(info: EngineInfo, inputs: Sequence[IOTensor], profile: int) -> Iterator[tuple[Shape, ...]]:
-    """The typical shapes of a profile, the least and the greatest, and those with one extent at an end.
+    """The typical shapes of a profile, the least and the greatest possible, and those with one extent at an end.
 
     Extents of one name change together. Other extents may have to agree all the same: layers refuse those ends.
     """
@@ -77,7 +80,7 @@ def _ends(info: EngineInfo, inputs: Sequence[IOTensor], profile: int) -> Iterato
     typical = tuple(shapes.opt for shapes in allowed)
     yield typical
     yield tuple(shapes.min for shapes in allowed)
-    yield tuple(shapes.max for shapes in allowed)
+    yield _greatest(typical, [shapes.max for shapes in allowed])
     places: dict[Any, list[tuple[int, int]]] = {}
     for index, tensor in enumerate(inputs):
         for axis in range(len(tensor.shape)):
@@ -91,6 +94,19 @@ def _ends(info: EngineInfo, inputs: Sequence[IOTensor], profile: int) -> Iterato
             changed = tuple(map(tuple, shapes))
             if changed != typical:
                 yield changed
+
+
+def _greatest(typical: Sequence[Shape], most: Sequence[Shape]) -> tuple[Shape, ...]:
+    """The greatest shapes, or as great as they can be: profiles of unbounded extents allow what no memory holds."""
+    limit = max((extent for shape in most for extent in shape), default=0)
+    while True:
+        shapes = tuple(
+            tuple(min(high, max(usual, limit)) for usual, high in zip(*pair, strict=True))
+            for pair in zip(typical, most, strict=True)
+        )
+        if limit <= 1 or all(math.prod(shape) <= _MOST_ELEMENTS for shape in shapes):
+            return shapes
+        limit //= 2
 
 
 def _made(program: Program, inputs: Sequence[IOTensor], shapes: Sequence[Shape]) -> list[Shape | None] | None:
