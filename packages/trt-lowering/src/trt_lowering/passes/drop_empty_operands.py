@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
 from trt_lowering.contract import GraphPass
+from trt_lowering.node_metadata import insert_call
 from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
 
 _JOINING: Final = frozenset({"aten::cat", "aten::concat", "aten::concatenate"})
@@ -17,7 +18,7 @@ _WRITING: Final = frozenset({"aten::slice_scatter"})
 
 
 class DropEmptyOperands(GraphPass):
-    """Takes tensors without elements out of concatenations, and writes of nothing out of the graph.
+    """Takes tensors without elements out of concatenations, and makes copies of writes of nothing.
 
     Models slice their tensors by configuration: a rotary embedding that covers the whole head leaves an empty rest,
     which is joined again at the end. What computed the empty tensors is dead afterwards.
@@ -44,8 +45,7 @@ class DropEmptyOperands(GraphPass):
             if name in _JOINING:
                 changes += self._shorten(node)
             elif name in _WRITING and _writes_nothing(node):
-                node.replace_all_uses_with(argument(node, "self"))
-                gm.graph.erase_node(node)
+                _copy_instead(node)
                 changes += 1
         return changes
 
@@ -78,6 +78,15 @@ def _filled(node: fx.Node) -> list[fx.Node] | None:
         return None
     values = [tensor_value(operand) for operand in filled]
     return filled if any(value is not None and value.dtype == result.dtype for value in values) else None
+
+
+def _copy_instead(node: fx.Node) -> None:
+    """Keeps that the node makes a tensor of its own, which matters where it is a result."""
+    source = argument(node, "self")
+    with node.graph.inserting_before(node):
+        copied = insert_call(node.graph, torch.ops.aten.clone.default, (source,), value=node.meta["val"], origin=node)
+    node.replace_all_uses_with(copied)
+    node.graph.erase_node(node)
 
 
 def _writes_nothing(node: fx.Node) -> bool:
