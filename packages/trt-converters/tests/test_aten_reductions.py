@@ -45,6 +45,13 @@ def test_statistics_static_and_dynamic(op: torch._ops.OpOverload, dtype: torch.d
         check_conversion(op, (_values(dtype), dim), dynamic={0: {0: (2, 3, 6)}})
 
 
+@pytest.mark.parametrize("op", [aten.var.dim, aten.std.correction, aten.var_mean.correction, aten.mean.dim])
+@pytest.mark.parametrize("keep", [False, True])
+def test_statistics_of_a_scalar_along_its_only_axis(op: torch._ops.OpOverload, keep: bool) -> None:
+    arguments = {"correction": 0} if op._overloadname == "correction" else {}
+    check_conversion(op, (torch.tensor(1.5), [-1]), {**arguments, "keepdim": keep})
+
+
 def test_integer_reductions_lose_no_bits() -> None:
     big = torch.tensor([[2**53 + 1, 1], [2**60 + 3, -(2**60)]])
     for op in (aten.sum.default, aten.max.default, aten.min.default, aten.argmax.default):

@@ -59,6 +59,9 @@ PLACES = torch.zeros(2, 3, 4, dtype=torch.int64)
         (aten.to.dtype, (BYTES, torch.bool)),
         (aten.to.dtype, (torch.tensor([0.0, 2.75, 254.99]), torch.uint8)),
         (aten.to.dtype, (torch.tensor([0, 300, -1]), torch.uint8)),
+        (aten.to.dtype, (torch.tensor([-1.5, 256.0, 300.75, -257.0, -0.5]), torch.uint8)),
+        (aten.to.dtype, (torch.tensor([-1.5, 1000.0], dtype=torch.float16), torch.uint8)),
+        (aten.to.dtype, (torch.tensor([-128, -1, 127], dtype=torch.int8), torch.uint8)),
     ],
     ids=lambda value: str(value) if isinstance(value, torch._ops.OpOverload) else None,
 )

@@ -283,7 +283,9 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 
 def normalize_axes(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
-    """Returns axes counted from the front, sorted; None or an empty list means all of them."""
+    """Returns axes counted from the front, sorted; None or an empty list means all of them. A 0-d tensor has none."""
+    if not rank:
+        return ()
     if axes is None or (not isinstance(axes, int) and len(axes) == 0):
         return tuple(range(rank))
     listed = [axes] if isinstance(axes, int) else axes

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from trt_converters.byte_tensor import as_bytes
 from trt_converters.call import Call
 from trt_converters.checks import argument, computable
 from trt_converters.context import ConversionContext, Operand, dtype_of
-from trt_converters.layers import binary, cast, expand, squeeze, unsqueeze
+from trt_converters.layers import binary, cast, expand, squeeze, unary, unsqueeze
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict, to_trt
 
@@ -47,7 +48,7 @@ _CASTS = (_same_device, _strided, _castable)
 
 
 def convert_type(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
-    """Casts a value as `Tensor.to` does; integers wrap around in int8 and uint8.
+    """Casts a value as `Tensor.to` does; integers wrap around in int8 and uint8, and truncated floats in uint8.
 
     Floats beyond the range of float8 become its largest number where PyTorch makes NaN of them.
     """
@@ -56,6 +57,12 @@ def convert_type(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> 
         return cast(ctx, value, dtype)
     if torch.float8_e4m3fn in (source, dtype):
         return _cast_float8(ctx, value, dtype)
+    if dtype is torch.uint8 and source.is_floating_point:
+        whole = cast(ctx, cast(ctx, value, torch.int32), torch.float32)
+        turns = unary(ctx, "FLOOR", binary(ctx, "PROD", whole, 1 / 256))
+        return as_bytes(binary(ctx, "SUB", whole, binary(ctx, "PROD", turns, 256.0)))  # exact: powers of two
+    if dtype is torch.uint8 and source is torch.int8:
+        value, source = cast(ctx, value, torch.int32), torch.int32
     if dtype in _WRAPPED and source in (torch.int32, torch.int64):
         low, count = _WRAPPED[dtype]
         moved = binary(ctx, "SUB", value, low)
