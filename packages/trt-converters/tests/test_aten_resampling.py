@@ -104,6 +104,15 @@ def test_resizing_is_one_layer_where_extents_say_where_to_sample() -> None:
     assert "RESIZE" not in emitted_layers(aten.upsample_bilinear2d.vec, (X, None, False, [1.7, 1.7]))
 
 
+def test_scaled_extents_follow_the_input_or_are_refused() -> None:
+    value = torch.randn(1, 2, 4, 3)
+    for factor in (2.0, 1.5):
+        check_conversion(aten.upsample_bicubic2d.vec, (value, None, True, [factor] * 2), dynamic={0: {2: (2, 4, 9)}})
+    inexact = (value, None, True, [1.3] * 2)
+    result = check_conversion(aten.upsample_bicubic2d.vec, inexact, dynamic={0: {2: (2, 4, 9)}}, expect_supported=False)
+    assert result.verdict.reason is Reason.DYNAMIC_SHAPE
+
+
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("interpolation", [0, 1, 2])

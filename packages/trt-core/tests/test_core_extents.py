@@ -143,6 +143,23 @@ def test_an_extent_that_depends_on_data_is_none() -> None:
     assert extent_of(rank) == 1
 
 
+class _Resized(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=(1.5, 0.3))
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7), (9, 11)])
+def test_a_scaled_extent_is_said_where_no_product_rounds(size: tuple[int, int]) -> None:
+    dims = {2: torch.export.Dim.DYNAMIC(min=4), 3: torch.export.Dim.DYNAMIC(min=4)}
+    program = torch.export.export(_Resized(), (torch.ones(1, 1, 8, 8),), dynamic_shapes=(dims,))
+    placeholder = next(node for node in program.graph.nodes if node.op == "placeholder")
+    output = next(node for node in program.graph.nodes if node.op == "output")
+    rows, columns = output.args[0][0].meta["val"].shape[2:]
+    symbols = dict(zip(map(str, placeholder.meta["val"].shape[2:]), size, strict=True))
+    assert evaluate_extent(extent_of(rows), symbols) == _Resized()(torch.ones(1, 1, *size)).shape[2]
+    assert extent_of(columns) is None
+
+
 def test_symbolic_values_give_symbolic_extents(exported: torch.export.ExportedProgram) -> None:
     placeholder = next(node for node in exported.graph.nodes if node.op == "placeholder")
     rows, columns = placeholder.meta["val"].shape

@@ -27,6 +27,12 @@ MAX_OPERANDS: Final = 256
 
 _LARGEST: Final = 2**63 - 1
 
+_EXACT_FACTOR: Final = 1 << 16
+"""A scale whose numerator and denominator are at most this is multiplied with any size without rounding."""
+
+_ROUNDED_DOWN: Final = frozenset({"FloorToInt", "TruncToInt"})
+"""What PyTorch makes integers of floats by; sizes are not negative, so both round down."""
+
 
 def _maximum(left: Number, right: Number) -> Number:
     largest: Number = torch.sym_max(left, right)
@@ -219,6 +225,8 @@ def extent_of_expression(expr: Any) -> Extent:
         return int(expr)
     if expr.is_Symbol:
         return None if _is_unbacked(expr) else str(expr)
+    if type(expr).__name__ in _ROUNDED_DOWN:
+        return _scaled(expr.args[0])
     name = _SYMPY_NAMES.get(type(expr).__name__)
     if name is None:
         return None
@@ -228,6 +236,26 @@ def extent_of_expression(expr: Any) -> Extent:
     if name == "pow" and not (isinstance(operands[1], int) and operands[1] >= 0):
         return None
     return [name, *operands]
+
+
+def _scaled(product: Any) -> Extent:
+    """Returns an extent times a scale, rounded down; None where the product of floats may round.
+
+    Resizing by a factor makes such extents. With a factor of few bits the product is exact for every size.
+    """
+    if type(product).__name__ == "ToFloat":
+        return _from_sympy(product.args[0])
+    if not product.is_Mul or len(product.args) != 2:
+        return None
+    factor, size = sorted(product.args, key=lambda argument: not argument.is_Float)
+    if not factor.is_Float or type(size).__name__ != "ToFloat":
+        return None
+    over, under = float(factor).as_integer_ratio()
+    extent = _from_sympy(size.args[0])
+    if extent is None or over < 0 or max(over, under) > _EXACT_FACTOR:
+        return None
+    whole: Extent = extent if over == 1 else ["mul", over, extent]
+    return whole if under == 1 else ["floordiv", whole, under]
 
 
 def _is_unbacked(symbol: Any) -> bool:

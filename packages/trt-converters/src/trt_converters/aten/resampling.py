@@ -15,6 +15,7 @@ from trt_converters.layers import cast, gather, permute, shape_vector
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS
+from trt_core.extents import extent_of
 
 aten = torch.ops.aten
 
@@ -77,9 +78,12 @@ def _repeats_exactly(old: Size, new: Size, scale: float | None) -> bool:
 
 
 def known_extents(call: Call) -> Verdict | None:
-    """Refuses symbolic extents where samples must be computed while building."""
+    """Refuses symbolic extents where samples must be computed while building, or which no layer can compute."""
     extents = [*_input(call).shape[2:], *call.result.shape[2:]]
-    if fits_layer(call) or all(isinstance(extent, int) for extent in extents):
+    if fits_layer(call):
+        unsaid = [extent for extent in call.result.shape[2:] if extent_of(extent) is None]
+        return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"no layer computes the extent {unsaid[0]}") if unsaid else None
+    if all(isinstance(extent, int) for extent in extents):
         return None
     return Verdict.refuse(
         Reason.DYNAMIC_SHAPE, f"sampling {tuple(extents)} needs coordinates that the resize layer does not use"
