@@ -180,6 +180,22 @@ def test_literals_sizes_and_none_among_results(batch: Input, tmp_path: Path) -> 
         assert found == expected
 
 
+class Splitting(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.chunk(x, 3)[0], torch.tensor_split(x, 2)[0]
+
+
+def test_a_split_makes_other_parts_at_other_sizes(tmp_path: Path) -> None:
+    program = torch.export.export(Splitting(), (torch.randn(8, 2),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    kept = ["torch.ops.aten.chunk.default", "torch.ops.aten.split.Tensor", "torch.ops.aten.tensor_split.sections"]
+    compiled = trt_frontends.compile(program, torch_executed_ops=kept)
+    trt_frontends.save(compiled, tmp_path / "split.trtp")
+    loaded = trt_frontends.load(tmp_path / "split.trtp")
+    for rows in (4, 5, 9, 12):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(loaded(x), Splitting()(x))
+
+
 def test_writes_to_inputs(tmp_path: Path) -> None:
     class Accumulate(nn.Module):
         def forward(self, x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:

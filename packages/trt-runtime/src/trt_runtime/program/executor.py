@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -136,7 +137,8 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
     call = checked(operator)
     args = _on_device(list(step.args), device)
     kwargs = _on_device(dict(step.kwargs), device)
-    check = _checker(step.result, f"{step.name}.{step.overload or 'default'}")
+    title = f"{step.name}.{step.overload or 'default'}"
+    check = _list_checker(step.result, title) if _makes_list(operator) else _checker(step.result, title)
     if not kwargs and all(type(value) is Value or not values_in(value) for value in args):
         places = [(place, value.index) for place, value in enumerate(args) if type(value) is Value]
 
@@ -241,6 +243,34 @@ def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], Non
             raise wrong(f"a {type(result).__name__}", "nothing")
 
     return check_nothing
+
+
+def _makes_list(operator: OpOverload) -> bool:
+    """Whether an operator makes one list of tensors: splits do."""
+    returns = operator._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+
+
+def _list_checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], None]:
+    """Returns what compares the types in a list with what the program declares.
+
+    How many tensors a split makes, and how large the last ones are, follows from the sizes of the call; programs
+    declare it for the sizes that they were captured with. Taking one that is not there fails.
+    """
+    if not isinstance(kind, SequenceType):
+        return _checker(kind, title)
+    unsized = [
+        replace(item, shape=(None,) * len(item.shape)) if isinstance(item, TensorType) else item for item in kind.items
+    ]
+    checks = [_checker(item, f"{title}, result {index},") for index, item in enumerate(unsized)]
+
+    def check_list(result: Any, symbols: Symbols) -> None:
+        if not isinstance(result, (tuple, list)):
+            raise ExecutionError(f"{title} made a {type(result).__name__}, the program declares a list")
+        for check, item in zip(checks, result, strict=False):
+            check(item, symbols)
+
+    return check_list
 
 
 def _may_equal(found: int | torch.SymInt, declared: int | torch.SymInt) -> bool:
