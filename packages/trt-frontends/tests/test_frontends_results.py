@@ -91,6 +91,10 @@ SEEN = {
     "buffer": lambda module, x: (module.table, x + 1),
     "view of the buffer": lambda module, x: (module.table.t(), x + 1),
     "views of a result": lambda module, x: [h := module.linear(x), h[:2], h.view(-1)],
+    "views of what is no result": lambda module, x: [h := module.linear(x), h[:2], h.view(-1), h.t(), x + 1][1:],
+    "parts of what is no result": lambda module, x: module.linear(x).chunk(2),
+    "views between blocks": lambda module, x: [h := torch.special.bessel_j0(x + 1), h[0], h[:, 1], h.sum()][1:],
+    "views of two": lambda module, x: [h := x + 1, k := x * 2, h[0], k[1], h[1:], k.t()][2:],
     "dropout": lambda module, x: (nn.functional.dropout(x, training=False), x + 1),
 }
 
@@ -103,6 +107,27 @@ def test_what_the_model_passes_on_is_passed_on(name: str) -> None:
 @pytest.mark.parametrize("name", ["views of the input", "input"])
 def test_views_of_inputs_are_kept_in_reduced_precision(name: str) -> None:
     check(SEEN[name], precision=torch.float16)
+
+
+WRITTEN = {
+    "input": lambda module, x: x.add_(1),
+    "input and more": lambda module, x: (x.mul_(2), x + 1, torch.relu(x)),
+    "buffer": lambda module, x: (module.table.add_(1), x + 1),
+    "another tensor": lambda module, x: (y := x + 1, x.copy_(y))[0],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_the_model_writes_to_and_returns_is_the_same_tensor(name: str) -> None:
+    eager = Model(WRITTEN[name]).eval()
+    model = copy.deepcopy(eager)
+    compiled = trt_frontends.compile(model, arg_inputs=(torch.randn(4, 4),), min_block_size=1)
+    wanted, given = torch.arange(16.0).reshape(4, 4), torch.arange(16.0).reshape(4, 4)
+    for _ in range(2):
+        expected, sharing = _call(eager, wanted, eager.table)
+        found, shared = _call(compiled, given, model.table)
+        assert shared == sharing
+        torch.testing.assert_close([*found, given, model.table], [*expected, wanted, eager.table])
 
 
 def test_a_view_of_the_input_follows_its_batch() -> None:

@@ -16,7 +16,7 @@ from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.layouts import keep_layouts
-from trt_frontends.result_views import restore_result_views
+from trt_frontends.result_views import restore_result_views, shared_bases_returned
 from trt_lowering import tracing_lock
 from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
 
@@ -98,10 +98,12 @@ class Compilation:
 
     def _split(self, plan: PartitionPlan) -> fx.GraphModule:
         """Cuts the graph into blocks whose results lie in memory as those of the captured program do."""
-        split = split_into_blocks(self.graph, plan)
-        if preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
-            keep_layouts(split, [block.name for block in plan.engines])
-        restore_result_views(split, self.graph)
+        engines = [block.name for block in plan.engines]
+        with shared_bases_returned(self.graph.graph) as count:
+            split = split_into_blocks(self.graph, plan)
+            if preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
+                keep_layouts(split, engines)
+            restore_result_views(split, self.graph, count, engines)
         return split
 
     def _build_engines(

@@ -20,7 +20,8 @@ class Functionalize(GraphPass):
     """Replaces in-place operators by their functional counterparts and redirects later uses.
 
     A value that is written to must have no other view that is used later: then the new value simply takes over.
-    Writes to inputs, parameters and buffers become `aten.copy_` write backs at the end of the graph. Where a view is
+    Writes to inputs, parameters and buffers become `aten.copy_` write backs at the end of the graph, and a result that
+    is what was written to stays the input, parameter or buffer itself. Where a view is
     used after its base was written to, or the other way round, the write is *entangled*: the graph is left as it is
     from there on, `entangled` names the node, and lowering traces the whole program instead.
 
@@ -137,4 +138,6 @@ def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node]) -> int
             meta: dict[str, Any] = {key: item for key, item in value.meta.items() if key != "val"}
             copy.meta.update(meta)
             copy.meta["val"] = state.meta["val"]
+    states = {value: state for state, value in written.items()}
+    output.args = fx.map_arg(output.args, lambda node: states.get(node, node))
     return len(written)
