@@ -17,6 +17,7 @@ from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.graph_form import check_graph_form
 from trt_lowering.pipeline import decomposing_passes, finishing_passes, type_passes
 from trt_lowering.precision_rules import PrecisionRules
+from trt_lowering.settled_extents import settle_extents
 from trt_lowering.tracing import traces
 
 
@@ -46,6 +47,7 @@ class DecomposedGraph:
         self.settings = settings
         self._rules = rules
         self._observe = observe
+        settle_extents(gm.graph)
         precision = PrecisionRules.of(settings)
         matched = precision.matched_exclusions(gm)
         self._run(decomposing_passes(rules, settings, precision))
