@@ -94,6 +94,7 @@ SEEN = {
     "views of what is no result": lambda module, x: [h := module.linear(x), h[:2], h.view(-1), h.t(), x + 1][1:],
     "parts of what is no result": lambda module, x: module.linear(x).chunk(2),
     "views between blocks": lambda module, x: [h := torch.special.bessel_j0(x + 1), h[0], h[:, 1], h.sum()][1:],
+    "nothing but views": lambda module, x: (x.tensor_split(2)[1], x.t()),
     "views of two": lambda module, x: [h := x + 1, k := x * 2, h[0], k[1], h[1:], k.t()][2:],
     "dropout": lambda module, x: (nn.functional.dropout(x, training=False), x + 1),
 }

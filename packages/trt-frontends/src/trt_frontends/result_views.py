@@ -82,10 +82,10 @@ def restore_result_views(split: fx.GraphModule, lowered: fx.GraphModule, count: 
 def _drop_unused_outputs(split: fx.GraphModule, name: str) -> None:
     """Takes outputs that nothing reads from a block that makes several."""
     block = split.get_submodule(name)
-    (call,) = split.graph.find_nodes(op="call_module", target=name)
+    call = next(iter(split.graph.find_nodes(op="call_module", target=name)), None)
     assert isinstance(block, fx.GraphModule)
     made = block.graph.output_node().args[0]
-    if not isinstance(made, tuple) or any(user.target is not operator.getitem for user in call.users):
+    if call is None or not isinstance(made, tuple) or any(user.target is not operator.getitem for user in call.users):
         return
     used = sorted({user.args[1] for user in call.users})
     if not used or len(used) == len(made):
