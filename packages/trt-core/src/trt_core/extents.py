@@ -244,14 +244,14 @@ def _scaled(product: Any) -> Extent:
     Resizing by a factor makes such extents. With a factor of few bits the product is exact for every size.
     """
     if type(product).__name__ == "ToFloat":
-        return _from_sympy(product.args[0])
+        return extent_of_expression(product.args[0])
     if not product.is_Mul or len(product.args) != 2:
         return None
     factor, size = sorted(product.args, key=lambda argument: not argument.is_Float)
     if not factor.is_Float or type(size).__name__ != "ToFloat":
         return None
     over, under = float(factor).as_integer_ratio()
-    extent = _from_sympy(size.args[0])
+    extent = extent_of_expression(size.args[0])
     if extent is None or over < 0 or max(over, under) > _EXACT_FACTOR:
         return None
     whole: Extent = extent if over == 1 else ["mul", over, extent]
