@@ -191,7 +191,7 @@ def test_a_split_makes_other_parts_at_other_sizes(tmp_path: Path) -> None:
     compiled = trt_frontends.compile(program, torch_executed_ops=kept)
     trt_frontends.save(compiled, tmp_path / "split.trtp")
     loaded = trt_frontends.load(tmp_path / "split.trtp")
-    for rows in (4, 5, 9, 12):
+    for rows in (5, 7, 9, 12):
         x = torch.randn(rows, 2)
         torch.testing.assert_close(loaded(x), Splitting()(x))
 
