@@ -114,3 +114,13 @@ def test_every_missing_or_foreign_field_is_named() -> None:
             assert f"format {tables.FORMAT_VERSION}" in message
             assert "trt-portable" in message and "KeyError" not in message
     assert len(tried) > 80
+
+
+@pytest.mark.parametrize("flags", [True, 1, "TF32", {"TF32": 1}, [True], None])
+def test_flags_are_a_list_of_names(flags: Any) -> None:
+    read = read_plan(_network())
+    structure = json.loads(json.dumps(read.structure))
+    structure["engine"]["settings"]["flags"] = flags
+    plan = write_plan(structure, read.weights)
+    with trt.device("cpu"):
+        assert trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan) is None

@@ -169,7 +169,7 @@ class EngineInfo:
         debug_tensors: Names of tensors that a debug listener may see, by tensor id.
         tactic: Name of the tactic that runs the program.
         prepacked: Whether products are computed with weights packed for the CPU, where no artifact runs.
-        settings: Builder settings that are only reported.
+        settings: Builder settings that are only reported, but for `flags`, a list of names.
     """
 
     name: str
@@ -280,6 +280,7 @@ class EngineInfo:
         typed.integer(self.optimization_level, "the optimization level")
         typed.integer(self.tactic_sources, "the sources of tactics")
         typed.flag(self.weight_streaming, "whether weights are streamed")
+        typed.names(self.settings.get("flags", []), "the flags of the builder")
 
 
 def _debug_tensor(pair: Any) -> tuple[int, str]:
