@@ -1,4 +1,7 @@
-"""No module imports itself through others, at the top of files or inside functions; type annotations are free to."""
+"""No module imports itself through others, at the top of files or inside functions; type annotations are free to.
+
+Nor through the packages that modules lie in, as far as imports at the top of files go: any module can be the first.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +34,23 @@ def _is_for_annotations(node: ast.AST) -> bool:
     )
 
 
-def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The import statements below a node that run, those of functions included."""
+def _imports(node: ast.AST, *, of_functions: bool = True) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The import statements below a node that run."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not of_functions:
+        return
     children: list[ast.AST] = list(ast.iter_child_nodes(node))
     if _is_for_annotations(node):
         children = list(node.orelse)  # type: ignore[attr-defined]
     for child in children:
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield child
-        yield from _imports(child)
+        yield from _imports(child, of_functions=of_functions)
 
 
-def imported_modules(name: str, text: str, known: set[str], *, is_package: bool) -> set[str]:
+def imported_modules(name: str, text: str, known: set[str], *, is_package: bool, of_functions: bool = True) -> set[str]:
     """The known modules that a module's text imports."""
     found: set[str] = set()
-    for statement in _imports(ast.parse(text)):
+    for statement in _imports(ast.parse(text), of_functions=of_functions):
         if isinstance(statement, ast.Import):
             found.update(alias.name for alias in statement.names)
             continue
@@ -58,6 +63,16 @@ def imported_modules(name: str, text: str, known: set[str], *, is_package: bool)
             inner = f"{base}.{alias.name}"
             found.add(inner if inner in known else base)
     return (found & known) - {name}
+
+
+def with_packages(name: str, imported: set[str]) -> set[str]:
+    """Imported modules, with the packages that run before them: those around them that are not around the importer."""
+    return {part for module in imported for part in _with_parents(module)} - set(_with_parents(name))
+
+
+def _with_parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -93,11 +108,19 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 def test_no_package_has_a_circle_of_imports(package: str) -> None:
     modules = modules_of(ROOT / "packages" / package / "src")
     known = set(modules)
-    graph = {
-        name: imported_modules(name, path.read_text(encoding="utf-8"), known, is_package=path.name == "__init__.py")
-        for name, path in modules.items()
-    }
-    assert not circles(graph), "modules that import each other:\n" + "\n".join(map(" ".join, circles(graph)))
+    graph: dict[str, set[str]] = {}
+    first: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        text, is_package = path.read_text(encoding="utf-8"), path.name == "__init__.py"
+        graph[name] = imported_modules(name, text, known, is_package=is_package)
+        at_top = imported_modules(name, text, known, is_package=is_package, of_functions=False)
+        first[name] = with_packages(name, at_top)
+    for found in (circles(graph), circles(first)):
+        assert not found, "modules that import each other:\n" + "\n".join(map(" ".join, found))
+
+
+def test_packages_are_run_before_their_modules() -> None:
+    assert with_packages("p.q.m", {"p.r.s.t", "p.q.n"}) == {"p.r", "p.r.s", "p.r.s.t", "p.q.n"}
 
 
 def test_the_scan_sees_every_import_that_runs() -> None:
@@ -120,6 +143,8 @@ else:
     known = {"p", *(f"p.{letter}" for letter in "abcdefgh"), "p.q", "p.q.c", "p.q.d", "p.x"}
     expected = {"p", "p.a", "p.b", "p.e", "p.f", "p.h", "p.q.c", "p.q.d", "p.x"}
     assert imported_modules("p.q.m", text, known, is_package=False) == expected
+    at_top = imported_modules("p.q.m", text, known, is_package=False, of_functions=False)
+    assert at_top == expected - {"p.e", "p.f"}
 
 
 def test_circles_are_found() -> None:

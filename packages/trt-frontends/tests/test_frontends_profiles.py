@@ -11,7 +11,7 @@ from torch import nn
 import trt_frontends
 from trt_core import InputError, SettingsError, provider_module
 from trt_frontends import Input
-from trt_frontends.accuracy.sample_inputs import sample_inputs
+from trt_frontends.comparison.sample_inputs import sample_inputs
 from trt_frontends.example_inputs import ExampleInputs
 from trt_runtime import TRTModule
 from trt_runtime.engine import ENGINES

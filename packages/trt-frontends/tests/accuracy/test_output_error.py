@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_frontends.accuracy import measure_error
-from trt_frontends.accuracy.output_error import worst_of
+from trt_frontends.comparison.output_error import worst_of
 
 NAN, INF = math.nan, math.inf
 

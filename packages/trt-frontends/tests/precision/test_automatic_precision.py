@@ -13,7 +13,7 @@ from torch import nn
 import trt_frontends
 from trt_converters import DYNAMO_CONVERTERS, Converter
 from trt_core import Input, InputError, SettingsError
-from trt_frontends.accuracy.output_error import measure_error
+from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.precision.report import PrecisionReport
 
 LARGE = {"mul_1", "log"}

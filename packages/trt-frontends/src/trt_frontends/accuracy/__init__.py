@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trt_frontends.accuracy.bisect import bisect
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Stage, TensorStatistics
-from trt_frontends.accuracy.output_error import OutputError, measure_error
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
 from trt_frontends.accuracy.verify import verify
+from trt_frontends.comparison.output_error import OutputError, measure_error
 
 __all__ = [
     "AccuracyReport",

@@ -18,9 +18,9 @@ from trt_frontends.accuracy.culprit_search import CulpritSearch
 from trt_frontends.accuracy.experiment import Experiment
 from trt_frontends.accuracy.lowering_fault import find_lowering_pass
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
-from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.subject import Model, Subject
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
+from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.pipeline import Progress, no_progress
 from trt_frontends.result_tensors import tensors_of
 from trt_lowering.precision_rules import reduced_type

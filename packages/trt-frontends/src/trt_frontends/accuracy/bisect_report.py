@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trt_core.dtypes import dtype_name
+from trt_frontends.comparison.json_numbers import jsonable
 
 
 class Stage(enum.Enum):
@@ -165,8 +166,6 @@ class BisectReport:
 
     def to_json(self) -> str:
         """Returns the report as JSON text; what is infinite or no number is a string."""
-        from trt_frontends.accuracy.report import jsonable
-
         data: dict[str, Any] = dataclasses.asdict(self)
         data["stage"] = self.stage.value
         data = {"format": 1, **data, "setting": self.setting, "is_proved": self.is_proved}

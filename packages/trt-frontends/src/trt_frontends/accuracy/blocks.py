@@ -13,9 +13,9 @@ from torch import fx
 from trt_converters import BlockInterpreter, build_block
 from trt_core import CompilationSettings, device_scope, trt
 from trt_core.provider_log import provider_logger
-from trt_frontends.accuracy.output_error import OutputError, measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.subject import Subject
+from trt_frontends.comparison.output_error import OutputError, measure_error
+from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.compiler import lower
 from trt_frontends.engine_module import engine_module
 from trt_frontends.pipeline import Compilation

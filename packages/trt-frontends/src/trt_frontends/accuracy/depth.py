@@ -5,8 +5,8 @@ from __future__ import annotations
 from trt_core import TrtError, logger, operator_name
 from trt_frontends.accuracy.blocks import LoweredModel, errors_by_node
 from trt_frontends.accuracy.report import DepthError
-from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.subject import Subject
+from trt_frontends.comparison.sample_inputs import SampleInputs
 
 
 def errors_along_depth(subject: Subject, case: SampleInputs) -> tuple[DepthError, ...]:

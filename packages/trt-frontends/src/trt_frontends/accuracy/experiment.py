@@ -13,8 +13,8 @@ from torch import fx, nn
 
 from trt_core import InputError, Reason, Verdict
 from trt_frontends.accuracy.blocks import LoweredModel
-from trt_frontends.accuracy.output_error import measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs
+from trt_frontends.comparison.output_error import measure_error
+from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.pipeline import Compilation
 from trt_frontends.result_tensors import tensors_of
 

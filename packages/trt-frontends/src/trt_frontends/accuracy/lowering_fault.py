@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from trt_frontends.accuracy.output_error import measure_error
-from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.subject import Subject
+from trt_frontends.comparison.output_error import measure_error
+from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.compiler import lower
 from trt_frontends.result_tensors import tensors_of
 

@@ -14,8 +14,8 @@ from trt_core.dtypes import dtype_name
 from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import Culprit, Remedy, describe_tensor
 from trt_frontends.accuracy.experiment import Experiment
-from trt_frontends.accuracy.sample_inputs import SampleInputs
 from trt_frontends.accuracy.subject import Subject
+from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.precision.trials import PrecisionTrials
 from trt_frontends.preparation import Preparation

@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from trt_frontends.accuracy.output_error import OutputError
+from trt_frontends.comparison.json_numbers import jsonable
+from trt_frontends.comparison.output_error import OutputError
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,3 @@ class AccuracyReport:
         from trt_frontends.accuracy.report_html import render_html  # needs jinja2, which costs to import
 
         return render_html(self)
-
-
-def jsonable(value: Any) -> Any:
-    """Returns a value as JSON has it: infinities and what is no number become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
-    return value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
-from trt_frontends.accuracy.output_error import HISTOGRAM_LOW
+from trt_frontends.comparison.output_error import HISTOGRAM_LOW
 
 if TYPE_CHECKING:
     from trt_frontends.accuracy.report import AccuracyReport

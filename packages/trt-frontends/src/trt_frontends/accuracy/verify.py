@@ -11,12 +11,12 @@ from torch.utils import _pytree as pytree
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import ExecutionError, InputError, TrtError, provider_identity
 from trt_core.dtypes import dtype_name
-from trt_frontends.accuracy.output_error import OutputError, measure_error, worst_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.accuracy.subject import Model, Subject
-from trt_frontends.accuracy.wide_mode import run_wide
 from trt_frontends.capture import device_of
+from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
+from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.compiler import compile as compile_model
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.preparation import settings_in

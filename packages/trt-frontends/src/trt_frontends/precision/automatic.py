@@ -13,7 +13,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, InputError, logger
 from trt_core.dtypes import dtype_name
-from trt_frontends.accuracy.wide_mode import run_wide
+from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.pipeline import Compilation, Progress, no_progress
 from trt_frontends.precision.exclusions import has_weights
 from trt_frontends.precision.graph_run import GraphRun

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import InputError
-from trt_frontends.accuracy.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.example_inputs import ExampleInputs
 from trt_runtime.program.input_reader import InputReader
 

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from trt_frontends.comparison.json_numbers import jsonable
+
 
 @dataclass(frozen=True)
 class GroupPrecision:
@@ -95,7 +97,5 @@ class PrecisionReport:
 
     def to_json(self) -> str:
         """Returns the report as JSON text; what is infinite or no number is a string."""
-        from trt_frontends.accuracy.report import jsonable
-
         data = {"format": 1, **dataclasses.asdict(self), "reduced_share": self.reduced_share}
         return json.dumps(jsonable(data), indent=2) + "\n"

@@ -15,7 +15,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, logger
 from trt_core.precision import PrecisionRule, kept_in_float32
-from trt_frontends.accuracy.output_error import measure_error
+from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.precision.graph_run import GraphRun
 from trt_lowering import DecomposedGraph, PrecisionRules
 

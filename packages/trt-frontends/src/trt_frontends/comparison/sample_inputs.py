@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import Input, InputError
-from trt_frontends.accuracy.same_conditions import call_alike
+from trt_frontends.comparison.same_conditions import call_alike
 from trt_frontends.example_inputs import ExampleInputs
 
 
