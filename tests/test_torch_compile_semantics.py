@@ -26,7 +26,7 @@ class Model(nn.Module):
         self.linear, self.conv, self.norm = nn.Linear(4, 4), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(3)
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("cache", torch.zeros(3, 4))
-        self.plain, self.kept = torch.ones(4), [torch.ones(4), torch.zeros(4)]
+        self.plain, self.several = torch.ones(4), [torch.ones(4), torch.zeros(4)]
         self.hidden = torch.zeros(4)
 
     def forward(self, *inputs: Any) -> Any:
@@ -332,7 +332,7 @@ def _load_by_assignment(model: Model, call: int) -> None:
 
 
 def _replace_in_a_list(model: Model, call: int) -> None:
-    model.kept[0] = torch.full((4,), call + 2.0)
+    model.several[0] = torch.full((4,), call + 2.0)
 
 
 def _tie(model: Model, call: int) -> None:
@@ -349,7 +349,7 @@ def _write_to_transposed_data(model: Model, call: int) -> None:
 
 def _use_all(model: Model, x: torch.Tensor) -> Any:
     y = torch.relu(model.linear(x)) * model.plain + model.cache
-    return y + model.kept[0], model.conv(torch.ones(1, 3, 5, 5))
+    return y + model.several[0], model.conv(torch.ones(1, 3, 5, 5))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

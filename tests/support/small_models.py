@@ -119,8 +119,8 @@ def _settled(module: nn.Module) -> nn.Module:
 
 def _images(size: int) -> tuple[tuple[Input, ...], tuple[Input, ...]]:
     shape = (3, size, size)
-    ranged = Input(min_shape=(1, *shape), opt_shape=(2, *shape), max_shape=(4, *shape), name="image")
-    return (Input((2, *shape), name="image"),), (ranged,)
+    ranged = Input(min_shape=(1, *shape), opt_shape=(2, *shape), max_shape=(4, *shape))
+    return (Input((2, *shape)),), (ranged,)
 
 
 def _texts(length: int = 12) -> tuple[tuple[Input, ...], tuple[Input, ...]]:

@@ -48,6 +48,7 @@ CHANGES: dict[str, object] = {
     "disable_tf32": True,
     "sparse_weights": True,
     "refit": True,
+    "enable_weight_streaming": True,
     "version_compatible": True,
     "hardware_compatible": True,
     "engine_capability": "safety",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -242,15 +243,33 @@ def test_named_dimensions_tie_inputs() -> None:
             compiled(torch.ones(first), torch.ones(second))
 
 
+class Named(nn.Module):
+    """Its inputs have names that can be mistyped."""
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Both (2, 3), float32."""
+        return left + right
+
+
 @pytest.mark.parametrize("exported", [False, True], ids=["module", "program"])
-def test_a_name_that_the_model_does_not_know_is_refused(exported: bool) -> None:
-    model: Any = torch.export.export(nn.ReLU(), (torch.ones(2, 3),)) if exported else nn.ReLU()
+def test_a_name_that_none_of_several_inputs_has_is_refused(exported: bool) -> None:
+    model: Any = torch.export.export(Named(), (torch.ones(2, 3), torch.ones(2, 3))) if exported else Named()
+    inputs = [Input((2, 3), name="left"), Input((2, 3), name="rihgt")]
     with pytest.raises(
-        InputError, match=r"(?s)named 'imput' is given for 'input' of .*only input.*did you mean 'input'"
+        InputError, match=r"(?s)named 'rihgt' is given for 'right' of .*only left, right.*did you mean 'right'"
     ) as caught:
-        trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="imput")])
+        trt_frontends.explain(model, arg_inputs=inputs)
     assert "leave the name out" in caught.value.hint
-    assert trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="input")]).total_operators == 1
+
+
+@pytest.mark.parametrize("exported", [False, True], ids=["module", "program"])
+def test_a_name_that_an_only_input_does_not_have_is_warned_of(exported: bool) -> None:
+    model: Any = torch.export.export(nn.ReLU(), (torch.ones(2, 3),)) if exported else nn.ReLU()
+    with pytest.warns(UserWarning, match="named 'image' is given for 'input' of .*knows no such name"):
+        trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="image")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        trt_frontends.explain(model, arg_inputs=[Input((2, 3), name="input")])
 
 
 @pytest.mark.parametrize("exported", [False, True], ids=["module", "program"])
