@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
@@ -20,14 +21,27 @@ def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> No
         call: The call.
         body: The trace. Its placeholders stand for `call.all_input_nodes`.
     """
+    replace_result(call, copy_module(gm, call, body, call.all_input_nodes))
+    gm.graph.erase_node(call)
+
+
+def copy_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule, operands: Sequence[fx.Node]) -> Any:
+    """Copies the nodes of a traced module before a call, and returns what stands for the trace's result.
+
+    Args:
+        gm: Module that holds the call; constants of the body become its buffers.
+        call: The call; the copies tell where they come from as it does.
+        body: The trace.
+        operands: What its placeholders stand for.
+    """
     origin = provenance_of(call)
-    operands = iter(call.all_input_nodes)
+    given = iter(operands)
     inside: dict[fx.Node, Any] = {}
     result: Any = None
     with gm.graph.inserting_before(call):
         for node in body.graph.nodes:
             if node.op == "placeholder":
-                inside[node] = next(operands)
+                inside[node] = next(given)
                 continue
             if node.op == "output":
                 result = fx.map_arg(node.args[0], inside.__getitem__)
@@ -39,8 +53,7 @@ def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> No
                 copied.target = add_constant(gm, value)
                 copied.meta[RECIPE] = Literal(value)
             inside[node] = copied
-    replace_result(call, result)
-    gm.graph.erase_node(call)
+    return result
 
 
 def replace_result(call: fx.Node, result: Any) -> None:

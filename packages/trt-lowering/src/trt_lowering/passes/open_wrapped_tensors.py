@@ -18,6 +18,7 @@ from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import no_new_guards
+from trt_lowering.inlining import copy_module
 from trt_lowering.node_metadata import provenance_of
 from trt_lowering.passes.functionalize import Functionalize
 
@@ -189,7 +190,7 @@ def _opened_call(
     traced = _trace(call, [operand.meta["val"] for operand in operands], mode, node)
     if traced is None:
         return None
-    results = _inline(gm, node, traced, operands)
+    results = copy_module(gm, node, traced, operands)
     return results[0] if shapes[-1] is None else _with_nodes(shapes[-1], results)
 
 
@@ -214,24 +215,6 @@ def _trace(
     module.graph.eliminate_dead_code()
     is_opened = all("val" in item.meta for item in module.graph.nodes if item.op == "call_function")
     return module if is_opened else None
-
-
-def _inline(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule, operands: Sequence[fx.Node]) -> list[fx.Node]:
-    origin, given = provenance_of(call), iter(operands)
-    inside: dict[fx.Node, fx.Node] = {}
-    with gm.graph.inserting_before(call):
-        for node in body.graph.nodes:
-            if node.op == "placeholder":
-                inside[node] = next(given)
-            elif node.op != "output":
-                copied = gm.graph.node_copy(node, inside.__getitem__)
-                copied.meta = {**origin, "val": node.meta["val"]}
-                if node.op == "get_attr":
-                    value = read_attribute(body, str(node.target))
-                    copied.target = add_constant(gm, value)
-                    copied.meta[RECIPE] = Literal(value)
-                inside[node] = copied
-    return [inside[item] for item in body.graph.output_node().args[0]]  # type: ignore[index, union-attr]
 
 
 def _with_nodes(shape: Any, nodes: Sequence[fx.Node]) -> _Wrapper:
