@@ -133,6 +133,19 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
     except Exception as error:  # a decomposition may fail in any way; the operator then stays whole
         logger.debug("%s stays whole: its decomposition failed with %s", node.target, error)
         return None
+    return make_functional(module, mode)
+
+
+def make_functional(module: fx.GraphModule, mode: FakeTensorMode) -> fx.GraphModule | None:
+    """Gives the constants of a trace their values, and takes writes out of it.
+
+    Args:
+        module: The trace; changed.
+        mode: The fake mode that it was traced in.
+
+    Returns:
+        The trace, or None where what it writes to cannot be told apart.
+    """
     for constant in module.graph.find_nodes(op="get_attr"):
         tensor = getattr(module, str(constant.target), None)
         if isinstance(tensor, torch.Tensor) and not isinstance(tensor, FakeTensor):

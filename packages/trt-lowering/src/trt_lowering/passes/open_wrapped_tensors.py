@@ -17,10 +17,9 @@ from trt_core import logger
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import GraphPass
-from trt_lowering.expansion import no_new_guards
+from trt_lowering.expansion import make_functional, no_new_guards
 from trt_lowering.inlining import copy_module
 from trt_lowering.node_metadata import provenance_of
-from trt_lowering.passes.functionalize import Functionalize
 
 _ACCESS = "export::access_subclass_inner_tensor"
 
@@ -207,14 +206,11 @@ def _trace(
         tensor = getattr(module, str(constant.target), None)
         if isinstance(tensor, FakeTensor) or not isinstance(tensor, torch.Tensor):
             return None
-        constant.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
-    functionalize = Functionalize(write_back=False)
-    functionalize.rewrite(module.graph)
-    if functionalize.entangled is not None:
+    functional = make_functional(module, mode)
+    if functional is None:
         return None
-    module.graph.eliminate_dead_code()
-    is_opened = all("val" in item.meta for item in module.graph.nodes if item.op == "call_function")
-    return module if is_opened else None
+    is_opened = all("val" in item.meta for item in functional.graph.nodes if item.op == "call_function")
+    return functional if is_opened else None
 
 
 def _with_nodes(shape: Any, nodes: Sequence[fx.Node]) -> _Wrapper:
