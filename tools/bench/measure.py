@@ -51,10 +51,10 @@ def waited_milliseconds(action: Callable[[], Any], least_calls: int = 20, least_
 
 def peak_bytes(action: Callable[[], Any]) -> int:
     """Returns by how many bytes the resident memory of this process peaked above its level before (Linux)."""
-    before = _resident("VmRSS")
+    before = resident_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     action()
-    return _resident("VmHWM") - before
+    return resident_bytes("VmHWM") - before
 
 
 def in_fresh_process(module: str, *arguments: str, seconds: float | None = None) -> dict[str, Any]:
@@ -84,7 +84,28 @@ def in_fresh_process(module: str, *arguments: str, seconds: float | None = None)
     return found
 
 
-def _resident(field: str) -> int:
+def mapped_bytes(path: str) -> int:
+    """Returns how much of a mapped file is resident in this process (Linux)."""
+    found = 0
+    is_of_file = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            is_of_file = bool(rest) and rest[-1] == os.path.realpath(path)
+        elif is_of_file and first == "Rss:":
+            found += int(rest[0]) * 1024
+    return found
+
+
+def resident_bytes(field: str) -> int:
+    """Returns a size that `/proc/self/status` tells (Linux).
+
+    Args:
+        field: `VmRSS`, or of it `RssAnon` or `RssFile`; `VmHWM` for the highest `VmRSS`.
+
+    Raises:
+        RuntimeError: There is no such field.
+    """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024

@@ -131,6 +131,7 @@ def _mlp() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
+    "resnet18": (lambda: _vision("resnet18"), _image()),
     "resnet50": (lambda: _vision("resnet50"), _image()),
     "mobilenet_v3": (lambda: _vision("mobilenet_v3_large"), _image()),
     "vit_b16": (lambda: _timm("vit_base_patch16_224"), _image()),

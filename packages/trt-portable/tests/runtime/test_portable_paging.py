@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trt_portable.runtime import paging
-from trt_portable.runtime.paging import page_out, return_freed_memory
+from trt_portable.runtime.paging import page_out, passing_copy, return_freed_memory
 
 BYTES = 64 << 20
 
@@ -54,3 +54,25 @@ def test_freed_memory_with_holes_goes_back() -> None:
     return_freed_memory()
     assert before - _resident("RssAnon") > (1 << 14) * 4096 // 2
     assert all(bool((piece == 1).all()) for piece in kept)
+
+
+@pytest.mark.parametrize("elements", [24, 3 << 20])
+def test_a_passing_copy_has_the_strides_that_were_asked_for(elements: int) -> None:
+    x = torch.arange(elements, dtype=torch.float32).view(2, 3, 2, -1)
+    strides = x.contiguous(memory_format=torch.channels_last).stride()
+    copy = passing_copy(x, strides)
+    assert copy.stride() == strides
+    assert torch.equal(copy, x)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of memory")
+def test_a_passing_copy_goes_back_between_results_that_stay() -> None:
+    x = torch.ones(1 << 20)
+    kept = []
+    before = _resident("RssAnon")
+    for _ in range(32):
+        copy = passing_copy(x, (1,))
+        kept.append(copy[: 1 << 14].clone())
+        del copy
+    assert _resident("RssAnon") - before < 16 << 20  # 2 MiB stay, and 128 passed
+    assert len(kept) == 32

@@ -6,13 +6,16 @@ import ctypes
 import functools
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
 _PAGE_OUT: Final = 21
 """`MADV_PAGEOUT` of Linux 5.4: clean pages of mapped files are dropped, and read again when they are needed."""
+
+_LEAST_BYTES: Final = 1 << 18
+"""Below, a map of its own costs more than it gives back."""
 
 
 def page_out(tensor: torch.Tensor) -> None:
@@ -32,6 +35,23 @@ def page_out(tensor: torch.Tensor) -> None:
     last = (begin + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
         advise(first, last - first, _PAGE_OUT)
+
+
+def passing_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy that goes back to the system with its last use, since the C library has no part in it.
+
+    What that library frees, it keeps for what comes next. A large copy between results that stay leaves a hole.
+
+    Args:
+        tensor: On the CPU, of any strides.
+        strides: The copy's, dense: elements fill its memory.
+    """
+    if tensor.nbytes < _LEAST_BYTES:
+        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    else:
+        memory = torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype)
+        copy = memory.as_strided(tensor.shape, strides)
+    return copy.copy_(tensor)
 
 
 def return_freed_memory() -> None:

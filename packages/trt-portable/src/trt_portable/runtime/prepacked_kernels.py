@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.runtime.paging import page_out
+from trt_portable.runtime.paging import page_out, passing_copy
 from trt_portable.runtime.product_chains import Epilogue
 from trt_portable.values import Value, as_tensor
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from trt_portable.layers.convolution import IConvolutionLayer
 
 Shape = tuple[int, ...]
+
+_CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""How kernels of convolutions lie when they are packed, by rank."""
 
 
 def convolved_shape(layer: IConvolutionLayer, shape: Sequence[int]) -> Shape:
@@ -76,9 +79,16 @@ class PrepackedProduct(ABC):
         """Weights, packed for the extents of the first input that came; other extents may use them too."""
         packed = self._packed
         if packed is None or packed[0] is not found:
-            self._packed = packed = (found, self._pack(found, x))
+            arranged = self._arrange(found)
+            if arranged is not found:
+                page_out(found)  # before as much again is needed for what is packed
+            self._packed = packed = (found, self._pack(arranged, x))
             page_out(found)
         return packed[1]
+
+    @abstractmethod
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        """Weights in the order that packing reads: a copy for the time of it, or themselves."""
 
     @abstractmethod
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor: ...
@@ -117,6 +127,12 @@ class PrepackedConvolution(PrepackedProduct):
         self._layer = layer
         self._paddings = list(layer.pre_padding)
         self._stride, self._dilation = list(layer.stride_nd), list(layer.dilation_nd)
+
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        order = _CHANNELS_LAST.get(weights.dim())  # else PyTorch copies them into memory that stays with the C library
+        if order is None or weights.is_contiguous(memory_format=order):
+            return weights
+        return passing_copy(weights, torch.empty_like(weights, device="meta", memory_format=order).stride())
 
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
@@ -173,11 +189,15 @@ class PrepackedLinear(PrepackedProduct):
         self._is_transposed = is_transposed
         self._has_bias = has_bias
 
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        if self._is_transposed:
+            return weights
+        matrix = weights.reshape(weights.shape[-2:]).mT
+        return passing_copy(matrix, (matrix.shape[1], 1))
+
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        matrix = weights.reshape(weights.shape[-2:])
-        matrix = matrix if self._is_transposed else matrix.mT.contiguous()
         rows = x.numel() // x.shape[-1]
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(matrix, rows)
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weights.reshape(weights.shape[-2:]), rows)
         return packed
 
     def _operands(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
