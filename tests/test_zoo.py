@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from tools.zoo.check import check
 from tools.zoo.comparison import Mismatch, agrees, error
 from tools.zoo.entry import Case, Entry, Route, Shapes
 from tools.zoo.inputs import BATCH, tensor
+from tools.zoo.phases import described, owner_of, watched
 from tools.zoo.record import Outcome, Record, read_records
 from tools.zoo.runner import Limits
 from tools.zoo.settle import settle
+from tools.zoo.speed import BACKENDS, LIBRARIES, measure, sample, speed_cases
 from tools.zoo.table import summary, write_data
 from trt_converters import DYNAMO_CONVERTERS
 from trt_converters.layers import binary
@@ -159,6 +162,52 @@ def test_records_survive_json_and_a_line_cut_short(tmp_path: Path) -> None:
     (written,) = json.loads((tmp_path / "data.json").read_text())["records"]
     assert written["outcome"] == "partly"
     assert "1 partly" in summary([new])
+
+
+def test_the_part_at_work_is_the_innermost_that_is_known() -> None:
+    assert owner_of(sys._getframe()) == "eager"
+    seen: list[str] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        seen.append(owner_of(sys._getframe()))
+        return gm.forward
+
+    torch.compile(nn.ReLU(), backend=backend)(torch.ones(2))
+    torch._dynamo.reset()
+    assert seen == ["Dynamo"]
+
+
+def test_seconds_are_counted_by_who_was_at_work() -> None:
+    told: list[Any] = []
+    with watched(told.append) as phases:
+        until = time.monotonic() + 0.6
+        while time.monotonic() < until:
+            pass
+    assert set(phases) == {"eager"}
+    assert told[-1] == phases
+    assert described({"build": 0.4, "Dynamo": 20.2, "lowering": 31.0}) == "31 s in lowering, 20 s in Dynamo"
+
+
+def test_the_sample_takes_the_same_number_of_each_library() -> None:
+    names = list(sample(3))
+    assert len(set(names)) == 3 * len(LIBRARIES)
+    assert [name.partition("/")[0] for name in names[: len(LIBRARIES)]] == list(LIBRARIES)
+    assert {case.route for case in speed_cases(1)} == set(BACKENDS)
+
+
+def test_what_compiling_costs_is_measured_at_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("test/layers", lambda: nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)]), (tensor(BATCH, 4),))
+    monkeypatch.setattr("tools.zoo.speed.entries", lambda: {entry.name: entry})
+    threads = torch.get_num_threads()
+    try:
+        record = measure(Case(entry.name, Route.TORCH_COMPILE, Shapes.STATIC))
+    finally:
+        torch.set_num_threads(threads)
+        mock.patch.stopall()
+        torch._dynamo.reset()
+    assert record.outcome is Outcome.WHOLE, record
+    assert set(record.speed) == {"eager", "first", "first_processor", "call", "again", "again_processor"}
+    assert all(value > 0 for value in record.speed.values())
 
 
 def _report(case: Case) -> Record:

@@ -1,4 +1,4 @@
-"""`python -m tools.zoo run|table|list`: runs the zoo, and writes the data of its page in the documentation."""
+"""`python -m tools.zoo run|speed|table|list`: runs the zoo, and writes the data of its page in the documentation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Final
 
 from rich.console import Console
 
+from tools.bench.latency_results import machine, today
 from tools.zoo.entry import Route, Shapes
 from tools.zoo.record import Record, read_records
-from tools.zoo.registry import cases, entries
+from tools.zoo.registry import ROUTES, cases, entries
 from tools.zoo.runner import Limits, run
+from tools.zoo.speed import BACKENDS, measure, speed_cases
 from tools.zoo.table import summary, write_data
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "build" / "zoo.jsonl"
 DATA: Final = ROOT / "docs" / "data" / "zoo.json"
+SPEED_RESULTS: Final = ROOT / "build" / "zoo_speed.jsonl"
+SPEED_DATA: Final = ROOT / "docs" / "data" / "zoo_speed.json"
 
 
 def main() -> None:
@@ -25,13 +29,20 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     runs = commands.add_parser("run", help="run cases that have no record yet")
     runs.add_argument("pattern", nargs="?", default="", help="only entries whose name contains it")
-    runs.add_argument("--route", choices=[route.value for route in Route])
+    runs.add_argument("--route", choices=[route.value for route in ROUTES])
     runs.add_argument("--shapes", choices=[shapes.value for shapes in Shapes])
-    runs.add_argument("--jobs", type=int, default=1, help="processes at a time (default 1)")
-    runs.add_argument("--seconds", type=float, default=Limits.seconds, help="wall-clock limit of a case")
-    runs.add_argument("--gib", type=float, default=Limits.bytes / 2**30, help="memory limit of a case")
-    runs.add_argument("--results", type=Path, default=RESULTS, help=f"file of records (default {RESULTS})")
-    runs.set_defaults(command=_run)
+    runs.set_defaults(command=_run, results=RESULTS)
+    speed = commands.add_parser("speed", help="measure a sample beside Inductor, what has no record yet, and write it")
+    speed.add_argument("pattern", nargs="?", default="", help="only entries whose name contains it")
+    speed.add_argument("--route", choices=[peer.value for peer in BACKENDS])
+    speed.add_argument("--each", type=int, default=10, help="how many entries of each library (default 10)")
+    speed.add_argument("--data", type=Path, default=SPEED_DATA)
+    speed.set_defaults(command=_speed, results=SPEED_RESULTS)
+    for command in (runs, speed):
+        command.add_argument("--jobs", type=int, default=1, help="processes at a time (default 1)")
+        command.add_argument("--seconds", type=float, default=Limits.seconds, help="wall-clock limit of a case")
+        command.add_argument("--gib", type=float, default=Limits.bytes / 2**30, help="memory limit of a case")
+        command.add_argument("--results", type=Path, help="file of records")
     table = commands.add_parser("table", help="write the data of the documentation's page, and print the totals")
     table.add_argument("--results", type=Path, default=RESULTS)
     table.add_argument("--data", type=Path, default=DATA)
@@ -45,7 +56,6 @@ def main() -> None:
 def _run(arguments: argparse.Namespace, console: Console) -> None:
     route = Route(arguments.route) if arguments.route else None
     shapes = Shapes(arguments.shapes) if arguments.shapes else None
-    limits = Limits(arguments.seconds, int(arguments.gib * 2**30))
 
     def told(record: Record) -> None:
         line = f"{record.outcome.value:12} {record.coverage:4.0%} {record.seconds:6.1f} s  {' '.join(record.key)}"
@@ -55,9 +65,33 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
         cases(route, shapes, arguments.pattern),
         arguments.results,
         jobs=arguments.jobs,
-        limits=limits,
+        limits=_limits(arguments),
         told=told,
     )
+
+
+def _speed(arguments: argparse.Namespace, console: Console) -> None:
+    def told(record: Record) -> None:
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in record.speed.items())
+        console.print(
+            f"{record.outcome.value:8} {record.entry} {record.route}  {numbers}  {record.why[:200]}", markup=False
+        )
+
+    run(
+        speed_cases(arguments.each, arguments.pattern, Route(arguments.route) if arguments.route else None),
+        arguments.results,
+        jobs=arguments.jobs,
+        limits=_limits(arguments),
+        told=told,
+        work=measure,
+    )
+    chosen = {case.key for case in speed_cases(arguments.each)}
+    records = [record for record in read_records(arguments.results) if record.key in chosen]
+    write_data(arguments.data, records, machine() | {"date": today()})
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    return Limits(arguments.seconds, int(arguments.gib * 2**30))
 
 
 def _table(arguments: argparse.Namespace, console: Console) -> None:

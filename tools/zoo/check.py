@@ -46,7 +46,7 @@ def check(entry: Entry, case: Case) -> Record:
         try:
             compiled, reports_of = _compile(model, specs, case, samples[0])
             seconds = time.perf_counter() - start
-            found = [_call(compiled, values) for values in samples]
+            found = [call(compiled, values) for values in samples]
             reports = reports_of()
         except (ExportError, InputError) as failure:
             return Record.of(case, Outcome.NOT_CAPTURED, why=_short(failure), seconds=time.perf_counter() - start)
@@ -76,7 +76,7 @@ def _captured(model: nn.Module, case: Case, values: Values) -> Callable[..., Any
 
 def _captured_wrong(model: nn.Module, case: Case, samples: Sequence[Values], expected: Sequence[Any]) -> str:
     """Says so where what PyTorch captures does not agree with the model, so that the compiler got another model."""
-    found = _call(_captured(model, case, samples[0]), samples[0])
+    found = call(_captured(model, case, samples[0]), samples[0])
     if agrees(error(found, expected[0]), None):
         return ""
     what = 'torch.compile(backend="eager")' if case.route is Route.TORCH_COMPILE else "torch.export"
@@ -88,7 +88,7 @@ def _capture_fails(model: nn.Module, case: Case, samples: Sequence[Values]) -> s
     try:
         captured = _captured(model, case, samples[0])
         for values in samples:
-            _call(captured, values)
+            call(captured, values)
     except Exception as failure:
         return f'torch.compile(backend="eager") fails too: {_short(failure)}'
     return ""
@@ -112,7 +112,12 @@ def _values(specs: tuple[tuple[Input, ...], dict[str, Input]], which: str) -> Va
     return tuple(spec.example(which) for spec in args), {name: spec.example(which) for name, spec in kwargs.items()}
 
 
-def _call(function: Callable[..., Any], values: Values) -> Any:
+def sample_values(entry: Entry, which: str) -> Values:
+    """Returns inputs of an entry at one of the sizes it varies over: `min`, `opt` or `max`."""
+    return _values(_specs(entry, Shapes.DYNAMIC), which)
+
+
+def call(function: Callable[..., Any], values: Values) -> Any:
     """Calls with copies of the inputs, and with the generator where every other call has it."""
     args, kwargs = pytree.tree_map(torch.clone, values)
     torch.manual_seed(SEED)
@@ -122,12 +127,12 @@ def _call(function: Callable[..., Any], values: Values) -> Any:
 def _reference(model: nn.Module, samples: Sequence[Values]) -> tuple[list[Any], float | None]:
     """Returns eager's results, and how far the first of them lies from eager's in float64."""
     start = time.perf_counter()
-    expected = [_call(model, values) for values in samples]
+    expected = [call(model, values) for values in samples]
     if (time.perf_counter() - start) / len(samples) > AFFORDABLE_SECONDS:
         return expected, None
     try:
         double = pytree.tree_map_only(torch.Tensor, lambda x: x.double() if x.is_floating_point() else x, samples[0])
-        return expected, error(expected[0], _call(copy.deepcopy(model).double(), double))
+        return expected, error(expected[0], call(copy.deepcopy(model).double(), double))
     except Exception:  # models that make float32 tensors on the way, choices that rounding decides: not known
         return expected, None
 
@@ -142,7 +147,7 @@ def _compile(
         compiled = trt_frontends.compile(model, arg_inputs=specs[0], kwarg_inputs=specs[1])
         return compiled, lambda: [compiled.meta["partition_report"]]
     optimized = torch.compile(model, backend="torch_tensorrt", dynamic=case.shapes is Shapes.DYNAMIC)
-    _call(optimized, values)
+    call(optimized, values)
     graphs = trt_frontends.model_report(optimized).graphs
     latest = [graph.builds[-1].partition for graph in graphs if graph.builds]
     return optimized, lambda: [report for report in latest if report is not None]

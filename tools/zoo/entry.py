@@ -18,6 +18,8 @@ class Route(enum.Enum):
     """`trt_frontends.compile`, which exports it."""
     TORCH_COMPILE = "torch.compile"
     """`torch.compile(backend="torch_tensorrt")`."""
+    INDUCTOR = "inductor"
+    """`torch.compile` as it comes; what speed is compared with, no route of the zoo's own cases."""
 
 
 class Shapes(enum.Enum):

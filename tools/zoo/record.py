@@ -55,6 +55,8 @@ class Record:
         own_error: Eager's own distance from its float64 result, None where it is not known.
         seconds: Wall-clock seconds to compile, export included.
         reasons: Reason codes and messages of the operators that run in PyTorch.
+        phases: Wall-clock seconds of the whole case, by who was at work; see `tools.zoo.phases`.
+        speed: What `tools.zoo.speed` measured.
     """
 
     entry: str
@@ -70,6 +72,8 @@ class Record:
     own_error: float | None = None
     seconds: float = 0.0
     reasons: Mapping[str, str] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
+    speed: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, case: Case, outcome: Outcome, **facts: Any) -> Record:

@@ -6,9 +6,13 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from tools.zoo import families
 from tools.zoo.entry import Case, Entry, Route, Shapes
+
+ROUTES: Final = (Route.COMPILE, Route.TORCH_COMPILE)
+"""The routes to engines."""
 
 
 @functools.cache
@@ -36,7 +40,7 @@ def cases(route: Route | None = None, shapes: Shapes | None = None, pattern: str
         pattern: Only entries whose name contains it.
     """
     for chosen_shapes in Shapes:
-        for chosen_route in Route:
+        for chosen_route in ROUTES:
             if route in (None, chosen_route) and shapes in (None, chosen_shapes):
                 for name in entries():
                     if pattern in name:

@@ -5,10 +5,11 @@ Children are forked from a server that has imported the libraries, so that a cas
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Final
 import psutil
 
 from tools.zoo.entry import Case
+from tools.zoo.phases import described, watched
 from tools.zoo.record import Outcome, Record, read_records
 
 PRELOADED: Final = ("tools.zoo.preload",)
@@ -42,23 +44,32 @@ class _Child:
     process: Any
     results: Connection
     started: float = field(default_factory=time.monotonic)
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     def stop(self, outcome: Outcome, why: str) -> Record:
         self.process.kill()
         self.process.join()
-        return Record.of(self.case, outcome, why=why, seconds=time.monotonic() - self.started)
+        where = described(self.phases)
+        return self._record(outcome, f"{why}: {where}" if where else why)
 
-    def take(self) -> Record:
-        """Returns what the child sent, or what its silence means."""
+    def _record(self, outcome: Outcome, why: str) -> Record:
+        seconds = time.monotonic() - self.started
+        return Record.of(self.case, outcome, why=why, seconds=seconds, phases=self.phases)
+
+    def take(self) -> Record | None:
+        """Returns what the child sent, or what its silence means; None where it only told how far it is."""
         try:
-            record: Record = self.results.recv()
+            sent: Record | Mapping[str, float] = self.results.recv()
         except EOFError:
             self.process.join()
             code = self.process.exitcode
             why = f"the process ended with signal {-code}" if code < 0 else f"the process ended with status {code}"
-            return Record.of(self.case, Outcome.FAILED, why=why)
+            return self._record(Outcome.FAILED, why)
+        if not isinstance(sent, Record):
+            self.phases = sent
+            return None
         self.process.join()
-        return record
+        return sent
 
     def exceeds(self, limits: Limits) -> Record | None:
         """Stops the child and returns its record when it uses more than it may."""
@@ -121,7 +132,8 @@ def _finished(running: list[_Child], limits: Limits) -> list[tuple[_Child, Recor
     ready = wait([child.results for child in running], timeout=_POLL_SECONDS)
     found = []
     for child in running:
-        record = child.take() if child.results in ready else child.exceeds(limits)
+        record = child.take() if child.results in ready else None
+        record = record or child.exceeds(limits)
         if record is not None:
             found.append((child, record))
     return found
@@ -149,11 +161,12 @@ def _child(work: Callable[[Case], Record], case: Case, sender: Connection) -> No
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    try:
-        record = work(case)
-    except BaseException as failure:  # a model that cannot be made or run in eager is a fault of its entry
-        record = Record.of(case, Outcome.FAILED, why=f"eager: {type(failure).__name__}: {failure}"[:600])
-    sender.send(record)
+    with watched(sender.send) as phases:
+        try:
+            record = work(case)
+        except BaseException as failure:  # a model that cannot be made or run in eager is a fault of its entry
+            record = Record.of(case, Outcome.FAILED, why=f"eager: {type(failure).__name__}: {failure}"[:600])
+    sender.send(dataclasses.replace(record, phases=phases))
     sender.close()
 
 
