@@ -369,8 +369,16 @@ def test_user_managed_memory(builder: Any, load: Load, logger: Any) -> None:
     engine = load(relu_network(builder, (4,)))
     assert engine.device_memory_size_v2 == 16
     managed = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+    x, y = torch.tensor([-1.0, 2.0, -3.0, 4.0]), torch.empty(4)
+    for name, tensor in zip(engine, (x, y), strict=True):
+        assert managed.set_tensor_address(name, tensor.data_ptr())
+    assert not managed.execute_async_v3(0)
+    assert "call set_device_memory first" in logger.errors.pop()
+    logger.messages.clear()
     managed.set_device_memory(512, 16)
     assert not logger.errors
+    assert managed.execute_async_v3(0)
+    assert torch.equal(y, x.relu())
     managed.set_device_memory(512, 15)
     assert "needs 16 bytes" in logger.errors[-1]
     config = engine.create_runtime_config()

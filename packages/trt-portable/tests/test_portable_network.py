@@ -196,7 +196,7 @@ def test_a_refusal_names_layer_operands_and_rule(network: Any, logger: Any) -> N
         lambda n, x: n.add_input("y", trt.float32, (1.5,)),
         lambda n, x: n.add_input("y", trt.float32, 3),
         lambda n, x: n.add_reduce(x, trt.ReduceOperation.SUM, 1.0, True),
-        lambda n, x: n.add_reduce(x, trt.ReduceOperation.SUM, 1, 1),
+        lambda n, x: n.add_reduce(x, trt.ReduceOperation.SUM, 1, "yes"),
         lambda n, x: n.add_constant((1,), [1.0]),
         lambda n, x: n.add_concatenation([x, None]),
         lambda n, x: n.add_identity(x).set_input(0, None),

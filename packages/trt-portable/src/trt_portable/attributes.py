@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from trt_portable.arguments import instance_of, to_boolean, to_integer, to_number, to_text
 from trt_portable.dims import Dims, Permutation, as_dims
 from trt_portable.enums import DataType, PybindEnum
 from trt_portable.weights import as_weights
@@ -89,75 +90,16 @@ class WeightsAttribute:
         layer._changed()
 
 
-def _instance(kind: type[E]) -> Callable[[Any], E]:
-    def convert(value: Any) -> E:
-        if not isinstance(value, kind):
-            raise TypeError(f"expected {kind.__name__}, not {type(value).__name__}")
-        return value
-
-    return convert
-
-
 def member(kind: type[E], default: E, doc: str = "") -> Attribute[E]:
     """An attribute that holds a member of an enumeration."""
-    return Attribute(_instance(kind), default, lambda value: value.name, lambda name: kind[name], doc)
+    return Attribute(
+        functools.partial(instance_of, kind), default, lambda value: value.name, lambda name: kind[name], doc
+    )
 
 
 def element_type(default: DataType, doc: str = "") -> Attribute[DataType]:
     """An attribute that holds an element type."""
     return member(DataType, default, doc)
-
-
-def to_integer(value: Any) -> int:
-    """An integer as the bindings convert it: no fractions, no text.
-
-    Raises:
-        TypeError: The value is none.
-    """
-    if isinstance(value, float):
-        raise TypeError("expected an integer, not float")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"expected an integer, not {type(value).__name__}") from None
-
-
-def to_boolean(value: Any) -> bool:
-    """A boolean as the bindings convert it.
-
-    Raises:
-        TypeError: The value is none.
-    """
-    if isinstance(value, bool):
-        return value
-    if type(value).__name__ in ("bool_", "bool"):
-        return bool(value)
-    raise TypeError(f"expected bool, not {type(value).__name__}")
-
-
-def to_number(value: Any) -> float:
-    """A float as the bindings convert it; integers pass, text does not.
-
-    Raises:
-        TypeError: The value is none.
-    """
-    if isinstance(value, (str, bytes)):
-        raise TypeError(f"expected a number, not {type(value).__name__}")
-    try:
-        return float(value)
-    except TypeError:
-        raise TypeError(f"expected a number, not {type(value).__name__}") from None
-
-
-def to_text(value: Any) -> str:
-    """Text, and nothing else.
-
-    Raises:
-        TypeError: The value is none.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"expected str, not {type(value).__name__}")
-    return value
 
 
 def _encode_number(value: float) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_portable.allocators import IGpuAllocator
+from trt_portable.arguments import to_integer
 from trt_portable.context_managers import ContextManaged
 from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.logger import ILogger
@@ -32,10 +33,11 @@ class ThreadedSettings(RecordsErrors, ContextManaged, Sealed):
 
     @max_threads.setter
     def max_threads(self, count: int) -> None:
+        count = to_integer(count)
         if count < 1:
             self._reporter.error("max_threads", f"must be at least 1, not {count}")
             return
-        self._max_threads = int(count)
+        self._max_threads = count
 
 
 class HostSettings(ThreadedSettings):

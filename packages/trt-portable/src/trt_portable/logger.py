@@ -7,6 +7,7 @@ import sys
 import time
 from typing import ClassVar, Final, TypeAlias
 
+from trt_portable.arguments import instance_of
 from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import PybindEnum
 
@@ -55,18 +56,22 @@ class ILogger(ContextManaged):
 class Logger(ILogger):
     """Prints messages that are at least as grave as `min_severity`: errors to stderr, others to stdout."""
 
-    min_severity: Severity = Severity.WARNING
-    """The least grave messages that are printed."""
-
     def __init__(self, min_severity: Severity = Severity.WARNING) -> None:
         super().__init__()
-        if not isinstance(min_severity, Severity):
-            raise TypeError(f"min_severity must be Logger.Severity, not {type(min_severity).__name__}")
         self.min_severity = min_severity
+
+    @property
+    def min_severity(self) -> Severity:
+        """The least grave messages that are printed."""
+        return self._min_severity
+
+    @min_severity.setter
+    def min_severity(self, min_severity: Severity) -> None:
+        self._min_severity = instance_of(Severity, min_severity, "min_severity")
 
     def log(self, severity: Severity, msg: str) -> None:
         """Prints the message when it is grave enough."""
-        if int(severity) > int(self.min_severity):
+        if int(instance_of(Severity, severity, "severity")) > int(self._min_severity):
             return
         stamp = time.strftime("%m/%d/%Y-%H:%M:%S")
         stream = sys.stderr if int(severity) <= int(Severity.ERROR) else sys.stdout

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trt_portable.arguments import to_integers, to_number, to_text
 from trt_portable.dims import Dims
 from trt_portable.plan import tables, typed
 from trt_portable.sealed import Sealed
@@ -53,7 +54,7 @@ class Range:
 
 
 def _range(name: str, low: Any, opt: Any, high: Any, what: str) -> Range:
-    lists = [tuple(int(value) for value in values) for values in (low, opt, high)]
+    lists = [tuple(to_integers(values)) for values in (low, opt, high)]
     if not len(lists[0]) == len(lists[1]) == len(lists[2]):
         lengths = ", ".join(str(len(values)) for values in lists)
         raise RuntimeError(f"{name}: min, opt and max {what} differ in length: {lengths}")
@@ -81,14 +82,14 @@ class IOptimizationProfile(Sealed):
             RuntimeError: Ranks differ, an extent is negative, or min <= opt <= max is broken.
             ValueError: More than 8 extents.
         """
-        shapes = _range(input, Dims(min), Dims(opt), Dims(max), "extents")
+        shapes = _range(to_text(input), Dims(min), Dims(opt), Dims(max), "extents")
         if any(extent < 0 for extent in shapes.min):
             raise RuntimeError(f"{input}: extents of a profile are not negative: {shapes.min}")
         self._shapes[input] = shapes
 
     def get_shape(self, input: str) -> list[Dims]:
         """[min, opt, max], or an empty list when nothing was set."""
-        shapes = self._shapes.get(input)
+        shapes = self._shapes.get(to_text(input))
         return [] if shapes is None else [Dims(shapes.min), Dims(shapes.opt), Dims(shapes.max)]
 
     def set_shape_input(self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]) -> None:
@@ -97,7 +98,7 @@ class IOptimizationProfile(Sealed):
         Raises:
             RuntimeError: Lengths differ, more than 64 values, or min <= opt <= max is broken.
         """
-        values = _range(input, min, opt, max, "values")
+        values = _range(to_text(input), min, opt, max, "values")
         if len(values.min) > MAX_SHAPE_INPUT_VALUES:
             raise RuntimeError(
                 f"{input}: a shape tensor has at most {MAX_SHAPE_INPUT_VALUES} values, not {len(values.min)}"
@@ -106,7 +107,7 @@ class IOptimizationProfile(Sealed):
 
     def get_shape_input(self, input: str) -> list[list[int]]:
         """[min, opt, max], or an empty list when nothing was set."""
-        values = self._values.get(input)
+        values = self._values.get(to_text(input))
         return [] if values is None else values.to_json()
 
     @property
@@ -116,8 +117,9 @@ class IOptimizationProfile(Sealed):
 
     @extra_memory_target.setter
     def extra_memory_target(self, target: float) -> None:
-        if math.isfinite(target) and 0.0 <= target <= 1.0:
-            self._extra_memory_target = float(target)
+        share = to_number(target)
+        if math.isfinite(share) and 0.0 <= share <= 1.0:
+            self._extra_memory_target = share
 
     def __bool__(self) -> bool:
         """Whether the profile can be added to a configuration; calls are checked when made."""

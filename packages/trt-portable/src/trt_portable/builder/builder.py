@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from trt_portable.allocators import IGpuAllocator
+from trt_portable.arguments import to_integer
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.pipeline import build_plan
 from trt_portable.builder.progress_monitor import BuildCancelled
@@ -51,7 +52,7 @@ class Builder(HostSettings):
             flags: Bit mask of ``1 << int(NetworkDefinitionCreationFlag)``. Networks are strongly typed
                 with or without the flag that says so.
         """
-        mask = int(flags)
+        mask = to_integer(flags)
         if mask & ~_KNOWN_NETWORK_FLAGS:
             self._reporter.warning(f"create_network: unknown flags in {mask:#x} are ignored")
         return INetworkDefinition(self._reporter, mask & _KNOWN_NETWORK_FLAGS, self)

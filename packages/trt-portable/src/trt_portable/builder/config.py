@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from trt_portable.arguments import instance_of, to_boolean, to_integer, to_text
 from trt_portable.builder.progress_monitor import IProgressMonitor
 from trt_portable.builder.timing_cache import ITimingCache
 from trt_portable.context_managers import ContextManaged
@@ -16,7 +17,6 @@ from trt_portable.enums import (
     MemoryPoolType,
     PreviewFeature,
     ProfilingVerbosity,
-    PybindEnum,
     RuntimePlatform,
     TacticSource,
     TilingOptimizationLevel,
@@ -43,14 +43,6 @@ _DEFAULT_POOLS: Final = {
 }
 _ALL_TACTIC_SOURCES: Final = sum(1 << int(source) for source in TacticSource)
 _NO_DLA: Final = "this provider has no DLA"
-
-_E = TypeVar("_E", bound=PybindEnum)
-
-
-def _member(kind: type[_E], value: Any, what: str) -> _E:
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} must be {kind.__name__}, not {type(value).__name__}")
-    return value
 
 
 class IBuilderConfig(ContextManaged, Sealed):
@@ -107,19 +99,19 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @flags.setter
     def flags(self, flags: int) -> None:
-        self._flags = int(flags)
+        self._flags = to_integer(flags)
 
     def set_flag(self, flag: BuilderFlag) -> None:
         """Sets one flag."""
-        self._flags |= 1 << int(_member(BuilderFlag, flag, "flag"))
+        self._flags |= 1 << int(instance_of(BuilderFlag, flag, "flag"))
 
     def clear_flag(self, flag: BuilderFlag) -> None:
         """Clears one flag."""
-        self._flags &= ~(1 << int(_member(BuilderFlag, flag, "flag")))
+        self._flags &= ~(1 << int(instance_of(BuilderFlag, flag, "flag")))
 
     def get_flag(self, flag: BuilderFlag) -> bool:
         """Whether a flag is set."""
-        return bool(self._flags >> int(_member(BuilderFlag, flag, "flag")) & 1)
+        return bool(self._flags >> int(instance_of(BuilderFlag, flag, "flag")) & 1)
 
     # Levels and modes ------------------------------------------------------------------------------
 
@@ -130,10 +122,11 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @builder_optimization_level.setter
     def builder_optimization_level(self, level: int) -> None:
+        level = to_integer(level)
         if level < 0:
             self._invalid("builder_optimization_level", f"must be 0 to 5, not {level}")
             return
-        self._optimization_level = min(int(level), MAX_OPTIMIZATION_LEVEL)
+        self._optimization_level = min(level, MAX_OPTIMIZATION_LEVEL)
 
     @property
     def avg_timing_iterations(self) -> int:
@@ -142,10 +135,11 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @avg_timing_iterations.setter
     def avg_timing_iterations(self, count: int) -> None:
+        count = to_integer(count)
         if count < 1:
             self._invalid("avg_timing_iterations", f"must be at least 1, not {count}")
             return
-        self._avg_timing_iterations = int(count)
+        self._avg_timing_iterations = count
 
     @property
     def max_num_tactics(self) -> int:
@@ -154,10 +148,11 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @max_num_tactics.setter
     def max_num_tactics(self, count: int) -> None:
+        count = to_integer(count)
         if count < -1:
             self._invalid("max_num_tactics", f"must be -1 or more, not {count}")
             return
-        self._max_num_tactics = int(count)
+        self._max_num_tactics = count
 
     @property
     def max_aux_streams(self) -> int:
@@ -166,10 +161,11 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @max_aux_streams.setter
     def max_aux_streams(self, count: int) -> None:
+        count = to_integer(count)
         if count < 0:
             self._invalid("max_aux_streams", f"must not be negative, got {count}")
             return
-        self._max_aux_streams = int(count)
+        self._max_aux_streams = count
 
     @property
     def profiling_verbosity(self) -> ProfilingVerbosity:
@@ -178,7 +174,7 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @profiling_verbosity.setter
     def profiling_verbosity(self, verbosity: ProfilingVerbosity) -> None:
-        self._profiling_verbosity = _member(ProfilingVerbosity, verbosity, "profiling_verbosity")
+        self._profiling_verbosity = instance_of(ProfilingVerbosity, verbosity, "profiling_verbosity")
 
     @property
     def engine_capability(self) -> EngineCapability:
@@ -187,7 +183,7 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @engine_capability.setter
     def engine_capability(self, capability: EngineCapability) -> None:
-        self._engine_capability = _member(EngineCapability, capability, "engine_capability")
+        self._engine_capability = instance_of(EngineCapability, capability, "engine_capability")
 
     @property
     def hardware_compatibility_level(self) -> HardwareCompatibilityLevel:
@@ -196,7 +192,9 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @hardware_compatibility_level.setter
     def hardware_compatibility_level(self, level: HardwareCompatibilityLevel) -> None:
-        self._hardware_compatibility_level = _member(HardwareCompatibilityLevel, level, "hardware_compatibility_level")
+        self._hardware_compatibility_level = instance_of(
+            HardwareCompatibilityLevel, level, "hardware_compatibility_level"
+        )
 
     @property
     def runtime_platform(self) -> RuntimePlatform:
@@ -205,7 +203,7 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @runtime_platform.setter
     def runtime_platform(self, platform: RuntimePlatform) -> None:
-        self._runtime_platform = _member(RuntimePlatform, platform, "runtime_platform")
+        self._runtime_platform = instance_of(RuntimePlatform, platform, "runtime_platform")
 
     @property
     def tiling_optimization_level(self) -> TilingOptimizationLevel:
@@ -214,7 +212,7 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @tiling_optimization_level.setter
     def tiling_optimization_level(self, level: TilingOptimizationLevel) -> None:
-        self._tiling_optimization_level = _member(TilingOptimizationLevel, level, "tiling_optimization_level")
+        self._tiling_optimization_level = instance_of(TilingOptimizationLevel, level, "tiling_optimization_level")
 
     @property
     def plugins_to_serialize(self) -> list[str]:
@@ -223,7 +221,9 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @plugins_to_serialize.setter
     def plugins_to_serialize(self, paths: list[str]) -> None:
-        self._plugins_to_serialize = [str(path) for path in paths]
+        if isinstance(paths, str):
+            raise TypeError("plugins_to_serialize takes a list of paths, not one")
+        self._plugins_to_serialize = [to_text(path) for path in paths]
 
     @property
     def all_build_routes(self) -> str:
@@ -239,34 +239,40 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     @default_device_type.setter
     def default_device_type(self, device_type: DeviceType) -> None:
-        self._default_device_type = _member(DeviceType, device_type, "default_device_type")
+        self._default_device_type = instance_of(DeviceType, device_type, "default_device_type")
 
     def set_device_type(self, layer: ILayer, device_type: DeviceType) -> None:
         """Chooses a layer's device; DLA is refused when the engine is built."""
-        self._device_types[layer.name] = _member(DeviceType, device_type, "device_type")
+        self._device_types[self._name_of(layer)] = instance_of(DeviceType, device_type, "device_type")
 
     def get_device_type(self, layer: ILayer) -> DeviceType:
         """A layer's device."""
-        return self._device_types.get(layer.name, self._default_device_type)
+        return self._device_types.get(self._name_of(layer), self._default_device_type)
 
     def is_device_type_set(self, layer: ILayer) -> bool:
         """Whether a device was chosen for the layer itself."""
-        return layer.name in self._device_types
+        return self._name_of(layer) in self._device_types
 
     def reset_device_type(self, layer: ILayer) -> None:
         """Returns a layer to the default device."""
-        self._device_types.pop(layer.name, None)
+        self._device_types.pop(self._name_of(layer), None)
 
     def can_run_on_DLA(self, layer: ILayer) -> bool:
         """False: there is no DLA."""
+        self._name_of(layer)
         return False
+
+    @staticmethod
+    def _name_of(layer: ILayer) -> str:
+        from trt_portable.network.layer import ILayer
+
+        return instance_of(ILayer, layer, "layer").name
 
     # Memory pools ----------------------------------------------------------------------------------
 
     def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: int) -> None:
         """Limits a memory pool, in bytes. An unacceptable size is reported and changes nothing."""
-        size = int(pool_size)
-        kind = _member(MemoryPoolType, pool, "pool")
+        kind, size = instance_of(MemoryPoolType, pool, "pool"), to_integer(pool_size)
         if size < 0:
             self._invalid(f"memory pool {kind.name}", f"size must not be negative, got {size}")
         elif kind is MemoryPoolType.DLA_MANAGED_SRAM and (size < 4 * _KIB or size & (size - 1)):
@@ -282,13 +288,13 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     def get_memory_pool_limit(self, pool: MemoryPoolType) -> int:
         """A pool's limit in bytes."""
-        return self._pools[_member(MemoryPoolType, pool, "pool")]
+        return self._pools[instance_of(MemoryPoolType, pool, "pool")]
 
     # Tactics, previews -----------------------------------------------------------------------------
 
     def set_tactic_sources(self, tactic_sources: int) -> bool:
         """Chooses tactic sources by mask; False when the mask names an unknown one."""
-        sources = int(tactic_sources)
+        sources = to_integer(tactic_sources)
         if sources & ~_ALL_TACTIC_SOURCES:
             self._invalid("tactic_sources", f"mask {sources:#x} names unknown sources")
             return False
@@ -301,18 +307,19 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     def set_preview_feature(self, feature: PreviewFeature, enable: bool) -> None:
         """Turns a preview feature on or off; kept."""
-        self._preview[_member(PreviewFeature, feature, "feature")] = bool(enable)
+        self._preview[instance_of(PreviewFeature, feature, "feature")] = to_boolean(enable)
 
     def get_preview_feature(self, feature: PreviewFeature) -> bool:
         """Whether a preview feature is on."""
-        return self._preview.get(_member(PreviewFeature, feature, "feature"), False)
+        return self._preview.get(instance_of(PreviewFeature, feature, "feature"), False)
 
     # Timing cache, progress ------------------------------------------------------------------------
 
     def create_timing_cache(self, serialized_timing_cache: Any) -> ITimingCache | None:
         """A cache from bytes, an empty one from ``b""``; None and a report when they are no cache."""
+        data = bytes(memoryview(serialized_timing_cache))  # a TypeError names what is not bytes-like
         try:
-            return ITimingCache._deserialize(serialized_timing_cache)
+            return ITimingCache._deserialize(data)
         except (ValueError, KeyError, TypeError) as error:
             self._invalid("timing cache", str(error))
             return None
@@ -323,9 +330,8 @@ class IBuilderConfig(ContextManaged, Sealed):
         Raises:
             TypeError: It is no `ITimingCache`.
         """
-        if not isinstance(cache, ITimingCache):
-            raise TypeError(f"cache must be ITimingCache, not {type(cache).__name__}")
-        if not ignore_mismatch and not cache.matches():
+        instance_of(ITimingCache, cache, "cache")
+        if not to_boolean(ignore_mismatch) and not cache.matches():
             self._invalid("timing cache", "made with another PyTorch or on another processor")
             return False
         self._timing_cache = cache

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_portable.arguments import instance_of, to_boolean, to_integer, to_number
 from trt_portable.host_memory import IHostMemory
 from trt_portable.sealed import Sealed
 
@@ -64,8 +65,8 @@ class TimingCacheValue:
     __slots__ = ("tacticHash", "timingMSec")
 
     def __init__(self, arg0: int, arg1: float) -> None:
-        self.tacticHash = int(arg0)
-        self.timingMSec = float(arg1)
+        self.tacticHash = to_integer(arg0)
+        self.timingMSec = to_number(arg1)
 
     def __repr__(self) -> str:
         return f"TimingCacheValue({self.tacticHash}, {self.timingMSec})"
@@ -123,9 +124,9 @@ class ITimingCache(Sealed):
         Returns:
             False when the caches stem from different environments and that is not ignored.
         """
-        if not ignore_mismatch and input_cache._made_in != self._made_in:
+        if not to_boolean(ignore_mismatch) and instance_of(ITimingCache, input_cache)._made_in != self._made_in:
             return False
-        self._entries = {**input_cache._entries, **self._entries}
+        self._entries = {**instance_of(ITimingCache, input_cache, "input_cache")._entries, **self._entries}
         return True
 
     def reset(self) -> bool:
@@ -139,7 +140,7 @@ class ITimingCache(Sealed):
 
     def query(self, key: TimingCacheKey) -> TimingCacheValue | None:
         """The entry of a key, or None."""
-        value = self._entries.get(key)
+        value = self._entries.get(instance_of(TimingCacheKey, key, "key"))
         return None if value is None else TimingCacheValue(value.tacticHash, value.timingMSec)
 
     def update(self, key: TimingCacheKey, value: TimingCacheValue) -> bool:
@@ -148,7 +149,8 @@ class ITimingCache(Sealed):
         Returns:
             False when the key is unknown or the time is not a time.
         """
-        if key not in self._entries:
+        instance_of(TimingCacheValue, value, "value")
+        if instance_of(TimingCacheKey, key, "key") not in self._entries:
             return False
         if math.isnan(value.timingMSec):
             del self._entries[key]

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute, integer, member, text, to_integer
+from trt_portable.arguments import instance_of, to_integer
+from trt_portable.attributes import Attribute, integer, member, text
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     CollectiveOperation,
@@ -159,9 +160,8 @@ class AssertionLayers(LayerFactory):
         Raises:
             RuntimeError: The reduction or the root is of another type.
         """
+        tensor, operation = expect_tensor(input, "input"), instance_of(CollectiveOperation, dist_collective_op)
         if not isinstance(reduce_op, ReduceOperation) or not isinstance(root, int):
             raise RuntimeError("reduce_op must be a ReduceOperation and root an int")
-        layer = IDistCollectiveLayer._create(
-            _operation=dist_collective_op, _reduction=reduce_op, _root=root, _groups=groups
-        )
-        return self._add(layer, expect_tensor(input, "input"))
+        layer = IDistCollectiveLayer._create(_operation=operation, _reduction=reduce_op, _root=root, _groups=groups)
+        return self._add(layer, tensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trt_portable.attributes import to_boolean, to_integer
+from trt_portable.arguments import to_boolean, to_integer
 from trt_portable.enums import AttentionNormalizationOp, CausalMaskKind
 from trt_portable.errors import Refusal
 from trt_portable.layers.attention_ends import (

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, WeightsAttribute, integer, member, number, to_integer
+from trt_portable.arguments import to_integer
+from trt_portable.attributes import Attribute, WeightsAttribute, integer, member, number
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.layers.windows import Padding, pad

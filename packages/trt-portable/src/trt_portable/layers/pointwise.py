@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, member, to_number
+from trt_portable.arguments import to_number
+from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     ActivationType,

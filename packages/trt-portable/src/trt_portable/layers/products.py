@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute, member, to_text
+from trt_portable.arguments import to_text
+from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
 from trt_portable.errors import Refusal

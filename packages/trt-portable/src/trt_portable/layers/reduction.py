@@ -8,7 +8,8 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, boolean, element_type, integer, member, to_integer
+from trt_portable.arguments import to_integer
+from trt_portable.attributes import Attribute, boolean, element_type, integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     CumulativeOperation,

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, boolean, member, number, optional_dims, to_number
+from trt_portable.arguments import to_number
+from trt_portable.attributes import Attribute, boolean, member, number, optional_dims
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     DataType,

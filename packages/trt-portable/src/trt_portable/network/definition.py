@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trt_portable.attributes import to_integer
+from trt_portable.arguments import to_integer
 from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import DataType
 from trt_portable.error_recorder import Reporter

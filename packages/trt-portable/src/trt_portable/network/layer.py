@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from trt_portable.attributes import Attribute, to_integer, to_text
+from trt_portable.arguments import to_integer, to_text
+from trt_portable.attributes import Attribute
 from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, storage_dtype
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal

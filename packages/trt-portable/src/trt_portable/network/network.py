@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trt_portable.attributes import to_integer, to_text
+from trt_portable.arguments import to_integer, to_text
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
 from trt_portable.error_recorder import RecordsErrors, Reporter
@@ -205,6 +205,7 @@ class INetworkDefinition(
 
     def unmark_output_for_shapes(self, tensor: ITensor) -> bool:
         """Takes `mark_output_for_shapes` back; False if it was not marked."""
+        expect_tensor(tensor, "tensor")
         if not any(tensor is marked for marked in self._marked_for_shapes):
             return False
         self._marked_for_shapes = [t for t in self._marked_for_shapes if t is not tensor]
@@ -275,7 +276,8 @@ class INetworkDefinition(
 
     def is_debug_tensor(self, tensor: ITensor) -> bool:
         """Whether a tensor is visible to a debug listener."""
-        return any(expect_tensor(tensor, "tensor") is marked for marked in self._debug)
+        expect_tensor(tensor, "tensor")
+        return any(tensor is marked for marked in self._debug)
 
     def mark_unfused_tensors_as_debug_tensors(self) -> bool:
         """Makes every tensor that survives the build visible to a debug listener."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trt_portable.attributes import to_text
+from trt_portable.arguments import to_text
 from trt_portable.network.layer import ILayer
 from trt_portable.sealed import Sealed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from trt_portable.attributes import to_integer, to_text
+from trt_portable.arguments import to_boolean, to_integer, to_text
 from trt_portable.dims import Dims, as_dims
 from trt_portable.enums import DataType, TensorFormat, TensorLocation
 from trt_portable.errors import Refusal
@@ -169,7 +169,7 @@ class ITensor:
 
     @broadcast_across_batch.setter
     def broadcast_across_batch(self, broadcast: bool) -> None:
-        self._broadcast = bool(broadcast)
+        self._broadcast = to_boolean(broadcast)
 
     def set_dimension_name(self, index: int, name: str) -> None:
         """Names an extent of an input; equal names promise equal extents at run time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from trt_portable.attributes import to_text
+from trt_portable.arguments import instance_of, to_text
 from trt_portable.enums import EngineCapability
 from trt_portable.error_recorder import IErrorRecorder
 from trt_portable.plugins.plugin import IPluginCreatorInterface, IPluginResource
@@ -14,8 +14,6 @@ from trt_portable.sealed import Sealed
 class IPluginRegistry(Sealed):
     """Creators by name, version and namespace, and resources that plugins share."""
 
-    error_recorder: IErrorRecorder | None = None
-    """Receives errors."""
     parent_search_enabled: bool = True
     """Whether what is not found here is looked for in the parent."""
 
@@ -23,6 +21,16 @@ class IPluginRegistry(Sealed):
         self._parent = parent
         self._creators: dict[tuple[str, str, str], Any] = {}
         self._resources: dict[str, tuple[IPluginResource, int]] = {}
+        self._recorder: IErrorRecorder | None = None
+
+    @property
+    def error_recorder(self) -> IErrorRecorder | None:
+        """Receives errors."""
+        return self._recorder
+
+    @error_recorder.setter
+    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
+        self._recorder = None if recorder is None else instance_of(IErrorRecorder, recorder, "error_recorder")
 
     @property
     def all_creators(self) -> list[Any]:
@@ -56,6 +64,7 @@ class IPluginRegistry(Sealed):
 
     def deregister_creator(self, creator: IPluginCreatorInterface) -> bool:
         """Removes a creator; False if it is not registered."""
+        instance_of(IPluginCreatorInterface, creator, "creator")
         for key, known in self._creators.items():
             if known is creator:
                 del self._creators[key]
@@ -71,6 +80,7 @@ class IPluginRegistry(Sealed):
 
     def acquire_plugin_resource(self, key: str, resource: IPluginResource) -> IPluginResource:
         """The shared resource of a key; the first caller's is cloned."""
+        instance_of(IPluginResource, resource, "resource")
         known, users = self._resources.get(to_text(key), (None, 0))
         shared = resource.clone() if known is None else known
         self._resources[key] = (shared, users + 1)
@@ -94,7 +104,9 @@ class IPluginRegistry(Sealed):
         Raises:
             RuntimeError: Always.
         """
-        raise RuntimeError(f"{plugin_path!r} holds plugins compiled for TensorRT; write IPluginV3 in Python instead")
+        raise RuntimeError(
+            f"{to_text(plugin_path)!r} holds plugins compiled for TensorRT; write IPluginV3 in Python instead"
+        )
 
     def deregister_library(self, handle: Any) -> None:
         """Removes the creators of a library; there are none here."""

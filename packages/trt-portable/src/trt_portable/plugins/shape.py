@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.attributes import to_integer
+from trt_portable.arguments import to_integer
 from trt_portable.dims import Dims
 from trt_portable.enums import DataType, DimensionOperation, TensorFormat
 

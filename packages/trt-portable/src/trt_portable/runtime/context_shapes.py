@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trt_portable.arguments import to_integer, to_text
 from trt_portable.dims import MAX_RANK, Dims
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
@@ -95,11 +96,11 @@ class ContextShapes:
             return True
         if len(extents) > MAX_RANK:
             raise RuntimeError(f"{name}: a shape has at most {MAX_RANK} extents, not {len(extents)}")
-        extents = tuple(int(extent) for extent in extents)
+        extents = tuple(to_integer(extent) for extent in extents)
         if binding is None or (self.profile, extents) not in binding.allowed:
             violation = self._shape_violation(binding, extents)
             if violation is not None or binding is None:
-                self._reporter.error(f"set_input_shape({name!r}, {extents})", violation or "")
+                self._reporter.error(f"set_input_shape({to_text(name)!r}, {extents})", violation or "")
                 return False
             binding.allow(self.profile, extents)
         if binding.shape is None or self._has_named_dimensions:
@@ -202,7 +203,7 @@ class ContextShapes:
         """Extents as far as they are known, -1 for the others; invalid dims for an unknown name."""
         binding = self.by_name.get(name)
         if binding is None:
-            self._reporter.error("get_tensor_shape", f"the engine has no tensor named {name!r}")
+            self._reporter.error("get_tensor_shape", f"the engine has no tensor named {to_text(name)!r}")
             return Dims._invalid()
         return Dims(self._known_shape(binding))
 
@@ -258,7 +259,7 @@ class ContextShapes:
         """Upper bound, in bytes, of an output for the present shapes; -1 when there is none."""
         binding = self.by_name.get(name)
         if binding is None or binding.tensor.is_input:
-            self._reporter.error("get_max_output_size", f"the engine has no output named {name!r}")
+            self._reporter.error("get_max_output_size", f"the engine has no output named {to_text(name)!r}")
             return -1
         shape: Shape | None = self._known_shape(binding)
         if shape is not None and -1 in shape:

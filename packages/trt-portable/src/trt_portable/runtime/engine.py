@@ -6,6 +6,7 @@ import weakref
 
 import torch
 
+from trt_portable.arguments import instance_of, to_integer
 from trt_portable.enums import (
     EngineStat,
     ErrorCodeTRT,
@@ -53,6 +54,7 @@ class ICudaEngine(EngineQueries):
 
     def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
         """Bytes of intermediate values at the largest shapes of a profile, and of weights that come and go."""
+        profile_index = to_integer(profile_index)
         if not self._has_profile(profile_index):
             return 0
         size = self._device_memory_sizes.get(profile_index)
@@ -76,6 +78,7 @@ class ICudaEngine(EngineQueries):
 
     @weight_streaming_budget_v2.setter
     def weight_streaming_budget_v2(self, budget: int) -> None:
+        budget = to_integer(budget)
         if self._contexts or not self._info.weight_streaming or budget < 0:
             self._reporter.error(
                 "weight_streaming_budget_v2",
@@ -83,7 +86,7 @@ class ICudaEngine(EngineQueries):
                 ErrorCodeTRT.INVALID_STATE,
             )
             return
-        self._streaming_budget = min(int(budget), self.streamable_weights_size)
+        self._streaming_budget = min(budget, self.streamable_weights_size)
 
     @property
     def weight_streaming_scratch_memory_size(self) -> int:
@@ -102,7 +105,7 @@ class ICudaEngine(EngineQueries):
 
     def get_engine_stat(self, stat: EngineStat = EngineStat.TOTAL_WEIGHTS_SIZE) -> int:
         """Size of all weights, or of those that the plan left out (-1 if it left out none)."""
-        if stat is EngineStat.TOTAL_WEIGHTS_SIZE:
+        if instance_of(EngineStat, stat, "stat") is EngineStat.TOTAL_WEIGHTS_SIZE:
             return self._state.weights.bytes_of()
         return self._state.weights.bytes_of(self._info.stripped) if self._info.stripped else -1
 
@@ -167,7 +170,7 @@ class ICudaEngine(EngineQueries):
         Returns:
             None, with a report, when weights are to be excluded from an engine that has no refit.
         """
-        exclude = arg0.get_flag(SerializationFlag.EXCLUDE_WEIGHTS)
+        exclude = instance_of(ISerializationConfig, arg0).get_flag(SerializationFlag.EXCLUDE_WEIGHTS)
         if exclude and not self.refittable:
             self._reporter.error(
                 "serialize_with_config",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trt_portable.arguments import to_integer, to_text
 from trt_portable.context_managers import ContextManaged
 from trt_portable.dims import Dims
 from trt_portable.enums import (
@@ -45,6 +46,7 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
 
     def get_tensor_name(self, index: int) -> str | None:
         """Name of an input or output: inputs first, each in network order; None out of range."""
+        index = to_integer(index)
         if not 0 <= index < len(self._info.io):
             self._reporter.error("get_tensor_name", f"index {index} is out of range")
             return None
@@ -56,15 +58,16 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
     def __iter__(self) -> Iterator[str]:
         return iter([tensor.name for tensor in self._info.io])
 
-    def _tensor(self, name: str) -> IOTensor | None:
+    def _tensor(self, name: str, profile_index: int = 0) -> IOTensor | None:
+        to_integer(profile_index)
         tensor = self._io.get(name)
         if tensor is None:
-            self._reporter.error("engine", f"no input or output is named {name!r}")
+            self._reporter.error("engine", f"no input or output is named {to_text(name)!r}")
         return tensor
 
     def get_tensor_mode(self, name: str) -> TensorIOMode:
         """Input or output; NONE for an unknown name."""
-        tensor = self._io.get(name)
+        tensor = self._io.get(to_text(name))
         if tensor is None:
             return TensorIOMode.NONE
         return TensorIOMode.INPUT if tensor.is_input else TensorIOMode.OUTPUT
@@ -92,7 +95,7 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
 
     def is_debug_tensor(self, name: str) -> bool:
         """Whether the network marked a tensor of this name for debugging."""
-        return name in self._info.debug_tensors.values()
+        return to_text(name) in self._info.debug_tensors.values()
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
         """The input that must share an output's memory, or None."""
@@ -101,31 +104,31 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
 
     def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
         """How the bound memory is laid out; LINEAR for an unknown name."""
-        tensor = self._tensor(name)
+        tensor = self._tensor(name, profile_index)
         return TensorFormat.LINEAR if tensor is None else tensor.format
 
     def get_tensor_format_desc(self, name: str, profile_index: int = 0) -> str:
         """The format in words."""
-        tensor = self._tensor(name)
+        tensor = self._tensor(name, profile_index)
         return "" if tensor is None else describe_format(tensor.format, tensor.dtype)
 
     def get_tensor_bytes_per_component(self, name: str, profile_index: int = 0) -> int:
         """Bytes of one number in a vector; -1 where the format has no vectors."""
-        found = self._vectors(name)
+        found = self._vectors(name, profile_index)
         return -1 if found is None else found[0].torch_dtype.itemsize
 
     def get_tensor_components_per_element(self, name: str, profile_index: int = 0) -> int:
         """Numbers in a vector; -1 where the format has no vectors."""
-        found = self._vectors(name)
+        found = self._vectors(name, profile_index)
         return -1 if found is None else found[1].lanes
 
     def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
         """The axis along which vectors lie; -1 where the format has no vectors."""
-        found = self._vectors(name)
+        found = self._vectors(name, profile_index)
         return -1 if found is None else len(found[0].shape) - found[1].channel
 
-    def _vectors(self, name: str) -> tuple[IOTensor, Layout] | None:
-        tensor = self._tensor(name)
+    def _vectors(self, name: str, profile_index: int) -> tuple[IOTensor, Layout] | None:
+        tensor = self._tensor(name, profile_index)
         layout = None if tensor is None else LAYOUTS.get(tensor.format)
         return None if tensor is None or layout is None or layout.lanes == 1 else (tensor, layout)
 
@@ -138,7 +141,7 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
         """[min, opt, max] extents of an input in a profile; empty when there is no such thing."""
-        tensor = self._tensor(name)
+        tensor = self._tensor(name, profile_index)
         if tensor is None or not tensor.is_input or not self._has_profile(profile_index):
             return []
         allowed = self._info.allowed_shape(tensor, profile_index)
@@ -150,7 +153,7 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
         Raises:
             RuntimeError: Not a shape input, or no such profile.
         """
-        profile, tensor = name, self._io.get(profile_index)
+        profile, tensor = to_integer(name), self._io.get(to_text(profile_index))
         if tensor is None or not (tensor.is_input and tensor.is_host):
             raise RuntimeError(f"{profile_index!r} is not a shape input of the engine")
         if not 0 <= profile < len(self._info.profiles):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trt_portable.allocators import IOutputAllocator, notify_shape, request_output
+from trt_portable.arguments import to_integer, to_text
 from trt_portable.device import external_stream, record_event
 from trt_portable.dims import Dims
 from trt_portable.enums import ErrorCodeTRT
@@ -39,6 +40,7 @@ class Execution:
         allocators: What provides the memory of outputs, by name.
         debug_sync: Whether each run waits until the device is done.
         input_consumed_event: CUDA event that is recorded when the inputs may be overwritten; 0 for none.
+        lacks_memory: Whether the application has yet to provide memory for intermediate values, as it said it would.
         replay: Runs by recorded CUDA graphs; None where there can be none.
     """
 
@@ -48,6 +50,7 @@ class Execution:
         self.allocators: dict[str, IOutputAllocator] = {}
         self.debug_sync = False
         self.input_consumed_event = 0
+        self.lacks_memory = False
         self.replay: Launcher | None = ReplayLauncher(state, state.runner) if can_replay(state) else None
         self._direct: Launcher = DirectLauncher(state.runner)
         self._state = state
@@ -73,11 +76,11 @@ class Execution:
 
     def bind(self, name: str, memory: int) -> bool:
         """Binds memory to an input or output; see `IExecutionContext.set_tensor_address`."""
+        address = memory if type(memory) is int else to_integer(memory)
         binding = self._shapes.by_name.get(name)
         if binding is None:
-            self._reporter.error("set_tensor_address", f"the engine has no tensor named {name!r}")
+            self._reporter.error("set_tensor_address", f"the engine has no tensor named {to_text(name)!r}")
             return False
-        address = int(memory)
         if address == binding.address:
             return True
         if binding.is_cuda and address % CUDA_ALIGNMENT:
@@ -95,6 +98,7 @@ class Execution:
 
     def run(self, stream_handle: int) -> bool:
         """Runs the engine; see `IExecutionContext.execute_async_v3`."""
+        handle = stream_handle if type(stream_handle) is int else to_integer(stream_handle)
         try:
             values = self._shapes.values
             if values is None:
@@ -102,12 +106,12 @@ class Execution:
             if self._host_inputs:
                 values = self._with_host_values(values)
             if self._is_cuda:
-                self._run_on(int(stream_handle), values)
+                self._run_on(handle, values)
             elif torch.is_inference_mode_enabled():
-                self._run(values, stream_handle)
+                self._run(values, handle)
             else:
                 with self._inference:
-                    self._run(values, stream_handle)
+                    self._run(values, handle)
         except Refusal as refusal:
             self._reporter.refuse("execute_async_v3", refusal)
             return False
@@ -172,6 +176,9 @@ class Execution:
         self._check_dimension_names()
         for binding in self._shapes.bindings:
             self._check_address(binding)
+        if self.lacks_memory:
+            rule = "the memory of intermediate values is the application's to provide: call set_device_memory first"
+            raise Refusal(rule, ErrorCodeTRT.INVALID_STATE)
         missing = len(self._state.weights.missing)
         if missing:
             raise Refusal(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_portable.allocators import IGpuAllocator, IOutputAllocator
+from trt_portable.arguments import instance_of, to_boolean, to_integer, to_integers, to_text
 from trt_portable.context_managers import ContextManaged
 from trt_portable.dims import Dims
 from trt_portable.enums import ErrorCodeTRT, ExecutionContextAllocationStrategy, ProfilingVerbosity
@@ -54,6 +55,8 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         self._shapes = ContextShapes(state, reporter)
         self._execution = Execution(state, self._shapes, self._times, self._debug, reporter)
         self._device_memory = (0, 0)
+        is_user_managed = strategy is ExecutionContextAllocationStrategy.USER_MANAGED
+        self._execution.lacks_memory = is_user_managed and engine.device_memory_size_v2 > 0
         self._nvtx_verbosity = self._most_verbose = state.info.verbosity
         self._temporary_allocator: IGpuAllocator | None = None
         self._aux_streams: tuple[int, ...] = ()
@@ -81,7 +84,8 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         Raises:
             RuntimeError: There is no such profile.
         """
-        self._shapes.select_profile(int(profile_index))
+        to_integer(stream_handle)
+        self._shapes.select_profile(to_integer(profile_index))
         return True
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
@@ -142,7 +146,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     def get_tensor_address(self, name: str) -> int:
         """The bound address, 0 when there is none."""
-        binding = self._shapes.by_name.get(name)
+        binding = self._shapes.by_name.get(to_text(name))
         return 0 if binding is None else binding.address
 
     def set_output_allocator(self, name: str, output_allocator: IOutputAllocator | None) -> bool:
@@ -151,15 +155,14 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         Raises:
             TypeError: It is no `IOutputAllocator`.
         """
-        binding = self._shapes.by_name.get(name)
+        if output_allocator is not None:
+            instance_of(IOutputAllocator, output_allocator, "output_allocator")
+        binding = self._shapes.by_name.get(to_text(name))
         if binding is None or binding.tensor.is_input:
             self._reporter.error("set_output_allocator", f"the engine has no output named {name!r}")
             return False
         if output_allocator is None:
             self._execution.allocators.pop(name, None)
-        elif not isinstance(output_allocator, IOutputAllocator):
-            kind = type(output_allocator).__name__
-            raise TypeError(f"output_allocator must be IOutputAllocator, not {kind}")
         else:
             self._execution.allocators[name] = output_allocator
         self._shapes.forget()
@@ -167,7 +170,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     def get_output_allocator(self, name: str) -> IOutputAllocator | None:
         """The allocator of an output, or None."""
-        return self._execution.allocators.get(name)
+        return self._execution.allocators.get(to_text(name))
 
     # Execution -------------------------------------------------------------------------------------
 
@@ -184,7 +187,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     def execute_v2(self, bindings: Sequence[int]) -> bool:
         """Runs and waits, on addresses in the order of the engine's tensors."""
-        return self._execution.run_and_wait(bindings)
+        return self._execution.run_and_wait(to_integers(bindings))
 
     @property
     def debug_sync(self) -> bool:
@@ -193,11 +196,11 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     @debug_sync.setter
     def debug_sync(self, flag: bool) -> None:
-        self._execution.debug_sync = bool(flag)
+        self._execution.debug_sync = to_boolean(flag)
 
     def set_input_consumed_event(self, event: int) -> bool:
         """Sets a CUDA event that is recorded when the inputs may be overwritten; 0 clears it."""
-        self._execution.input_consumed_event = int(event)
+        self._execution.input_consumed_event = to_integer(event)
         return True
 
     def get_input_consumed_event(self) -> int:
@@ -224,7 +227,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     @enqueue_emits_profile.setter
     def enqueue_emits_profile(self, flag: bool) -> None:
-        self._times.are_reported_at_once = bool(flag)
+        self._times.are_reported_at_once = to_boolean(flag)
 
     def report_to_profiler(self) -> bool:
         """Reports the times of the last run; False when there is no profiler or no run."""
@@ -264,19 +267,19 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     def set_tensor_debug_state(self, name: str, flag: bool) -> bool:
         """Turns one debug tensor on or off; False when the network did not mark it."""
-        if not self._debug.set_state(name, bool(flag)):
+        if not self._debug.set_state(to_text(name), to_boolean(flag)):
             self._reporter.error("set_tensor_debug_state", f"{name!r} is not a debug tensor")
             return False
         return True
 
     def set_all_tensors_debug_state(self, flag: bool) -> bool:
         """Turns all debug tensors on or off."""
-        self._debug.set_all(bool(flag))
+        self._debug.set_all(to_boolean(flag))
         return True
 
     def get_debug_state(self, name: str) -> bool:
         """Whether a debug tensor is turned on."""
-        return self._debug.state(name)
+        return self._debug.state(to_text(name))
 
     @property
     def unfused_tensors_debug_state(self) -> bool:
@@ -285,12 +288,13 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     @unfused_tensors_debug_state.setter
     def unfused_tensors_debug_state(self, flag: bool) -> None:
-        self._debug.unfused_state = flag
+        self._debug.unfused_state = to_boolean(flag)
 
     # What is kept and reported ---------------------------------------------------------------------
 
     def set_device_memory(self, memory: int, size: int) -> None:
         """Accepts memory for intermediate values; only for contexts with user-managed memory."""
+        memory, size = to_integer(memory), to_integer(size)
         if self._strategy is not ExecutionContextAllocationStrategy.USER_MANAGED:
             self._reporter.error(
                 "set_device_memory",
@@ -305,7 +309,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
                 f"needs {needed} bytes aligned to {CUDA_ALIGNMENT}, got {size} at {memory:#x}",
             )
             return
-        self._device_memory = (int(memory), int(size))
+        self._provide(memory, size)
 
     @property
     def device_memory(self) -> int:
@@ -314,7 +318,11 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     @device_memory.setter
     def device_memory(self, memory: int) -> None:
-        self._device_memory = (int(memory), self._device_memory[1])
+        self._provide(to_integer(memory), self._device_memory[1])
+
+    def _provide(self, memory: int, size: int) -> None:
+        self._device_memory = (memory, size)
+        self._execution.lacks_memory = False
 
     @property
     def temporary_allocator(self) -> IGpuAllocator | None:
@@ -329,7 +337,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     def set_aux_streams(self, aux_streams: Sequence[int]) -> None:
         """Offers auxiliary streams; kept, since everything runs on the main stream."""
-        self._aux_streams = tuple(int(stream) for stream in aux_streams)
+        self._aux_streams = tuple(to_integers(aux_streams))
 
     def set_communicator(self, communicator: Any) -> bool:
         """Keeps a communicator; engines with collectives are refused when they are built."""

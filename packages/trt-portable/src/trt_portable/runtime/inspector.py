@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trt_portable.arguments import instance_of, to_integer
 from trt_portable.enums import LayerInformationFormat, ProfilingVerbosity
 from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.sealed import Sealed
@@ -47,6 +48,7 @@ class EngineInspector(RecordsErrors, Sealed):
     def get_layer_information(self, layer_index: int, format: LayerInformationFormat) -> str:
         """One layer in execution order; empty when the index is out of range."""
         self._expect_format(format)
+        layer_index = to_integer(layer_index)
         if not 0 <= layer_index < len(self._layers):
             count = len(self._layers)
             rule = f"index {layer_index} is out of range: the engine has {count} layers"
@@ -71,8 +73,7 @@ class EngineInspector(RecordsErrors, Sealed):
 
     @staticmethod
     def _expect_format(format: LayerInformationFormat) -> None:
-        if not isinstance(format, LayerInformationFormat):
-            raise TypeError(f"format must be LayerInformationFormat, not {type(format).__name__}")
+        instance_of(LayerInformationFormat, format, "format")
 
     def _layer(self, entry: Mapping[str, Any]) -> Any:
         verbosity = self._engine.profiling_verbosity

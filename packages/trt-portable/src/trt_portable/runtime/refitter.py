@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from trt_portable.arguments import to_integer, to_text
 from trt_portable.device import external_stream
 from trt_portable.dtypes import storage_dtype
 from trt_portable.enums import DataType, ErrorCodeTRT, TensorLocation, WeightsRole
@@ -66,7 +67,7 @@ class Refitter(ThreadedSettings):
         """
         if not isinstance(role, WeightsRole):
             raise TypeError(f"role must be WeightsRole, not {type(role).__name__}")
-        subject = f"set_weights({layer_name!r}, {role.name})"
+        subject = f"set_weights({to_text(layer_name)!r}, {role.name})"
         uses = self._refittable(self._store.by_role.get((layer_name, role.name), ()))
         return self._set(subject, uses, weights, TensorLocation.HOST)
 
@@ -161,7 +162,7 @@ class Refitter(ThreadedSettings):
         return [use for use in uses if self._store.slots[use].refittable]
 
     def _uses_named(self, name: str) -> list[int]:
-        uses = self._store.by_name.get(name)
+        uses = self._store.by_name.get(to_text(name))
         if uses is None:
             layer, _, role = name.rpartition(" ")
             uses = self._store.by_role.get((layer, role), [])
@@ -192,10 +193,10 @@ class Refitter(ThreadedSettings):
 
     def refit_cuda_engine_async(self, stream_handle: int) -> bool:
         """As `refit_cuda_engine`, on a stream; device weights are read when the stream gets there."""
-        device = self._state.device
+        handle, device = to_integer(stream_handle), self._state.device
         if device.type != "cuda":
             return self._apply()
-        with torch.cuda.stream(external_stream(int(stream_handle), device)):
+        with torch.cuda.stream(external_stream(handle, device)):
             return self._apply()
 
     def _apply(self) -> bool:

@@ -6,6 +6,7 @@ import tempfile
 from typing import Any, overload
 
 from trt_portable.allocators import IGpuAllocator
+from trt_portable.arguments import to_text
 from trt_portable.device import current_device
 from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
 from trt_portable.error_recorder import Reporter
@@ -87,7 +88,7 @@ class Runtime(HostSettings):
 
     def load_runtime(self, path: str) -> Runtime | None:
         """None: plans of this provider need no runtime of their own version."""
-        rule = f"{path!r} cannot be loaded: this provider has no lean runtimes"
+        rule = f"{to_text(path)!r} cannot be loaded: this provider has no lean runtimes"
         self._reporter.error("load_runtime", rule, ErrorCodeTRT.UNSUPPORTED_STATE)
         return None
 

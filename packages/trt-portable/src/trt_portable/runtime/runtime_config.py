@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trt_portable.arguments import to_integer
 from trt_portable.enums import ExecutionContextAllocationStrategy, SerializationFlag
 from trt_portable.sealed import Sealed
 
@@ -45,9 +46,10 @@ class ISerializationConfig(Sealed):
     @flags.setter
     def flags(self, flags: int) -> None:
         known = sum(1 << int(flag) for flag in SerializationFlag)
-        if int(flags) & ~known:
-            raise RuntimeError(f"serialization flags {int(flags):#x} name unknown flags")
-        self._flags = int(flags)
+        mask = to_integer(flags)
+        if mask & ~known:
+            raise RuntimeError(f"serialization flags {mask:#x} name unknown flags")
+        self._flags = mask
 
     def set_flag(self, flag: SerializationFlag) -> bool:
         """Sets one flag."""
