@@ -10,12 +10,14 @@ from torch import fx
 
 from trt_converters.byte_tensor import ByteTensor, carrier_of
 from trt_converters.call import Call
+from trt_converters.converter import Converter
 from trt_converters.engine_weights import EngineWeights
 from trt_converters.sizes import combine, dimension
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
 from trt_core.extents import Extent, extent_of
 from trt_core.provenance import node_location, source_line
+from trt_core.provider_log import forget_errors, take_errors
 from trt_core.quantization import e2m1_codes
 from trt_core.ranges import ShapeRanges
 
@@ -35,6 +37,7 @@ class ConversionContext:
         ranges: Ranges of the symbolic dimensions.
         node: The node being converted.
         call: Its arguments as metadata, for converters that compare symbolic shapes.
+        converter: What converts it; None where no converter is asked.
         refit: The weights that follow from the model's, where the engine is built for refitting; else None.
     """
 
@@ -44,6 +47,7 @@ class ConversionContext:
         self.ranges = ranges
         self.node: fx.Node | None = None
         self.call: Call | None = None
+        self.converter: Converter | None = None
         self.refit = EngineWeights(network) if settings.refit else None
         self._names: dict[str, int] = {}
         self._held: list[torch.Tensor] = []  # TensorRT holds weights by reference until the build returns
@@ -57,6 +61,8 @@ class ConversionContext:
         """Makes a node the one being converted."""
         self.node = node
         self.call = Call(node, self.settings)
+        self.converter = None
+        forget_errors()  # what is logged from here on is about this node
 
     def symbolic_shape(self, parameter: str) -> tuple[int | torch.SymInt, ...]:
         """Shape of a tensor argument as the graph's metadata has it."""
@@ -87,6 +93,8 @@ class ConversionContext:
 
     def fail(self, what: str) -> ConversionError:
         """Returns the error that says this node could not be converted, and why; raise it."""
+        if self.converter is not None and not self.converter.is_builtin:
+            what = f"{self.converter.described}: {what}"
         return ConversionError(
             f"cannot convert {self.node.target if self.node else 'the graph'}",
             where=self._where(),
@@ -113,7 +121,10 @@ class ConversionContext:
             ConversionError: The layer is None: TensorRT refused it.
         """
         if layer is None:
-            raise self.fail("TensorRT refused a layer" + (f" ({suffix})" if suffix else ""))
+            logged = take_errors()
+            raise self.fail(
+                "TensorRT refused a layer" + (f" ({suffix})" if suffix else "") + (f": {logged}" if logged else "")
+            )
         base = self.node.name if self.node is not None else "network"
         name = f"{base}/{suffix}" if suffix else base
         count = self._names.get(name, 0)
@@ -255,8 +266,16 @@ class ConversionContext:
 
 
 def shape_of(value: Operand) -> tuple[int, ...]:
-    """Returns the shape of a value, -1 for extents that are not known while building."""
-    return tuple(int(extent) for extent in value.shape)
+    """Returns the shape of a value, -1 for extents that are not known while building.
+
+    Raises:
+        ValueError: TensorRT has no shape for it: an attribute of the layer that makes it is wrong.
+    """
+    try:
+        return tuple(int(extent) for extent in value.shape)
+    except ValueError:  # what the bindings make of a shape that could not be inferred
+        logged = take_errors()
+        raise ValueError(f"TensorRT found no shape for {value.name!r}" + (f": {logged}" if logged else "")) from None
 
 
 def rank_of(value: Operand) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +34,9 @@ class Converter:
         fold: Whether a call whose tensors are all known may be computed while building, instead of being converted.
         versions: First TensorRT version that has what it needs, and first that no longer has it (or None).
         origin: Package it comes from; by default the one that its function is defined in.
+
+    Raises:
+        TypeError: The function or a check cannot be called, or the priority or the versions are none.
     """
 
     target: Any
@@ -46,8 +51,16 @@ class Converter:
     fold: bool = True
 
     def __post_init__(self) -> None:
+        for called in (self.function, *self.checks):
+            if not callable(called):
+                raise TypeError(f"a converter is made of functions, and {called!r} is none")
+        if not isinstance(self.priority, (int, float)):
+            raise TypeError(f"priority must be a number, not {self.priority!r}")
+        if not _are_versions(self.versions):
+            raise TypeError(f"versions must be ((major, minor), (major, minor) or None), not {self.versions!r}")
         if not self.origin:
-            object.__setattr__(self, "origin", (self.function.__module__ or "__main__").partition(".")[0])
+            module = getattr(self._definition, "__module__", None) or "__main__"
+            object.__setattr__(self, "origin", module.partition(".")[0])
 
     @property
     def is_builtin(self) -> bool:
@@ -57,4 +70,27 @@ class Converter:
     @property
     def name(self) -> str:
         """Name of the converter function."""
-        return self.function.__name__
+        definition = self._definition
+        return str(getattr(definition, "__name__", type(definition).__name__))
+
+    @property
+    def described(self) -> str:
+        """Name and package, as reasons say them."""
+        return f"converter {self.name} of {self.origin}"
+
+    @property
+    def _definition(self) -> Any:
+        """The function itself, without the arguments that it was given in advance."""
+        function: Any = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return inspect.unwrap(function)
+
+
+def _are_versions(versions: Any) -> bool:
+    if not isinstance(versions, tuple) or len(versions) != 2 or versions[0] is None:
+        return False
+    return all(
+        version is None or (isinstance(version, tuple) and all(isinstance(part, int) for part in version))
+        for version in versions
+    )

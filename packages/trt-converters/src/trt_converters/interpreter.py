@@ -16,9 +16,10 @@ from trt_converters.context import ConversionContext, dtype_of, shape_of
 from trt_converters.layers import cast
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_integer
-from trt_core import CompilationSettings, ConversionError, to_trt
+from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
 from trt_core.operators import operator_name
+from trt_core.provider_log import take_errors
 from trt_core.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE
 
@@ -66,7 +67,7 @@ class BlockInterpreter:
                     self._values[node] = self._convert(node)
                 except ConversionError:
                     raise
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     raise self.context.fail(f"{type(error).__name__}: {error}") from error
 
     def _convert(self, node: fx.Node) -> Any:
@@ -116,7 +117,25 @@ class BlockInterpreter:
         arguments = map_nodes(bind_arguments(node), self._values.__getitem__)
         if converter.fold and not converter.random and _is_known(list(arguments.values())):
             return self._compute(node, arguments)
-        return converter.function(self.context, **arguments)
+        self.context.converter = converter
+        network = self.context.network
+        bindings = (network.num_inputs, network.num_outputs)
+        result = converter.function(self.context, **arguments)
+        if (network.num_inputs, network.num_outputs) != bindings:
+            raise self.context.fail("the converter added inputs or outputs to the network")
+        if not converter.is_builtin:
+            self._check_owner(result)
+        return result
+
+    def _check_owner(self, result: Any) -> None:
+        """Tensors of another network are found here, where it is known who made them."""
+        network = self.context.network
+        layers = [network.get_layer(index) for index in range(network.num_layers)]
+        known = {id(layer.get_output(index)) for layer in layers for index in range(layer.num_outputs)}
+        known |= {id(network.get_input(index)) for index in range(network.num_inputs)}
+        for value in _flatten([result]):
+            if isinstance(value, trt.ITensor) and id(value) not in known:
+                raise self.context.fail(f"the converter made {value.name!r}, a tensor of another network")
 
     def _compute(self, node: fx.Node, arguments: dict[str, Any]) -> Any:
         """Runs a node whose arguments are all known while building."""
@@ -131,10 +150,17 @@ class BlockInterpreter:
         metas = node.meta["val"]
         pairs: tuple[tuple[Any, Any], ...] = ((result, metas),)
         if isinstance(metas, (tuple, list)):
-            pairs = tuple(pair for index, pair in enumerate(zip(result, metas, strict=False)) if _is_read(node, index))
+            if not isinstance(result, (tuple, list)):
+                raise self.context.fail(f"the converter made one {_kind(result)}, PyTorch makes {len(metas)} results")
+            read = [index for index in range(len(metas)) if _is_read(node, index)]
+            if len(result) > len(metas) or (read and len(result) <= read[-1]):
+                raise self.context.fail(f"the converter made {len(result)} results, PyTorch makes {len(metas)}")
+            pairs = tuple((result[index], metas[index]) for index in read)
         for value, meta in pairs:
-            if value is None or not isinstance(meta, torch.Tensor):
+            if not isinstance(meta, torch.Tensor):
                 continue
+            if not isinstance(value, (torch.Tensor, ByteTensor, trt.ITensor)):
+                raise self.context.fail(f"the converter made {_kind(value)}, not a tensor")
             if dtype_of(value) is not meta.dtype:
                 raise self.context.fail(f"the converter made {dtype_of(value)}, PyTorch makes {meta.dtype}")
             if not _agree(shape_of(value), meta.shape):
@@ -158,6 +184,8 @@ class BlockInterpreter:
                 name += "_"
             tensor.name = name
             self.context.network.mark_output(tensor)
+            if self.context.network.num_outputs != index + 1:
+                raise self.context.fail(f"TensorRT refused to make {node} an output: {take_errors()}")
             self.output_names.append(name)
 
 
@@ -167,6 +195,10 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.la
 def _is_read(node: fx.Node, index: int) -> bool:
     """Whether anything may read one of the results of a node."""
     return any(user.target is not operator.getitem or (user.args[1] == index and user.users) for user in node.users)
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
 
 
 def _is_known(arguments: Sequence[Any]) -> bool:

@@ -95,9 +95,10 @@ def _plugin_classes(api: ModuleType) -> tuple[Any, Any]:
             self.op, self.call = op, call
             self.plugin_name, self.plugin_version, self.plugin_namespace = op.name(), VERSION, ""
             self.num_outputs = len(call.output_types)
-            self._fields = api.PluginFieldCollection(
-                [api.PluginField("call", call.to_bytes(), api.PluginFieldType.CHAR)]
-            )
+            # TensorRT refers to the bytes of a field, and the collection to the field: both stay as long as the plugin
+            self._content = call.to_bytes()
+            self._field = api.PluginField("call", self._content, api.PluginFieldType.CHAR)
+            self._fields = api.PluginFieldCollection([self._field])
 
         def get_capability_interface(self, type: Any) -> Any:  # noqa: A002 - TensorRT's name
             return self

@@ -53,7 +53,7 @@ def _load_one(point: EntryPoint, registry: ConverterRegistry, blocked: set[str])
         target = point.load()
         if not isinstance(target, ModuleType):
             target()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         registry.restore(before)
         message = f"{type(error).__name__}: {error}"
         warnings.warn(

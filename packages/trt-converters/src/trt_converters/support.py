@@ -10,6 +10,7 @@ from torch import fx
 
 from trt_converters.binding import BindingError
 from trt_converters.call import Call
+from trt_converters.check_call import ask_check
 from trt_converters.checks import general_checks
 from trt_converters.converter import Converter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
@@ -137,7 +138,7 @@ class ConverterSupport:
         if refusal is not None:
             return refusal
         for check in candidate.checks:
-            refusal = check(call)
+            refusal = ask_check(check, call, candidate)
             if refusal is not None:
                 return refusal
         return None

@@ -28,7 +28,7 @@ def total_verdict(decide: Callable[[fx.Node], Verdict], node: fx.Node) -> Verdic
     """
     try:
         verdict = decide(node)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # whoever wrote the check must not end the process
         verdict = Verdict.refuse(Reason.CHECK_FAILED, f"{type(error).__name__}: {error}")
     if not isinstance(verdict, Verdict):
         verdict = Verdict.refuse(Reason.CHECK_FAILED, f"the check returned {verdict!r}, not a Verdict")
