@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import tensorrt_api
 import torch
+from binding_calls import PACKAGES, CallChecker, is_ours
 from small_models import MODELS
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("core", "converters", "runtime", "frontends")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / f"packages/trt-{name}/src").rglob("*.py"))
 APIS = [tensorrt_api.load(version) for version in tensorrt_api.VERSIONS]
 
@@ -177,12 +177,12 @@ class Recorder:
         read, write = cls.__getattribute__, cls.__setattr__
 
         def getattribute(instance: Any, attribute: str) -> Any:
-            if _from_our_packages(sys._getframe(1)):
+            if is_ours(sys._getframe(1).f_code.co_filename):
                 seen.add((type(instance).__name__, attribute))
             return read(instance, attribute)
 
         def setattribute(instance: Any, attribute: str, value: Any) -> None:
-            if _from_our_packages(sys._getframe(1)):
+            if is_ours(sys._getframe(1).f_code.co_filename):
                 seen.add((type(instance).__name__, attribute))
             write(instance, attribute, value)
 
@@ -193,18 +193,12 @@ class Recorder:
                 return
 
 
-_DIRECTORIES = tuple(f"trt_{name}" for name in PACKAGES)
-
-
-def _from_our_packages(frame: Any) -> bool:
-    return any(f"/{name}/" in frame.f_code.co_filename.replace("\\", "/") for name in _DIRECTORIES)
-
-
-def test_attributes_used_while_models_compile_and_run_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_used_while_models_compile_and_run_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     import trt_frontends
     import trt_portable
 
     recorder = Recorder(trt_portable, monkeypatch)
+    calls = CallChecker(trt_portable, monkeypatch)
     for name in ("bert", "unet"):
         specs = MODELS[name].dynamic
         model = MODELS[name].make()
@@ -220,3 +214,7 @@ def test_attributes_used_while_models_compile_and_run_exist(monkeypatch: pytest.
             if class_name in api.data["classes"] and attribute not in api.attributes(class_name):
                 missing.append(f"{api.version}: {class_name}.{attribute}")
     assert not missing
+    assert {"set_input_shape", "infer_shapes", "set_shape", "add_optimization_profile"} <= {
+        name for _, name in calls.seen
+    }
+    assert not calls.wrong, "\n".join(calls.wrong)

@@ -1,18 +1,25 @@
-"""The first float32 sample of every second operator of PyTorch's database: what runs with every change."""
+"""The first float32 sample of every second operator of PyTorch's database: what runs with every change.
+
+What converters and runtime hand to the provider meanwhile is held to the real bindings.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from binding_calls import CallChecker
 from conformance_check import check_sample
 from conformance_exclusions import EXCLUSIONS
 from opinfo_samples import entries, samples_of, types_of
+
+import trt_portable
 
 SHARDS = 12
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_first_samples(shard: int) -> None:
+def test_first_samples(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = CallChecker(trt_portable, monkeypatch)
     failures = []
     for name in sorted(entries())[::2][shard::SHARDS]:
         if (name, torch.float32) in EXCLUSIONS:
@@ -24,3 +31,5 @@ def test_first_samples(shard: int) -> None:
                 except Exception as error:  # whatever it is, the sample failed
                     failures.append(f"{name}: {type(error).__name__}: {error}")
     assert not failures, "\n".join(failures)
+    assert len(calls.seen) > 10
+    assert not calls.wrong, "\n".join(calls.wrong)

@@ -45,8 +45,15 @@ class Api:
 
     def parameters(self, class_name: str, method: str) -> list[list[tuple[str, bool]]]:
         """Overloads of a method: (parameter, whether it has a default), without self."""
-        signatures = self.data["classes"][class_name]["methods"].get(method, [])
-        return [_parse(signature) for signature in signatures]
+        return [
+            [(name, has_default) for name, _, has_default in overload]
+            for overload in self.overloads(class_name, method)
+        ]
+
+    def overloads(self, class_name: str, method: str) -> list[list[tuple[str, str, bool]]]:
+        """Overloads of a method: (parameter, its type, whether it has a default), without self."""
+        described = self.data["classes"].get(class_name, {"methods": {}})
+        return [_parse(signature) for signature in described["methods"].get(method, [])]
 
 
 @functools.cache
@@ -55,20 +62,20 @@ def load(version: str) -> Api:
     return Api(version, json.loads((DATA / f"api_{version}.json").read_text()))
 
 
-def _parse(signature: str) -> list[tuple[str, bool]]:
+def _parse(signature: str) -> list[tuple[str, str, bool]]:
     inside = signature[signature.index("(") + 1 : signature.rindex(") ->")]
     inside = re.sub(r"<[^>]*>", "DEFAULT", inside)
     depth, parts, current = 0, [], ""
-    for character in inside:
+    for character in inside + ",":
         depth += (character in "[(") - (character in "])")
         if character == "," and depth == 0:
             parts.append(current)
             current = ""
         else:
             current += character
-    parts.append(current)
-    return [
-        (part.split(":")[0].strip(), "=" in part)
-        for part in parts
-        if part.strip() and part.split(":")[0].strip() != "self"
-    ]
+    found = []
+    for part in parts:
+        name, _, kind = part.partition(":")
+        if name.strip() and name.strip() != "self":
+            found.append((name.strip(), kind.partition("=")[0].strip(), "=" in part))
+    return found
