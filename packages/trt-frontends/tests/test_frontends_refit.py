@@ -145,18 +145,74 @@ def test_dynamic_shapes(mlp: nn.Module, batch: Input) -> None:
         _assert_same(refitted, other, torch.ones(rows, 4))
 
 
-def test_what_runs_in_pytorch_gets_its_weights_too() -> None:
-    model = Net(
-        lambda n, x: torch.special.bessel_j0(n.first(x) * (n.w + 2)) @ n.w2,
+def _in_parts() -> Net:
+    """A model of which PyTorch runs a part, and more with `torch_executed_ops`."""
+    return Net(
+        lambda n, x: torch.special.bessel_j0(n.first(x) * (n.w + 2)) @ n.w2 + n.table[n.i],
         first=nn.Linear(4, 4),
         w=torch.randn(4),
         w2=torch.randn(4, 3),
+        table=torch.randn(5, 3),
+        i=torch.tensor([0, 2, 4]),
     )
-    for forced in ((), ("aten.matmul", "aten.mul", "aten.add")):
-        compiled = _compile(model, X, torch_executed_ops=forced)
-        other = _other(model)
-        _assert_same(refit_module_weights(compiled, other.state_dict()), other, X)
-        _assert_same(compiled, model, X)
+
+
+@pytest.mark.parametrize("forced", [(), ("aten.matmul", "aten.mul", "aten.add", "aten.index")], ids=["few", "many"])
+def test_what_runs_in_pytorch_gets_its_weights_too(forced: tuple[str, ...], tmp_path: Any) -> None:
+    model = _in_parts()
+    compiled = _compile(model, X, torch_executed_ops=forced)
+    other = _other(model)
+    _assert_same(refit_module_weights(compiled, other.state_dict()), other, X)
+    _assert_same(compiled, model, X)
+    path = tmp_path / "model.trt"
+    trt_frontends.save(compiled, path)
+    loaded = trt_frontends.load(path)
+    refitted = refit_module_weights(loaded, other.state_dict())
+    _assert_same(refitted, other, X)
+    _assert_same(loaded, model, X)
+    trt_frontends.save(refitted, path)
+    again = trt_frontends.load(path)
+    _assert_same(again, other, X)
+    _assert_same(refit_module_weights(again, model, in_place=True), model, X)
+
+
+class Counting(nn.Module):
+    """Counts its calls, and holds a constant that its state dict leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("steps", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.special.bessel_j0(self.linear(x) * self.steps) + self.calls
+
+
+@pytest.mark.parametrize("is_saved", [False, True], ids=["compiled", "loaded"])
+def test_state_is_refitted_into_memory_of_its_own(is_saved: bool, tmp_path: Any) -> None:
+    model, other = Counting(), Counting()
+    compiled = _compile(model, X)
+    if is_saved:
+        trt_frontends.save(compiled, tmp_path / "model.trt")
+        compiled = trt_frontends.load(tmp_path / "model.trt")
+    state = {**other.state_dict(), "calls": torch.tensor(5.0)}
+    refitted = refit_module_weights(compiled, state)
+    other.load_state_dict(state)
+    for _ in range(2):
+        torch.testing.assert_close(refitted(X), other(X).detach())
+    assert state["calls"] == 5 and refitted.state_dict()["calls"] == 7
+    other.steps[0] = 9
+    with pytest.raises(RefitError, match="constant 'steps' of the model has changed"):
+        refit_module_weights(compiled, other)
+
+
+def test_a_loaded_program_without_recipes_says_how_to_get_them(mlp: nn.Module, tmp_path: Any) -> None:
+    mixed = nn.Sequential(_compile(mlp, X), nn.Linear(2, 2)).eval()
+    trt_frontends.save(mixed, tmp_path / "model.trt", arg_inputs=(X,))
+    with pytest.raises(RefitError, match="nothing says how these tensors follow"):
+        refit_module_weights(trt_frontends.load(tmp_path / "model.trt"), mlp.state_dict())
 
 
 def test_tied_weights_stay_tied() -> None:

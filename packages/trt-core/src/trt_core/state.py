@@ -21,6 +21,8 @@ def is_written(node: fx.Node) -> bool:
 
 
 def _writes_to(user: fx.Node, node: fx.Node) -> bool:
+    if user.op == "call_module":
+        return _child_writes_to(user, node)
     target = user.target
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
         return False
@@ -31,3 +33,13 @@ def _writes_to(user: fx.Node, node: fx.Node) -> bool:
         if given is node or (isinstance(given, (list, tuple)) and node in given):
             return True
     return False
+
+
+def _child_writes_to(call: fx.Node, node: fx.Node) -> bool:
+    """Whether a child that a node is given to writes to it: splitting a graph moves writes into its blocks."""
+    owner = call.graph.owning_module
+    child = None if owner is None else owner.get_submodule(str(call.target))
+    if not isinstance(child, fx.GraphModule):
+        return False
+    pairs = zip(call.args, child.graph.find_nodes(op="placeholder"), strict=False)
+    return any(given is node and is_written(placeholder) for given, placeholder in pairs)

@@ -17,13 +17,15 @@ from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.refit_table import RefitTable
 from trt_core.replay import check_weight, content_digest, replay
 from trt_core.state import is_state
-from trt_core.weight_recipes import RECIPE, Recipe, constants_of, sources_of
+from trt_core.weight_recipes import RECIPE, Literal, Recipe, constants_of, sources_of
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.digest import plan_bytes, plan_digest
 from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
+from trt_runtime.program.graph import WriteCall
+from trt_runtime.program.module import LoadedProgram, captured_from
 
 Weights = Mapping[str, torch.Tensor]
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -105,6 +107,9 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
     _refuse_unknown(compiled, attributes)
     for item in attributes:
         check_constants({one.name: content_digest(one.value) for one in constants_of(item.recipe)}, weights)
+    for module in compiled.modules():
+        held = captured_from(module).program.refit if isinstance(module, LoadedProgram) else None
+        check_constants(held.table.constants if held else {}, weights)
     attributes = [item for item in attributes if sources_of(item.recipe)]
     made = [item.make(weights) for item in attributes]
     refitted = [refit_engine(engine.header, engine.plan, weights) for engine in engines]
@@ -192,46 +197,68 @@ class _Attribute:
 
     Attributes:
         module: The part.
-        path: Dotted path of the attribute.
+        paths: Dotted paths of the attribute: several where a weight is tied.
         recipe: How it follows from weights of the model.
         is_state: Whether the part also writes to it.
     """
 
-    module: fx.GraphModule
-    path: str
+    module: nn.Module
+    paths: tuple[str, ...]
     recipe: Recipe
     is_state: bool
 
     def make(self, weights: Weights) -> torch.Tensor:
         """Returns the attribute's new value: shared with the given weights where it is one of them and only read."""
-        value = replay(self.recipe, weights)
+        value, present = replay(self.recipe, weights), self.read()
+        if value.shape != present.shape or value.dtype != present.dtype:  # a file need not tell the truth
+            raise RefitError(
+                f"the tensor {self.paths[0]!r} was not made as PyTorch needs it",
+                why=f"it is {value.dtype} {tuple(value.shape)}, not {present.dtype} {tuple(present.shape)}",
+            )
         return value.clone() if self.is_state else value
 
     def read(self) -> torch.Tensor:
         """Returns the present value."""
-        owner, _, name = self.path.rpartition(".")
+        owner, _, name = self.paths[0].rpartition(".")
         value: torch.Tensor = getattr(self.module.get_submodule(owner), name)
         return value
 
     def write(self, value: torch.Tensor) -> None:
         """Puts another tensor in the attribute's place."""
-        owner, _, name = self.path.rpartition(".")
         present = self.read()
         value = value.to(present.device)
         if isinstance(present, nn.Parameter):
             value = nn.Parameter(value, requires_grad=present.requires_grad)
-        setattr(self.module.get_submodule(owner), name, value)
+        for path in self.paths:
+            owner, _, name = path.rpartition(".")
+            setattr(self.module.get_submodule(owner), name, value)
 
 
 def _attributes(compiled: nn.Module) -> Iterator[_Attribute]:
     """Yields what PyTorch parts of a module read and the weights of the model decide."""
     for module in compiled.modules():
+        if isinstance(module, LoadedProgram):
+            yield from _held_by(module)
         if not isinstance(module, fx.GraphModule):
             continue
         nodes = [node for node in module.graph.find_nodes(op="get_attr") if RECIPE in node.meta]
         written = {str(node.target) for node in nodes if is_state(node)}
         recipes = {str(node.target): node.meta[RECIPE] for node in nodes}
-        yield from (_Attribute(module, path, recipe, path in written) for path, recipe in recipes.items())
+        yield from (_Attribute(module, (path,), recipe, path in written) for path, recipe in recipes.items())
+
+
+def _held_by(loaded: LoadedProgram) -> Iterator[_Attribute]:
+    """Yields what a loaded program holds for its operators, where its file says how that follows from weights."""
+    captured = captured_from(loaded)
+    program, tensors = captured.program, captured.tensors
+    if program.refit is None:
+        return
+    recipes = program.refit.recipes()
+    written = {step.target - program.first_tensor for step in program.steps if isinstance(step, WriteCall)}
+    for number, entry in enumerate(program.tensors):
+        if entry.names:  # others are constants
+            recipe = recipes.get(number, Literal(tensors[number]))
+            yield _Attribute(loaded, entry.names, recipe, number in written)
 
 
 def _refuse_unknown(compiled: nn.Module, attributes: Sequence[_Attribute]) -> None:
@@ -248,8 +275,8 @@ def _refuse_unknown(compiled: nn.Module, attributes: Sequence[_Attribute]) -> No
         raise RefitError(
             "the module runs parts in PyTorch whose weights cannot be replaced",
             where=", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""),
-            why="it was not compiled in this process, and nothing says how these tensors follow from the model's",
-            hint="refit the compiled model and save it again, or compile so that engines run all of it",
+            why="nothing says how these tensors follow from the model's",
+            hint="compile the model with refit=True, and save that",
         )
 
 

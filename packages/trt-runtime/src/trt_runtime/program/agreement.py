@@ -40,7 +40,7 @@ from trt_runtime.program.graph import (
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.numbers import number_function
-from trt_runtime.program.operator_growth import elements_made
+from trt_runtime.program.operator_growth import MASKS, MaskShape, elements_made, most_elements
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
@@ -191,12 +191,11 @@ class _Agreement:
 
     def _check_sizes(self, step: OperatorCall, operator: OpOverload, result: ValueType | None, place: str) -> None:
         """An operator is not asked for more than the program says that it makes."""
-        made = [kind for kind in _tensor_types(result) if None not in kind.shape]
-        if made:
-            self._check_made(
-                step, operator, max(_COMMON_SIZE, *(2 * _count(kind.shape, place) for kind in made)), place
-            )
-        if not made or len(made) != len(_tensor_types(result)) or step.name in _ENDLESS:
+        types = _tensor_types(result)
+        made = [kind for kind in types if None not in kind.shape]
+        is_told = len(made) == len(types) and bool(made)
+        self._check_made(step, operator, max(_count(kind.shape, place) for kind in made) if is_told else None, place)
+        if not is_told or step.name in _ENDLESS:
             return
         read = [self._known[index] for index in values_in([list(step.args), list(step.kwargs.values())])]
         involved = [*made, *(known for known in read if isinstance(known, TensorType) and None not in known.shape)]
@@ -212,22 +211,24 @@ class _Agreement:
             if any(size > limit for size in sizes) or (name in _SIZES and math.prod(sizes) > limit):
                 raise malformed(place, f"{name} is more than what the program says is made")
 
-    def _check_made(self, step: OperatorCall, operator: OpOverload, limit: int, place: str) -> None:
-        """An operator that can grow makes no more elements than the program says, or than are there."""
+    def _check_made(self, step: OperatorCall, operator: OpOverload, told: int | None, place: str) -> None:
+        """An operator that can grow makes no more elements than the program says, or a few times what is there."""
         names = [argument.name for argument in operator._schema.arguments]
         given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
         try:
             operands = {name: replace_values(value, self._number_or_shape) for name, value in given.items()}
-            made = elements_made(step.name, {name: value for name, value in operands.items() if value is not None})
-        except (ArithmeticError, ValueError, KeyError, TypeError, IndexError):  # the operator says why when it runs
+        except KeyError:  # a value that is known when it runs, and looked at then
             return
-        if made is not None and not made <= limit:
+        operands = {name: value for name, value in operands.items() if value is not None}
+        made = elements_made(operator, operands)
+        if made is not None and not made <= most_elements(told, operands):
             raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 
     def _number_or_shape(self, index: int) -> Any:
         known = self._known[index]
         if isinstance(known, TensorType) and None not in known.shape:
-            return known.shape
+            extents = (extent for extent in known.shape if isinstance(extent, int))
+            return MaskShape(extents) if known.dtype in MASKS else tuple(extents)
         if isinstance(known, (int, float)):
             return known
         raise KeyError(index)  # known when it runs

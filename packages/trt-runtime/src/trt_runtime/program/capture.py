@@ -15,6 +15,8 @@ from trt_core.errors import ExportError
 from trt_core.extents import Extent, extent_of, symbols_in
 from trt_core.operators import operator_name
 from trt_core.ranges import ShapeRanges
+from trt_core.refit_table import recipe_text, why_unwritable
+from trt_core.weight_recipes import RECIPE, Recipe
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
@@ -39,6 +41,7 @@ from trt_runtime.program.graph import (
     WriteCall,
 )
 from trt_runtime.program.graph_signature import INTERCHANGE, nest, require_plain, symbol_bounds
+from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
 from trt_runtime.program.numbers import NAMES
@@ -88,6 +91,7 @@ class _Capture:
     plans: list[torch.Tensor] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     libraries: set[str] = field(default_factory=set)
+    recipes: list[Recipe | None] = field(default_factory=list)
     _tensor_numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _engine_numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
@@ -117,6 +121,7 @@ class _Capture:
             steps=tuple(self.steps),
             output=self._checked(output, "the output"),
             libraries=tuple(sorted(self.libraries)),
+            refit=held_weights(self.recipes, self.tensors) if self._can_refit() else None,
         )
         return CapturedProgram(program, tuple(self.tensors), tuple(self.plans))
 
@@ -128,13 +133,13 @@ class _Capture:
             if node.op == "get_attr" and not _is_plan(node):
                 value = read_attribute(module, str(node.target))
                 if isinstance(value, torch.Tensor):
-                    self._add_tensor(value, str(node.target))
+                    self._add_tensor(value, str(node.target), node.meta.get(RECIPE))
             elif node.op == "call_module":
                 child = module.get_submodule(str(node.target))
                 if isinstance(child, fx.GraphModule) and node.target != _GUARDS:
                     self._collect(child)
 
-    def _add_tensor(self, tensor: torch.Tensor, name: str) -> None:
+    def _add_tensor(self, tensor: torch.Tensor, name: str, recipe: Recipe | None) -> None:
         check_storable(tensor, name)
         key = view_key(tensor)
         number = self._tensor_numbers.get(key)
@@ -144,10 +149,16 @@ class _Capture:
             is_parameter = isinstance(tensor, nn.Parameter)
             blank = StoredTensor((), is_parameter, tensor.dtype, None, 0, (), (), tensor.device.type)
             self.entries.append(blank)
+            self.recipes.append(recipe)
+        elif recipe is not self.recipes[number] and not _are_equal(recipe, self.recipes[number]):
+            self.recipes[number] = None  # what was one tensor might be two after a refit
         entry = self.entries[number]
         if name not in entry.names:
             names = (*entry.names, self._free_name(name))
             self.entries[number] = StoredTensor(names, *_fields_after_names(entry))
+
+    def _can_refit(self) -> bool:
+        return bool(self.engines) and all(engine.header.refit is not None for engine in self.engines)
 
     def _free_name(self, name: str) -> str:
         """The name, or one like it that neither equals another one nor lies inside of what is no module."""
@@ -289,6 +300,13 @@ class _Capture:
                 raise _no_place(f"an argument of {operator_name(where.target)}", where, str(error)) from error
             raise ExportError("the program cannot be saved", where=where, why=str(error), hint=INTERCHANGE) from error
         return value
+
+
+def _are_equal(one: Recipe | None, other: Recipe | None) -> bool:
+    """Whether two recipes make the same of the same weights."""
+    if one is None or other is None or why_unwritable(one) or why_unwritable(other):
+        return False
+    return bool(recipe_text(one) == recipe_text(other))
 
 
 def _resolve(tree: Any, values: Mapping[fx.Node, Any]) -> Any:

@@ -20,6 +20,7 @@ from trt_runtime.strict_json import BadJson, parse_json
 
 if TYPE_CHECKING:
     from trt_core.ranges import Bounds
+    from trt_runtime.program.held_weights import HeldWeights
 
 MAX_BYTES: Final = 256 << 20
 """Longest graph section that is read."""
@@ -46,6 +47,7 @@ def program_to_bytes(program: Program) -> bytes:
         ],
         "steps": [step_to_json(step) for step in program.steps],
         "output": literals.to_json(program.output),
+        "refit": None if program.refit is None else program.refit.to_json(),
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
@@ -94,6 +96,7 @@ def _program_from_json(document: Any) -> Program:
         profiles=profiles,
         torch_version=fields.text(values["torch_version"], "torch_version", 128),
         writer_version=fields.text(values["writer_version"], "writer_version", 128),
+        refit=_read_refit(values["refit"], tensors),
     )
 
 
@@ -190,6 +193,14 @@ def _read_engine(value: Any, place: str) -> StoredEngine:
     return StoredEngine(
         fields.text(values["name"], place), fields.integer(values["section"], place, 0, 1 << 16), header
     )
+
+
+def _read_refit(value: Any, tensors: tuple[StoredTensor, ...]) -> HeldWeights | None:
+    if value is None:
+        return None
+    from trt_runtime.program.held_weights import read_held_weights  # only programs that can be refitted need it
+
+    return read_held_weights(value, tensors)
 
 
 def _check_names(tensors: tuple[StoredTensor, ...], engines: tuple[StoredEngine, ...]) -> None:

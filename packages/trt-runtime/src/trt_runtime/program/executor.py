@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from trt_runtime.program.graph import (
     EngineCall,
     ItemCall,
     NumberCall,
+    NumberInput,
     NumberType,
     OperatorCall,
     Program,
@@ -31,6 +33,7 @@ from trt_runtime.program.graph import (
 from trt_runtime.program.literals import replace_values, values_in
 from trt_runtime.program.numbers import number_function
 from trt_runtime.program.operand_checks import checked
+from trt_runtime.program.operator_growth import can_grow, elements_in, elements_made, most_elements, operands_of
 
 Symbols = Mapping[str, int]
 """Values of the symbols in one call."""
@@ -62,8 +65,9 @@ class Executor:
         self._first_tensor = program.first_tensor
         self._first_result = program.first_result
         remaining = iter(operators)
+        is_settled = _is_static(program)  # then sizes were compared when the program was loaded
         runs = [
-            _run_of(step, engines, next(remaining) if isinstance(step, OperatorCall) else None, device)
+            _run_of(step, engines, next(remaining) if isinstance(step, OperatorCall) else None, device, is_settled)
             for step in program.steps
         ]
         dying = _deaths(program)
@@ -109,12 +113,29 @@ class Executor:
             ) from error
 
 
-def _run_of(step: Step, engines: Sequence[Engine], operator: OpOverload | None, device: torch.device) -> Run:
+def _is_static(program: Program) -> bool:
+    """Whether every size and number is the same in each call."""
+
+    def varies(kind: ValueType | None) -> bool:
+        if isinstance(kind, SequenceType):
+            return any(map(varies, kind.items))
+        return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
+
+    if program.symbols or any(isinstance(leaf, NumberInput) for leaf in program.signature.leaves):
+        return False
+    outputs = (binding for engine in program.engines for binding in engine.header.outputs)
+    calls = (step for step in program.steps if isinstance(step, OperatorCall))
+    return not any(None in binding.shape for binding in outputs) and not any(varies(step.result) for step in calls)
+
+
+def _run_of(
+    step: Step, engines: Sequence[Engine], operator: OpOverload | None, device: torch.device, is_settled: bool
+) -> Run:
     if isinstance(step, EngineCall):
         return _engine_run(engines[step.engine], step.inputs)
     if isinstance(step, OperatorCall):
         assert operator is not None
-        return _operator_run(operator, step, device)
+        return _operator_run(operator, step, device, is_settled)
     if isinstance(step, NumberCall):
         return _number_run(step)
     if isinstance(step, SizeCall):
@@ -133,8 +154,9 @@ def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
     return lambda slots, symbols: engine(*[slots[index] for index in inputs])
 
 
-def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device) -> Run:
+def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device, is_settled: bool) -> Run:
     call = checked(operator)
+    bound = None if is_settled or not can_grow(operator) else _bound(operator, step)
     args = _on_device(list(step.args), device)
     kwargs = _on_device(dict(step.kwargs), device)
     title = f"{step.name}.{step.overload or 'default'}"
@@ -146,6 +168,8 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
             given = args.copy()
             for place, index in places:
                 given[place] = slots[index]
+            if bound is not None:
+                bound(given, kwargs, symbols)
             result = call(*given)
             check(result, symbols)
             return result
@@ -153,12 +177,44 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
         return run
 
     def run_nested(slots: list[Any], symbols: Symbols) -> Any:
-        replace = slots.__getitem__
-        result = call(*replace_values(args, replace), **replace_values(kwargs, replace))
+        given, named = (replace_values(tree, slots.__getitem__) for tree in (args, kwargs))
+        if bound is not None:
+            bound(given, named, symbols)
+        result = call(*given, **named)
         check(result, symbols)
         return result
 
     return run_nested
+
+
+def _bound(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
+    """Returns what refuses a call that would make far more than the program says, or than is there."""
+
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
+        shapes = {value.shape for value in args if isinstance(value, torch.Tensor)}
+        if torch.compiler.is_compiling() or any(type(extent) is not int for shape in shapes for extent in shape):
+            return  # whoever traces has no numbers
+        operands = operands_of(operator, args, kwargs)
+        made = elements_made(operator, operands)
+        if made is not None and not made <= most_elements(_told(step.result, symbols), operands):
+            raise ExecutionError(
+                f"{step.name}.{step.overload or 'default'} would make {made:.0f} elements",
+                why=f"the program declares {step.result}, and its operands have {elements_in(operands)}",
+            )
+
+    return check
+
+
+def _told(kind: ValueType | None, symbols: Symbols) -> int | None:
+    """Elements of the largest tensor that a program declares; None where that depends on data."""
+    if isinstance(kind, SequenceType):
+        counts = [_told(item, symbols) for item in kind.items if item is not None]
+        return max((count for count in counts if count is not None), default=0) if None not in counts else None
+    if not isinstance(kind, TensorType):
+        return 0
+    if None in kind.shape:
+        return None
+    return math.prod(int(_evaluate(extent, symbols)) for extent in kind.shape)
 
 
 def _on_device(tree: Any, device: torch.device) -> Any:

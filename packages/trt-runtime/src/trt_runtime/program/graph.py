@@ -18,6 +18,7 @@ from trt_runtime.program.conditions import Condition
 
 if TYPE_CHECKING:
     from trt_core.ranges import Bounds
+    from trt_runtime.program.held_weights import HeldWeights
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,7 @@ class Program:
         libraries: Namespaces of operators that are not PyTorch's own.
         torch_version: PyTorch that the program was saved with.
         writer_version: trt-runtime that the program was saved with.
+        refit: How the tensors follow from weights of the model, where engines can be refitted and it is known of all.
     """
 
     signature: Signature
@@ -324,6 +326,7 @@ class Program:
     profiles: tuple[Mapping[str, Bounds], ...] = ()
     torch_version: str = field(default_factory=lambda: str(torch.__version__))
     writer_version: str = ""
+    refit: HeldWeights | None = None
 
     @property
     def first_tensor(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from trt_core.errors import PlanError
 
 MAGIC: Final = b"TRTPROG\n"
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 ALIGNMENT: Final = 4096
 """Sections begin at multiples of this, so that they can be mapped by themselves."""
 

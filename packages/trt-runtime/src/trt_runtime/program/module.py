@@ -193,7 +193,7 @@ class LoadedProgram(nn.Module):
         return self.__with(self.__tensors(), self.__engines)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoadedProgram:
-        tensors = copy.deepcopy(list(self.__tensors()), memo)
+        tensors = [held.detach() for held in copy.deepcopy([home.tensor() for home in self.__held], memo)]
         twin = self.__with(tensors, [copy.deepcopy(engine, memo) for engine in self.__engines])
         memo[id(self)] = twin
         return twin

@@ -16,6 +16,7 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError
+from trt_runtime.program.operator_growth import most_elements
 
 Operands = Mapping[str, Any]
 """Arguments by their names in the schema, defaults filled in."""
@@ -76,8 +77,8 @@ def _embedding_bag(operands: Operands) -> str:
         return "indices and offsets are lists of integers"
     if not offsets.numel():
         return ""
-    if torch.compiler.is_compiling() or (offsets.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return ""  # there are no numbers to look at
+    if not _has_numbers(offsets):
+        return ""
     low, high = (int(end) for end in offsets.aminmax())
     if low < 0 or high > indices.numel():
         return f"offsets reach from {low} to {high}, and there are {indices.numel()} indices"
@@ -156,7 +157,52 @@ def _transform(operands: Operands) -> str:
     return ""
 
 
+def _bins(operands: Operands) -> str:
+    """Counting makes a bin for every number up to the largest."""
+    x, least = operands["self"], operands.get("minlength", 0)
+    can_look = x.numel() and not x.is_floating_point() and _has_numbers(x)
+    high = int(x.max()) if can_look else 0
+    return _too_many(max(high + 1, least), x)
+
+
+def _repeats(operands: Operands) -> str:
+    """Numbers say how often elements are repeated, and kernels on a GPU believe the total that is given."""
+    repeats, total = operands["repeats"], operands.get("output_size")
+    if not isinstance(repeats, torch.Tensor) or repeats.is_floating_point() or not _has_numbers(repeats):
+        return ""
+    x = operands.get("self", repeats)
+    axis = operands.get("dim")
+    extent = x.numel() if axis is None or not x.dim() else x.shape[axis]
+    count = int(repeats.sum()) * (extent if repeats.numel() == 1 and "self" in operands else 1)
+    if total is not None and total != count:
+        return f"{count} repetitions cannot make {total}"
+    return _too_many(count * x.numel() // max(extent, 1), x)
+
+
+def _classes(operands: Operands) -> str:
+    """Numbers that name a class each, of as many as the largest says where nobody does."""
+    x = operands["self"]
+    if operands.get("num_classes", -1) >= 0 or not x.numel() or x.is_floating_point() or not _has_numbers(x):
+        return ""
+    return _too_many((int(x.max()) + 1) * x.numel(), x)
+
+
+def _has_numbers(x: torch.Tensor) -> bool:
+    """Whether the numbers of a tensor can be looked at: it is neither traced nor recorded."""
+    if torch.compiler.is_compiling() or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _too_many(count: int, x: torch.Tensor) -> str:
+    most = most_elements(None, {"self": tuple(x.shape)})
+    return f"it would make {count} elements of {x.numel()}" if count > most else ""
+
+
 _CHECKS: Final[dict[str, Check]] = {
+    "aten::bincount": _bins,
+    "aten::repeat_interleave": _repeats,
+    "aten::one_hot": _classes,
     **dict.fromkeys(("aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c"), _transform),
     **dict.fromkeys(
         (

@@ -1,4 +1,7 @@
-"""How much operators make that can make far more than they are given, by the numbers among their arguments."""
+"""How much operators make that can make far more than they are given: by broadcasting, or by numbers among arguments.
+
+Others make at most as many elements as their operands have together, or a few times as many.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,252 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-Shape = Sequence[int]
+import torch
+from torch._ops import OpOverload
+
+Shape = tuple[int, ...]
+
+
+class MaskShape(tuple[int, ...]):
+    """The shape of a tensor of truth values, which index differently."""
+
+
 Operands = Mapping[str, Any]
-"""Arguments by their names in the schema: numbers, lists of them, and `Shape`s as tuples in the place of tensors."""
+"""Arguments by their names in the schema: numbers, lists of them, and shapes as tuples in the place of tensors."""
+
+Count = Callable[[Operands], float]
+"""Elements that a call makes, at least; whatever Python raises where arguments make no sense."""
 
 
-def elements_made(name: str, operands: Operands) -> float | None:
-    """Elements that an operator makes, at least; None for other operators.
+_COMMON: Final = 1 << 16
+"""Elements that any operator may make."""
+
+_UNTOLD: Final = 1 << 26
+"""Elements that any operator may make whose result has sizes that depend on data."""
+
+
+def can_grow(operator: OpOverload) -> bool:
+    """Whether `elements_made` knows an operator."""
+    return _count_of(operator) is not None
+
+
+def elements_made(operator: OpOverload, operands: Operands) -> float | None:
+    """Returns how many elements a call makes, at least.
+
+    Returns:
+        None for operators that do not grow, and where arguments make no sense: the operator will say so.
+    """
+    count = _count_of(operator)
+    try:
+        return None if count is None else count(operands)
+    except OverflowError:
+        return math.inf
+    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return None
+
+
+def most_elements(told: int | None, operands: Operands) -> int:
+    """Returns how many elements a call may make.
 
     Args:
-        name: Namespace and name, `aten::tile`.
-        operands: Its arguments, without those that are not given.
-
-    Raises:
-        ArithmeticError, TypeError, ValueError, KeyError, IndexError: The arguments make no sense; the operator will
-            say so.
+        told: How many the program says that it makes; None where that depends on data.
+        operands: Its arguments.
     """
-    count = _COUNTS.get(name)
-    return None if count is None else count(operands)
+    given = elements_in(operands)
+    return max(_UNTOLD, 64 * given) if told is None else max(_COMMON, 2 * told, 2 * given)
+
+
+def _count_of(operator: OpOverload) -> Count | None:
+    found = _COUNTS.get(operator._schema.name)
+    return _broadcast if found is None and torch.Tag.pointwise in operator.tags else found
+
+
+MASKS: Final = (torch.bool, torch.uint8)
+"""Types of tensors that choose elements rather than name them."""
+
+
+def operands_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call as counts take them, without those that are not given."""
+    names = (argument.name for argument in operator._schema.arguments)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {name: _shaped(value) for name, value in given.items() if value is not None}
+
+
+def elements_in(operands: Operands) -> int:
+    """Elements of all tensors among arguments."""
+    return sum(math.prod(shape) for shape in _shapes(operands))
+
+
+def _shaped(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return MaskShape(value.shape) if value.dtype in MASKS else tuple(value.shape)
+    return [_shaped(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _shapes(operands: Operands) -> list[Shape]:
+    found = []
+    for value in operands.values():
+        if isinstance(value, tuple):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [item for item in value if isinstance(item, tuple)]
+    return found
+
+
+# Broadcasting ------------------------------------------------------------------------------------------------------
+
+
+def _joined(shapes: Sequence[Shape]) -> list[int]:
+    """The shape that all of them broadcast to, the last extent first."""
+    rank = max(map(len, shapes), default=0)
+    return [max(shape[-axis] if axis <= len(shape) else 1 for shape in shapes) for axis in range(1, rank + 1)]
+
+
+def _broadcast(operands: Operands) -> float:
+    shapes = _shapes(operands)
+    if any(0 in shape for shape in shapes):
+        return 0.0
+    return float(math.prod(_joined(shapes)))
+
+
+def _matrix_product(one: str, other: str) -> Count:
+    def count(operands: Operands) -> float:
+        first, second = operands[one], operands[other]
+        rows = first[-2] if len(first) > 1 else 1
+        columns = second[-1] if len(second) > 1 else 1
+        return float(math.prod(_joined([first[:-2], second[:-2]])) * rows * columns)
+
+    return count
+
+
+def _linear(operands: Operands) -> float:
+    return float(math.prod(operands["input"][:-1]) * math.prod(operands["weight"][:-1]))
+
+
+def _all_pairs(one: str, other: str) -> Count:
+    return lambda operands: float(math.prod(operands[one]) * math.prod(operands[other]))
+
+
+def _inner(operands: Operands) -> float:
+    return float(math.prod(operands["self"][:-1]) * math.prod(operands["other"][:-1]))
+
+
+def _contracted(operands: Operands) -> float:
+    kept = [
+        math.prod(extent for axis, extent in enumerate(shape) if axis not in {item % len(shape) for item in axes})
+        for shape, axes in (
+            (operands["self"], operands["dims_self"]),
+            (operands["other"], operands["dims_other"]),
+        )
+    ]
+    return float(math.prod(kept))
+
+
+def _labelled(operands: Operands) -> float:
+    """`einsum`: extents of the labels of the result, and of what three dots stand for."""
+    inputs, arrow, result = operands["equation"].replace(" ", "").partition("->")
+    extents: dict[str, int] = {}
+    dotted: list[Shape] = []
+    for labels, shape in zip(inputs.split(","), operands["tensors"], strict=True):
+        before, dots, after = labels.partition("...")
+        end = len(shape) - len(after)
+        for label, extent in [*zip(before, shape, strict=False), *zip(after, shape[end:], strict=True)]:
+            extents[label] = max(extent, extents.get(label, 0))
+        dotted += [shape[len(before) : end]] * bool(dots)
+    kept = set(result) - {"."} if arrow else {label for label in extents if inputs.count(label) == 1}
+    return float(math.prod(extents[label] for label in kept) * math.prod(_joined(dotted)))
+
+
+def _distances(operands: Operands) -> float:
+    first, second = operands["x1"], operands["x2"]
+    return float(math.prod(_joined([first[:-2], second[:-2]])) * first[-2] * second[-2])
+
+
+def _own_distances(operands: Operands) -> float:
+    return float(operands["self"][0] ** 2 / 2)
+
+
+def _correlations(operands: Operands) -> float:
+    shape = operands["self" if "self" in operands else "input"]
+    return float(shape[0] ** 2) if len(shape) > 1 else 1.0
+
+
+def _factors(is_whole: Callable[[Operands], bool]) -> Count:
+    """Factors of matrices: square ones where all of them are asked for."""
+
+    def count(operands: Operands) -> float:
+        *outer, rows, columns = next(iter(_shapes(operands)))
+        return float(math.prod(outer) * max(rows, columns) ** 2) if is_whole(operands) else 0.0
+
+    return count
+
+
+def _tuples(operands: Operands) -> float:
+    shapes = _shapes(operands)
+    return float(len(shapes) * math.prod(math.prod(shape) for shape in shapes))
+
+
+def _choices(operands: Operands) -> float:
+    count, taken = math.prod(operands["self"]), operands.get("r", 2)
+    count += taken * bool(operands.get("with_replacement"))
+    if min(taken, count - taken) > 64:
+        return math.inf  # not worth a long product
+    return float(taken * math.comb(count, taken))
+
+
+def _blocks(operands: Operands) -> float:
+    shapes = [(1, 1, *shape)[-2:] for shape in _shapes(operands)]
+    return float(sum(rows for rows, _ in shapes) * sum(columns for _, columns in shapes))
+
+
+def _bilinear(operands: Operands) -> float:
+    return float(math.prod(operands["input1"][:-1]) * operands["weight"][0])
+
+
+# Indexing ----------------------------------------------------------------------------------------------------------
+
+
+def _indexed(operands: Operands) -> float:
+    left = list(operands["self"])
+    kept, indices = 1, []
+    for index in operands["indices"]:
+        if index is None:
+            kept *= left.pop(0)
+        elif isinstance(index, MaskShape):
+            del left[: len(index)]
+            indices.append((math.prod(index),))
+        else:
+            del left[0]
+            indices.append(index)
+    return float(kept * math.prod(left) * math.prod(_joined(indices)))
+
+
+def _selected(operands: Operands) -> float:
+    shape = operands["self"]
+    return float(_without(shape, operands["dim"]) * math.prod(operands["index"]))
+
+
+def _looked_up(operands: Operands) -> float:
+    return float(math.prod(operands["indices"]) * operands["weight"][-1])
+
+
+def _of(name: str) -> Count:
+    return lambda operands: float(math.prod(operands[name]))
+
+
+def _without(shape: Shape, axis: int) -> int:
+    """Elements of all axes but one."""
+    return math.prod(shape) // max(shape[axis], 1) if shape else 1
+
+
+def _quantiles(operands: Operands) -> float:
+    asked = operands["q"]
+    count = math.prod(asked) if isinstance(asked, tuple) else 1
+    axis = operands.get("dim")
+    return float(count * (1 if axis is None else _without(operands["self"], axis)))
+
+
+# Numbers -----------------------------------------------------------------------------------------------------------
 
 
 def _range(operands: Operands) -> float:
@@ -32,7 +263,36 @@ def _range(operands: Operands) -> float:
 
 
 def _filled(operands: Operands) -> float:
-    return math.prod(operands["size"])
+    return float(math.prod(abs(extent) for extent in operands.get("size", operands.get("shape"))))
+
+
+def _strided(operands: Operands) -> float:
+    pairs = zip(
+        operands.get("size", operands.get("shape")), operands.get("stride", operands.get("strides")), strict=True
+    )
+    return float(1 + sum((extent - 1) * stride for extent, stride in pairs))
+
+
+def _classes(operands: Operands) -> float:
+    return float(math.prod(operands["self"]) * max(operands.get("num_classes", 1), 1))
+
+
+def _number(name: str) -> Count:
+    return lambda operands: float(abs(operands[name]))
+
+
+def _samples(operands: Operands) -> float:
+    return float(_without(operands["self"], -1) * operands["num_samples"])
+
+
+def _powers(operands: Operands) -> float:
+    shape = operands["x"]
+    return float(math.prod(shape) * operands.get("N", shape[-1]))
+
+
+def _repeated(operands: Operands) -> float:
+    repeats = operands["repeats"]
+    return 0.0 if isinstance(repeats, tuple) else float(math.prod(operands["self"]) * repeats)
 
 
 def _identity(operands: Operands) -> float:
@@ -55,8 +315,19 @@ def _padded(operands: Operands) -> float:
     return float(math.prod(shape))
 
 
-def _products(operands: Operands) -> float:
-    return float(math.prod(operands["self"]) * math.prod(operands["other"]))
+def _diagonals(operands: Operands) -> float:
+    shape = operands["self"]
+    last = shape[-1] if shape else 1
+    return float(_without(shape, -1) * (last + abs(operands.get("offset", 0))) ** 2)
+
+
+def _diagonal(operands: Operands) -> float:
+    shape = operands["self"]
+    return float((shape[0] + abs(operands.get("diagonal", 0))) ** 2) if len(shape) == 1 else 0.0
+
+
+def _flat_diagonal(operands: Operands) -> float:
+    return float((math.prod(operands["self"]) + abs(operands.get("offset", 0))) ** 2)
 
 
 def _windows(operands: Operands) -> float:
@@ -64,6 +335,17 @@ def _windows(operands: Operands) -> float:
     (above, beside), (down, along) = operands["padding"], operands["stride"]
     steps = ((height + 2 * above - rows) // down + 1) * ((width + 2 * beside - columns) // along + 1)
     return float(math.prod(outer) * rows * columns * steps)
+
+
+def _unfolded(operands: Operands) -> float:
+    shape, axis, size, step = operands["self"], operands["dimension"], operands["size"], operands["step"]
+    return float(_without(shape, axis) * size * ((shape[axis] - size) // step + 1))
+
+
+def _resized(operands: Operands) -> float:
+    """Pools, and their inverses: all but the last axes, times the extents that are asked for."""
+    shape, sizes = operands["self"], operands["output_size"]
+    return float(math.prod(shape[: len(shape) - len(sizes)]) * math.prod(sizes))
 
 
 def _resampled(operands: Operands) -> float:
@@ -74,23 +356,137 @@ def _resampled(operands: Operands) -> float:
     return float(math.prod(shape[:2]) * math.prod(sizes))
 
 
-_COUNTS: Final[dict[str, Callable[[Operands], float]]] = {
-    **dict.fromkeys(("aten::arange", "aten::range"), _range),
-    "aten::randint": _filled,
-    "aten::eye": _identity,
-    **dict.fromkeys(("aten::tril_indices", "aten::triu_indices"), _triangle),
-    **dict.fromkeys(("aten::tile", "aten::repeat"), _copies),
-    **dict.fromkeys(
-        ("aten::constant_pad_nd", "aten::pad", *(f"aten::replication_pad{rank}d" for rank in (1, 2, 3))), _padded
+def _convolved(transposed: bool | None = None) -> Count:
+    def count(operands: Operands) -> float:
+        x, weight = operands["input"], operands["weight"]
+        axes = len(weight) - 2
+        outer = x[:-axes][:-1]
+
+        def each(name: str, usual: int) -> list[int]:
+            value = operands.get(name, usual)
+            numbers = list(value) if isinstance(value, list) else [value]
+            return numbers * axes if len(numbers) == 1 else numbers
+
+        stride, padding, dilation = each("stride", 1), each("padding", 0), each("dilation", 1)
+        is_transposed = operands.get("transposed", False) if transposed is None else transposed
+        made = operands.get("groups", 1) * weight[1] if is_transposed else weight[0]
+        for extent, kernel, step, pad, gap, more in zip(
+            x[-axes:], weight[2:], stride, padding, dilation, each("output_padding", 0), strict=True
+        ):
+            span = gap * (kernel - 1)
+            if is_transposed:
+                made *= max((extent - 1) * step - 2 * pad + span + more + 1, 0)
+            else:
+                made *= max((extent + 2 * pad - span - 1) // step + 1, 0)
+        return float(math.prod(outer) * made)
+
+    return count
+
+
+def _spectrum(operands: Operands) -> float:
+    """Transforms of a length that is asked for, in place of the operand's own."""
+    shape = operands["self"]
+    asked = operands.get("s", operands.get("n"))
+    if asked is None:
+        return float(math.prod(shape))
+    sizes = asked if isinstance(asked, list) else [asked]
+    axes = operands.get("dim", list(range(-len(sizes), 0)))
+    left = list(shape)
+    for axis, size in zip(axes if isinstance(axes, list) else [axes], sizes, strict=True):
+        left[axis] = size
+    return float(math.prod(left))
+
+
+def _frames(operands: Operands) -> float:
+    *outer, length = operands["self"]
+    size = operands["n_fft"]
+    step = operands.get("hop_length", size // 4)
+    covered = length if operands.get("center") else length - size
+    return float(math.prod(outer) * size * (covered // step + 1) / 2)  # half of a spectrum may do
+
+
+_RESAMPLING: Final = (
+    *(f"{kind}{rank}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+)
+
+_BY_NAME: Final[dict[Count, Sequence[str]]] = {
+    _broadcast: (
+        *("where", "cosine_similarity", "pairwise_distance", "cross", "linalg_cross", "linalg_vecdot"),
+        *("linalg_solve", "cholesky_solve", "smooth_l1_loss", "mse_loss", "l1_loss", "huber_loss", "kl_div"),
+        *("cosine_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "poisson_nll_loss"),
+        *("hinge_embedding_loss", "binary_cross_entropy_with_logits", "soft_margin_loss", "float_power", "_trilinear"),
     ),
-    "aten::kron": _products,
-    "aten::im2col": _windows,
-    **{
-        f"aten::{name}": _resampled
-        for name in (
-            *(f"{kind}{rank}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)),
-            *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-        )
-    },
+    _matrix_product("self", "other"): ("matmul",),
+    _matrix_product("input", "other"): ("linalg_matmul",),
+    _matrix_product("self", "mat2"): ("mm", "bmm", "_int_mm", "_scaled_mm"),
+    _matrix_product("mat1", "mat2"): ("addmm", "_addmm_activation"),
+    _matrix_product("batch1", "batch2"): ("baddbmm",),
+    _all_pairs("self", "vec2"): ("outer", "ger"),
+    _all_pairs("vec1", "vec2"): ("addr",),
+    _all_pairs("self", "other"): ("kron",),
+    _linear: ("linear",),
+    _inner: ("inner",),
+    _contracted: ("tensordot",),
+    _labelled: ("einsum",),
+    _distances: ("cdist", "_cdist_forward", "_euclidean_dist"),
+    _own_distances: ("pdist", "_pdist_forward"),
+    _correlations: ("corrcoef", "cov"),
+    _factors(lambda operands: operands.get("full_matrices", True)): ("linalg_svd",),
+    _factors(lambda operands: operands.get("full_matrices", False)): ("_linalg_svd",),
+    _factors(lambda operands: not operands.get("some", True)): ("svd", "qr"),
+    _factors(lambda operands: operands.get("mode") == "complete"): ("linalg_qr",),
+    _tuples: ("cartesian_prod",),
+    _choices: ("combinations",),
+    _blocks: ("block_diag",),
+    _bilinear: ("bilinear",),
+    _indexed: ("index", "_unsafe_index", "_unsafe_masked_index"),
+    _selected: ("index_select",),
+    _looked_up: ("embedding",),
+    _of("index"): ("gather", "take"),
+    _quantiles: ("quantile", "nanquantile"),
+    _range: ("arange", "range"),
+    _filled: (
+        *("full", "ones", "zeros", "empty", "rand", "randn", "randint", "empty_permuted", "as_strided_copy"),
+        *("new_empty", "new_full", "new_ones", "new_zeros", "expand_copy"),
+    ),
+    _strided: ("empty_strided", "new_empty_strided"),
+    _number("window_length"): tuple(f"{name}_window" for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")),
+    _number("steps"): ("linspace", "logspace"),
+    _number("n"): ("randperm", "fft_fftfreq", "fft_rfftfreq"),
+    _number("bins"): ("histc",),
+    _number("length"): ("istft",),
+    _number("p"): ("mvlgamma", "special_multigammaln"),
+    _number("size"): ("nonzero_static",),
+    _classes: ("one_hot",),
+    _samples: ("multinomial",),
+    _powers: ("vander", "linalg_vander"),
+    _repeated: ("repeat_interleave",),
+    _identity: ("eye",),
+    _triangle: ("tril_indices", "triu_indices"),
+    _copies: ("tile", "repeat"),
+    _padded: ("constant_pad_nd", "pad", "_pad_enum", *(f"replication_pad{rank}d" for rank in (1, 2, 3))),
+    _diagonals: ("diag_embed",),
+    _diagonal: ("diag",),
+    _flat_diagonal: ("diagflat",),
+    _windows: ("im2col",),
+    _unfolded: ("unfold_copy",),
+    _resized: (
+        *(f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "max_unpool2d", "max_unpool3d"),
+        *("fractional_max_pool2d", "fractional_max_pool3d", "col2im"),
+    ),
+    _resampled: _RESAMPLING,
+    _convolved(): ("conv1d", "conv2d", "conv3d", "convolution", "_convolution"),
+    _convolved(transposed=True): ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    _spectrum: tuple(f"fft_{way}fft{axes}" for way in ("", "i", "r", "ir", "h", "ih") for axes in ("", "2", "n")),
+    _frames: ("stft",),
+}
+
+_COUNTS: Final[dict[str, Count]] = {
+    **{f"aten::{name}": count for count, names in _BY_NAME.items() for name in names},
+    **dict.fromkeys(("prims::full", "prims::empty", "prims::empty_permuted"), _filled),
+    "prims::empty_strided": _strided,
+    "prims::iota": _number("length"),
 }

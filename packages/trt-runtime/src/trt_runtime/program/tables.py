@@ -19,12 +19,15 @@ PROGRAM: Final = (
     "engines",
     "steps",
     "output",
+    "refit",
 )
 SIGNATURE: Final = ("names", "positional", "structure", "leaves", "conditions")
 TENSOR_INPUT: Final = ("tensor", "shape", "device")
 NUMBER_INPUT: Final = ("number", "symbol")
 FIXED_INPUT: Final = ("fixed",)
 TENSOR: Final = ("names", "parameter", "dtype", "storage", "offset", "shape", "strides", "device")
+REFIT: Final = ("table", "constants")
+"""`table` is of the same form as that of an engine's header."""
 ENGINE: Final = ("name", "section", "header")
 TENSOR_TYPE: Final = ("tensor", "shape")
 STEPS: Final[dict[str, tuple[str, ...]]] = {
