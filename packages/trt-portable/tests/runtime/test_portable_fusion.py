@@ -58,3 +58,31 @@ def test_gates_that_others_read_and_gates_of_others_stay(network: Any, load: Any
     expected = [a.sigmoid(), F.silu(a), b * a.sigmoid(), a * (a / 4 + 0.5).clamp(0, 1), b.sigmoid().square()]
     for index, value in enumerate(expected):
         torch.testing.assert_close(found[f"y{index}"], value)
+
+
+def _clamped(network: Any, x: Any, low: float, high: float, tested: Any = None) -> Any:
+    """As clients write a clamp that keeps NaN."""
+    clip = network.add_activation(x, trt.ActivationType.CLIP)
+    clip.alpha, clip.beta = low, high
+    is_nan = network.add_unary(x if tested is None else tested, trt.UnaryOperation.ISNAN).get_output(0)
+    return network.add_select(is_nan, x, clip.get_output(0)).get_output(0)
+
+
+def test_a_clamp_that_keeps_nan_is_one_kernel(network: Any, load: Any, execute: Any) -> None:
+    x, z = (network.add_input(name, trt.float32, (3, 4)) for name in "xz")
+    outputs = [_clamped(network, x, -1, 0.5), _clamped(network, x, 2, 1), _clamped(network, x, -1, 1, tested=z)]
+    for index, output in enumerate(outputs):
+        output.name = f"y{index}"
+        network.mark_output(output)
+    engine = load(network)
+    assert len(engine._state.program.steps) == 1 + 3 + 3
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    a[0], b[1] = torch.nan, torch.nan
+    found = execute(engine.create_execution_context(), {"x": a, "z": b})
+    expected = [
+        a.clamp(-1, 0.5),
+        torch.where(a.isnan(), a, 2),
+        torch.where(b.isnan(), a, a.clamp(-1, 1).nan_to_num(-1)),
+    ]
+    for index, value in enumerate(expected):
+        torch.testing.assert_close(found[f"y{index}"], value, equal_nan=True)

@@ -17,7 +17,7 @@ from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
 
 CHANNELS = 6
-ACTIVATIONS = ("RELU", "SIGMOID", "TANH", "GELU_ERF", "GELU_TANH", "LEAKY_RELU", "HARD_SIGMOID", "SOFTSIGN")
+ACTIVATIONS = ("RELU", "SIGMOID", "TANH", "GELU_ERF", "GELU_TANH", "LEAKY_RELU", "HARD_SIGMOID", "CLIP", "SOFTSIGN")
 
 
 class Net:
@@ -49,8 +49,13 @@ class Net:
 
     def activation(self, x: Any, kind: str) -> Any:
         layer = self.network.add_activation(x, getattr(trt.ActivationType, kind))
-        layer.alpha, layer.beta = (1 / 6, 0.5) if kind == "HARD_SIGMOID" else (0.1, 0.0)
+        layer.alpha, layer.beta = {"HARD_SIGMOID": (1 / 6, 0.5), "CLIP": (-0.25, 0.5)}.get(kind, (0.1, 0.0))
         return layer.get_output(0)
+
+    def clamp(self, x: Any) -> Any:
+        """As clients write a clamp that keeps NaN."""
+        is_nan = self.network.add_unary(x, trt.UnaryOperation.ISNAN).get_output(0)
+        return self.network.add_select(is_nan, x, self.activation(x, "CLIP")).get_output(0)
 
     def binary(self, first: Any, second: Any, operation: str) -> Any:
         return self.network.add_elementwise(first, second, getattr(trt.ElementWiseOperation, operation)).get_output(0)
@@ -131,6 +136,17 @@ def test_residuals_are_added_in_the_kernel(net: Net, read: Any, execute: Any) ->
     assert len(steps(engine)) == 3
     agree(engine, execute)
     agree(engine, execute, rows=1)
+
+
+def test_a_clamp_is_part_of_the_product_and_keeps_nan(net: Net, read: Any, execute: Any) -> None:
+    y = net.clamp(net.convolution(net.x, name="first"))
+    y = net.clamp(net.binary(y, net.convolution(y, name="second"), "SUM"))
+    engine = read(net.plan(net.clamp(net.linear(y, name="third"))))
+    assert len(steps(engine)) == 3
+    agree(engine, execute)
+    x = torch.zeros(1, CHANNELS, 8, 8)
+    x[0, 0, 0, 0] = torch.nan
+    assert execute(engine.create_execution_context(), {"x": x})["y0"].isnan().any()
 
 
 def overwriting(engine: trt.ICudaEngine) -> list[str]:

@@ -54,12 +54,14 @@ class _Coefficient(Attribute[float]):
 
 def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
     # NaN becomes the lower bound, and a lower bound above the upper one wins.
-    clipped = torch.clamp(x, max=high).clamp(min=low)
-    return torch.where(torch.isnan(x), torch.full_like(x, low), clipped)
+    if low > high:
+        return torch.full_like(x, low)
+    return torch.clamp(x, low, high).nan_to_num(nan=low, posinf=math.inf, neginf=-math.inf)
 
 
-def _selu(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
-    return beta * torch.where(x > 0, x, alpha * torch.expm1(x))
+def _elu(x: torch.Tensor, alpha: float, scale: float = 1.0) -> torch.Tensor:
+    elu: torch.Tensor = torch.ops.aten.elu(x if x.is_floating_point() else x.float(), alpha, scale)
+    return elu
 
 
 def is_usual_hard_sigmoid(alpha: float, beta: float) -> bool:
@@ -78,8 +80,8 @@ _ACTIVATIONS: Final[dict[ActivationType, Callable[[Any, float, float], Any]]] = 
     ActivationType.SIGMOID: lambda x, a, b: torch.sigmoid(x),
     ActivationType.TANH: lambda x, a, b: torch.tanh(x),
     ActivationType.LEAKY_RELU: lambda x, a, b: F.leaky_relu(x, a),
-    ActivationType.ELU: lambda x, a, b: torch.where(x >= 0, x, a * torch.expm1(x)),
-    ActivationType.SELU: _selu,
+    ActivationType.ELU: lambda x, a, b: _elu(x, a),
+    ActivationType.SELU: _elu,
     ActivationType.SOFTSIGN: lambda x, a, b: F.softsign(x),
     ActivationType.SOFTPLUS: lambda x, a, b: a * torch.logaddexp(b * x, torch.zeros_like(x)),
     ActivationType.CLIP: _clip,

@@ -10,8 +10,14 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, MatrixOperation
-from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
+from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, MatrixOperation, UnaryOperation
+from trt_portable.layers.pointwise import (
+    IActivationLayer,
+    IElementWiseLayer,
+    ISelectLayer,
+    IUnaryLayer,
+    is_usual_hard_sigmoid,
+)
 from trt_portable.runtime.program import Compute, LayerCall
 from trt_portable.values import Value, as_tensor
 
@@ -155,6 +161,60 @@ def _hard_swish(inputs: Sequence[Value | None]) -> Sequence[Value]:
     (x,) = inputs
     assert x is not None
     return (F.hardswish(as_tensor(x)),)
+
+
+def fuse_clamps(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
+    """Computes ``x if isnan(x) else clip(x)``, as a clamp that keeps NaN is written in layers, in one kernel.
+
+    Args:
+        calls: Layers in executable order.
+        visible: Ids of tensors that something besides the layers reads.
+    """
+    uses = Counter(tensor for call in calls for tensor in call.inputs)
+    makers = {tensor: index for index, call in enumerate(calls) for tensor in call.outputs}
+    fused: list[LayerCall | None] = list(calls)
+    for index, call in enumerate(calls):
+        if not isinstance(call.layer, ISelectLayer):
+            continue
+        condition, x, clipped = call.inputs
+        if any(uses[tensor] != 1 or tensor in visible or tensor not in makers for tensor in (condition, clipped)):
+            continue
+        tests, clips = makers[condition], makers[clipped]  # type: ignore[index]
+        limits = clip_limits(calls[clips])
+        if limits is not None and _tests_nan(calls[tests]) and calls[tests].inputs == calls[clips].inputs == (x,):
+            fused[tests] = fused[clips] = None
+            fused[index] = _replaced(call, (x,), Clamp(*limits), f"{calls[clips].name} + {call.name}")
+    return [call for call in fused if call is not None]
+
+
+class Clamp:
+    """A tensor within limits; NaN stays.
+
+    Args:
+        low: Least value.
+        high: Greatest value, not less.
+    """
+
+    def __init__(self, low: float, high: float) -> None:
+        self.limits = (low, high)
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+        (x,) = inputs
+        assert x is not None
+        return (torch.clamp(as_tensor(x), *self.limits),)
+
+
+def clip_limits(call: LayerCall) -> tuple[float, float] | None:
+    """The limits of a clip; None for other layers, and where all results are the lower one."""
+    layer = call.layer
+    if not isinstance(layer, IActivationLayer) or layer.type is not ActivationType.CLIP or layer.alpha > layer.beta:
+        return None
+    return layer.alpha, layer.beta
+
+
+def _tests_nan(call: LayerCall) -> bool:
+    return isinstance(call.layer, IUnaryLayer) and call.layer.op is UnaryOperation.ISNAN
 
 
 def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute, name: str) -> LayerCall:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_portable.runtime.cuda_products import fuse_cuda_products, fuse_traced_products
-from trt_portable.runtime.fusion import fuse_gates, fuse_linear
+from trt_portable.runtime.fusion import fuse_clamps, fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
@@ -27,18 +27,23 @@ def streamed_program(image: ProgramImage, device: torch.device) -> StreamedProgr
 
 
 def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
-    return fuse_gates(fuse_linear(image.calls, image.visible), image.visible)
+    return fuse_gates(_written_out(image), image.visible)
+
+
+def _written_out(image: ProgramImage) -> list[LayerCall]:
+    """The layers, with one call for what takes several layers to write."""
+    return fuse_clamps(fuse_linear(image.calls, image.visible), image.visible)
 
 
 def fused_program(image: ProgramImage) -> Program:
     """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
-    calls = fuse_cuda_products(fuse_linear(image.calls, image.visible), image.visible)
+    calls = fuse_cuda_products(_written_out(image), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 
 def traced_program(image: ProgramImage) -> Program:
     """The same for tracing into a graph that is compiled for CUDA."""
-    calls = fuse_traced_products(fuse_linear(image.calls, image.visible), image.visible)
+    calls = fuse_traced_products(_written_out(image), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 
@@ -46,5 +51,5 @@ def prepacked_program(image: ProgramImage) -> Program | None:
     """The same with products packed for the CPU; None where there is nothing to pack, or no kernel for it."""
     if not has_prepacked_kernels():
         return None
-    calls = prepack_products(fuse_linear(image.calls, image.visible), image.visible)
+    calls = prepack_products(_written_out(image), image.visible)
     return None if calls is None else Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)

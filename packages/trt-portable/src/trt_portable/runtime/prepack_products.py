@@ -9,7 +9,7 @@ from trt_portable.enums import DataType
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.runtime.fusion import linear_form
 from trt_portable.runtime.prepacked_kernels import PrepackedConvolution, PrepackedLinear, PrepackedProduct
-from trt_portable.runtime.product_chains import Epilogue, Kernels, fuse_products, is_linear, is_plain_convolution
+from trt_portable.runtime.product_chains import CLAMP, Epilogue, Kernels, fuse_products, is_linear, is_plain_convolution
 from trt_portable.runtime.program import Compute, LayerCall
 
 
@@ -55,13 +55,13 @@ def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) ->
 
 
 class _PrepackedKernels(Kernels):
-    """oneDNN's: any activation that it has, and sums, after which a convolution can have a ReLU."""
+    """oneDNN's: any activation that it has, and sums, after which a convolution can have a ReLU; clamps in place."""
 
     def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
         return is_plain_convolution(call, DataType.FLOAT) or is_linear(call, DataType.FLOAT, constants)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
-        if not epilogue.adds or epilogue.unary == "none":
+        if not epilogue.adds or epilogue.unary in ("none", CLAMP):
             return True
         return epilogue.unary == "relu" and isinstance(product.layer, IConvolutionLayer)
 

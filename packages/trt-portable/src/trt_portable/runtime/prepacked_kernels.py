@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_portable.runtime.paging import page_out, passing_copy
-from trt_portable.runtime.product_chains import Epilogue
+from trt_portable.runtime.product_chains import CLAMP, Epilogue
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class PrepackedProduct(ABC):
     """
 
     def __init__(self, epilogue: Epilogue, plain: Callable[[Sequence[Value | None]], Sequence[Value]]) -> None:
-        self._epilogue = epilogue
+        is_clamped = epilogue.unary == CLAMP
+        self._epilogue = Epilogue(adds=epilogue.adds) if is_clamped else epilogue
+        self._limits = epilogue.scalars if is_clamped else None
         self._plain = plain
         self._packed: tuple[torch.Tensor, torch.Tensor] | None = None  # weights, and the same packed
 
@@ -62,13 +64,16 @@ class PrepackedProduct(ABC):
         if not x.numel():
             return self._plain(inputs)
         if not self._epilogue.adds:
-            return (self._run(x, inputs),)
+            return (self._clamped(self._run(x, inputs)),)
         last = inputs[-1]
         assert last is not None
         other = as_tensor(last)
         if other.shape != self._result_shape(x, inputs):
             return self._plain(inputs)
-        return (self._run_and_add(x, other, inputs),)
+        return (self._clamped(self._run_and_add(x, other, inputs)),)
+
+    def _clamped(self, made: torch.Tensor) -> torch.Tensor:
+        return made if self._limits is None else made.clamp_(*self._limits)
 
     def forget(self) -> int:
         """Gives up the packed weights, and returns how many bytes they were; the next run packs them again."""

@@ -11,9 +11,12 @@ from typing import Final
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
-from trt_portable.runtime.fusion import linear_form
+from trt_portable.runtime.fusion import Clamp, clip_limits, linear_form
 from trt_portable.runtime.program import Compute, LayerCall
 from trt_portable.values import Value
+
+CLAMP: Final = "clamp"
+"""A clip that keeps NaN, which oneDNN's does not."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Epilogue:
 
     Attributes:
         adds: Whether a tensor of the result's shape, which is the last input, is added first.
-        unary: oneDNN's name of an activation that comes last; ``none`` where there is none.
+        unary: oneDNN's name of an activation that comes last, or `CLAMP`; ``none`` where there is none.
         scalars: Coefficients of the activation.
         algorithm: Which form of the activation, where there are several.
     """
@@ -244,10 +247,15 @@ def _operation(call: LayerCall) -> ElementWiseOperation | None:
 def _activation(call: LayerCall) -> Epilogue | None:
     """What an activation is to a packed kernel; None for other layers, and where there is no such kernel."""
     layer = call.layer
+    if isinstance(call.compute, Clamp):
+        return Epilogue(unary=CLAMP, scalars=call.compute.limits)
     if not isinstance(layer, IActivationLayer):
         return None
     if layer.type is ActivationType.HARD_SIGMOID and not is_usual_hard_sigmoid(layer.alpha, layer.beta):
         return None
     if layer.type is ActivationType.LEAKY_RELU:
         return Epilogue(unary="leaky_relu", scalars=(layer.alpha,))
+    limits = clip_limits(call)
+    if limits is not None:
+        return Epilogue(unary="hardtanh", scalars=limits)
     return _UNARY.get(layer.type)
