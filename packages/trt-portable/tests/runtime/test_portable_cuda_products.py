@@ -51,7 +51,18 @@ def _patches(network: Any, x: Any, channels: int = 3, *, rows: int = 4) -> Any:
     return layer.get_output(0)
 
 
+def _deconvolution(network: Any, x: Any, *, stride: int = 2, padding: int = 0, bias: bool = True) -> Any:
+    added = [_weights(C // 2)] if bias else []
+    layer = network.add_deconvolution_nd(x, C // 2, (3, 2), _weights(C, C // 2, 3, 2), *added)
+    layer.stride_nd, layer.padding_nd = (3, stride), (padding, 0)
+    return layer.get_output(0)
+
+
 CASES = {
+    "windows that touch": (lambda n, x: _deconvolution(n, x), 1),
+    "windows without bias": (lambda n, x: _activation(n, _deconvolution(n, x, bias=False)), 1),
+    "windows that overlap": (lambda n, x: _deconvolution(n, x, stride=1), 0),
+    "windows that are cut": (lambda n, x: _deconvolution(n, x, padding=1), 0),
     "patches": (lambda n, x: _patches(n, x), 1),
     "patches that leave a rest": (lambda n, x: _patches(n, x, rows=3), 1),
     "patches of many channels": (lambda n, x: _patches(n, x, C), 0),
@@ -98,7 +109,9 @@ def test_what_is_one_kernel(network: Any, load: Any, name: str) -> None:
         torch.testing.assert_close(program.run([x]), engine._state.program.run([x]))
 
 
-@pytest.mark.parametrize("name", ["pointwise", "patches", "linear and gelu"])
+@pytest.mark.parametrize(
+    "name", ["pointwise", "patches", "linear and gelu", "windows that touch", "windows without bias"]
+)
 def test_kernels_that_the_cpu_has_too(network: Any, load: Any, name: str) -> None:
     _network(network, name)
     engine = load(network)

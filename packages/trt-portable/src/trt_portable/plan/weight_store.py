@@ -110,13 +110,17 @@ def _laid_out(layer: ILayer, slot: WeightSlot, tensor: torch.Tensor) -> torch.Te
     Tensor cores take convolutions with channels last; from other layouts cuDNN copies operands and result of
     each convolution. A kernel with channels last makes PyTorch keep activations that way from there on.
     """
-    if slot.role != "KERNEL" or layer.type is not LayerType.CONVOLUTION or tensor.dtype not in _TENSOR_CORE_TYPES:
+    if slot.role != "KERNEL" or not tensor.is_cuda or tensor.dtype not in _TENSOR_CORE_TYPES:
+        return tensor
+    if layer.type not in (LayerType.CONVOLUTION, LayerType.DECONVOLUTION):
         return tensor
     extents = tuple(layer.kernel_size_nd)  # type: ignore[attr-defined]
-    if not tensor.is_cuda or len(extents) != 2:
+    if len(extents) != 2:
         return tensor
-    kernel = tensor.reshape(layer.num_output_maps, -1, *extents)  # type: ignore[attr-defined]
-    return kernel.contiguous(memory_format=torch.channels_last)
+    maps = layer.num_output_maps  # type: ignore[attr-defined]
+    is_transposed = layer.type is LayerType.DECONVOLUTION
+    leading = (-1, maps // layer.num_groups) if is_transposed else (maps, -1)  # type: ignore[attr-defined]
+    return tensor.reshape(*leading, *extents).contiguous(memory_format=torch.channels_last)
 
 
 def _check_uses(slots: Sequence[WeightSlot], layers: Sequence[ILayer], tensors: Sequence[torch.Tensor | None]) -> None:

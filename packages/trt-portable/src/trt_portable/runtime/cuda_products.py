@@ -4,7 +4,8 @@ PyTorch's ordinary convolution adds its bias in a kernel of its own, and a ReLU 
 than the convolution, and at batch 64 three times as long. Measured on a Hopper GPU: a convolution with bias and ReLU in
 1.0 to 1.4 times the time of the convolution alone, against 1.3 to 6 times layer by layer. Not so with groups: there
 cuDNN's fused kernels are 2 to 10 times slower. A convolution that cuts an image of 3 channels into patches of 16 by 16
-takes cuDNN 70 microseconds at batch 1; copying the patches and one product take a tenth.
+takes cuDNN 70 microseconds at batch 1; copying the patches and one product take a tenth. A deconvolution whose windows
+touch is a product, too, whose results lie side by side; cuDNN has a slower kernel for it, which clears memory first.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.enums import DataType
-from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.enums import DataType, PaddingMode
+from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.runtime.fusion import linear_form
 from trt_portable.runtime.prepacked_kernels import convolved_shape
 from trt_portable.runtime.product_chains import Epilogue, Kernels, fuse_products, is_linear, is_plain_convolution
@@ -53,6 +54,8 @@ class _CudaKernels(Kernels):
 
     def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
         layer = call.layer
+        if isinstance(layer, IDeconvolutionLayer):
+            return _spreads_patches(call)
         if isinstance(layer, IConvolutionLayer):
             is_flat = layer.num_groups == 1 and len(layer.kernel_size_nd) == 2
             return (is_flat or is_depthwise(layer)) and is_plain_convolution(call, DataType.HALF)
@@ -60,9 +63,10 @@ class _CudaKernels(Kernels):
         return form is not None and form.has_bias and is_linear(call, DataType.HALF, constants)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
-        layer = product.layer
+        layer, is_plain = product.layer, epilogue == Epilogue()
+        if isinstance(layer, IDeconvolutionLayer):
+            return is_plain
         if isinstance(layer, IConvolutionLayer):
-            is_plain = epilogue == Epilogue()
             if layer.num_groups > 1:
                 return is_plain
             return epilogue.unary == "relu" or (is_plain and (_is_pointwise(layer) or _cuts_patches(layer)))
@@ -71,6 +75,8 @@ class _CudaKernels(Kernels):
 
     def make(self, product: LayerCall, epilogue: Epilogue, plain: Compute) -> Compute:
         layer = product.layer
+        if isinstance(layer, IDeconvolutionLayer):
+            return _Fused(_PatchDeconvolution(layer), plain)
         if isinstance(layer, IConvolutionLayer):
             return _Fused(self._convolution(layer, epilogue), plain)
         form = linear_form(product)
@@ -90,12 +96,14 @@ class _TracedKernels(_CudaKernels):
 
     def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
         layer = call.layer
-        if not isinstance(layer, IConvolutionLayer) or (layer.num_groups > 1 and not is_compiled_depthwise(layer)):
+        if isinstance(layer, IConvolutionLayer) and layer.num_groups > 1 and not is_compiled_depthwise(layer):
             return False
-        return super().takes(call, constants)
+        return linear_form(call) is None and super().takes(call, constants)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer = product.layer
+        if isinstance(layer, IDeconvolutionLayer):
+            return super().fuses(product, epilogue)
         assert isinstance(layer, IConvolutionLayer)
         if layer.num_groups > 1:
             return not epilogue.adds and epilogue.unary in _DEPTHWISE_ACTIVATIONS
@@ -130,6 +138,23 @@ def _cuts_patches(layer: IConvolutionLayer) -> bool:
     channels = layer._weight_spec("KERNEL")[1] // (layer.num_output_maps * windows[0] * windows[1])
     is_disjoint = windows == tuple(layer.stride_nd) and set(layer.pre_padding) == {0} and set(layer.dilation_nd) == {1}
     return is_disjoint and windows != (1, 1) and channels % _CHANNELS_OF_TENSOR_CORES != 0
+
+
+def _spreads_patches(call: LayerCall) -> bool:
+    """Whether windows of a deconvolution in float16, with weights of its own, touch and neither overlap nor are cut."""
+    layer = call.layer
+    if not isinstance(layer, IDeconvolutionLayer) or len(call.inputs) != 1 or not layer._has_weights("KERNEL"):
+        return False
+    windows = tuple(layer.kernel_size_nd)
+    return (
+        len(windows) == 2
+        and windows == tuple(layer.stride_nd)
+        and layer.num_groups == 1
+        and layer._weight_spec("KERNEL")[0] is DataType.HALF
+        and layer.padding_mode is PaddingMode.EXPLICIT_ROUND_DOWN
+        and not any((*layer.pre_padding, *layer.post_padding))
+        and set(layer.dilation_nd) == {1}
+    )
 
 
 def _is_pointwise(layer: IConvolutionLayer) -> bool:
@@ -269,6 +294,23 @@ class _PatchConvolution(_Kernel):
             patches, matrix = patches.permute(0, 2, 4, 3, 5, 1), kernel.permute(0, 2, 3, 1).flatten(1)
         flat = patches.reshape(batch, rows, columns, height * width * channels)
         return F.linear(flat, matrix, bias).permute(0, 3, 1, 2)
+
+
+class _PatchDeconvolution(_Kernel):
+    """A deconvolution whose windows touch, as a product that makes each window, and a movement to its place."""
+
+    def __init__(self, layer: IDeconvolutionLayer) -> None:
+        self._layer = layer
+
+    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
+        kernel, bias = self._layer._own_weights(x)
+        channels, maps, height, width = kernel.shape
+        batch, _, rows, columns = x.shape
+        matrix = kernel.permute(0, 2, 3, 1)  # what varies fastest then varies fastest in the result
+        made = x.permute(0, 2, 3, 1).reshape(-1, channels) @ matrix.reshape(channels, -1)
+        windows = made.view(batch, rows, columns, height, width, maps).transpose(2, 3)
+        found = windows.reshape(batch, rows * height, columns * width, maps)
+        return (found if bias is None else found + bias).permute(0, 3, 1, 2)
 
 
 class _Linear(_Kernel):
