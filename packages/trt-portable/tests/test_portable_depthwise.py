@@ -26,12 +26,16 @@ CASES: Final = [  # channels, extents, window, stride, padding, dilation, bias, 
     (40, (9, 7), (5, 3), (2, 1), (2, 0), (1, 1), False, "hardswish"),
     (16, (8, 8), (7, 7), (1, 1), (3, 3), (1, 1), True, "relu"),
     (16, (8, 9), (3, 3), (1, 2), (2, 2), (2, 2), True, "swish"),
+    (8, (6, 11), (3, 3), (2, 2), (1, 1), (2, 1), True, "relu"),
+]
+EVERYTHING: Final = [
+    (case, form) for case in CASES for form in ("PIXELS", "STRIPS") if form == "PIXELS" or case[5][1] == 1
 ]
 
 
-def difference(device: str, case: Any) -> float:
-    """The distance of the kernel's result from PyTorch's, over its size."""
-    from trt_portable.builder.depthwise import convolve
+def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
+    """The distance of the result of one of our kernels from PyTorch's, over its size."""
+    from trt_portable.builder import depthwise
 
     channels, extents, window, stride, padding, dilation, has_bias, activation = case
     torch.manual_seed(0)
@@ -41,7 +45,8 @@ def difference(device: str, case: Any) -> float:
     geometry = (list(stride), list(padding), list(dilation))
     laid_out = WeightLayout.taps_first(tuple(kernel.shape)).of(kernel.reshape(-1))
     assert torch.equal(laid_out, kernel)
-    found, _ = convolve(x, laid_out, bias, *geometry, activation)
+    form = getattr(depthwise, kernel_form)
+    found, _ = depthwise.convolve(x, laid_out, bias, *geometry, activation, form=form)
     plain = F.conv2d(x.float(), kernel.float(), None if bias is None else bias.float(), *geometry, groups=channels)
     wanted = ACTIVATIONS[activation](plain)
     assert found.shape == wanted.shape and found.is_contiguous(memory_format=torch.channels_last)
@@ -58,13 +63,39 @@ def test_in_the_interpreter() -> None:
     )
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout.splitlines()[-1])
-    assert len(found) == len(CASES) and max(found) < 2e-3
+    assert len(found) == len(EVERYTHING) and max(found) < 2e-3
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_on_a_gpu(case: Any) -> None:
-    assert difference("cuda", case) < 2e-3
+@pytest.mark.parametrize(("case", "form"), EVERYTHING, ids=str)
+def test_on_a_gpu(case: Any, form: str) -> None:
+    assert difference("cuda", case, form) < 2e-3
+
+
+def test_which_kernels_are_tried() -> None:
+    from trt_portable.builder.depthwise import PIXELS, STRIPS, forms_for
+
+    assert forms_for((1, 96, 56, 56), (1, 1)) == (PIXELS,)
+    assert forms_for((64, 96, 56, 56), (1, 1)) == forms_for((64, 96, 56, 56), (2, 1)) == (PIXELS, STRIPS)
+    assert forms_for((64, 96, 56, 56), (1, 2)) == (PIXELS,)
+
+
+@pytest.mark.gpu
+def test_the_faster_kernel_is_remembered() -> None:
+    from trt_portable.builder import depthwise
+
+    x = torch.randn(16, 64, 64, 64, device="cuda").half().contiguous(memory_format=torch.channels_last)
+    kernel = torch.randn(3, 3, 64, 1, device="cuda").half().permute(2, 3, 0, 1)
+    operands = (x, kernel, None, [2, 2], [1, 1], [1, 1], "relu")
+    before = set(depthwise._found)
+    found, _ = depthwise.convolve(*operands)
+    (key,) = set(depthwise._found) - before
+    for form in (depthwise.PIXELS, depthwise.STRIPS):
+        torch.testing.assert_close(depthwise.convolve(*operands, form=form)[0], found, rtol=2e-3, atol=2e-3)
+    again, launch = depthwise.convolve(*operands)
+    assert torch.equal(again, found)
+    form = depthwise._found[key]
+    assert launch.grid[0] == -(-16 * 32 * (32 // form.span) // form.spans)
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:
@@ -109,4 +140,4 @@ def test_in_an_engine(builder: Any, load: Any, compiled_wins: None, monkeypatch:
 
 
 if __name__ == "__main__":
-    print(json.dumps([difference("cpu", case) for case in CASES]))  # noqa: T201
+    print(json.dumps([difference("cpu", case, form) for case, form in EVERYTHING]))  # noqa: T201

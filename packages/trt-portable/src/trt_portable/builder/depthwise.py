@@ -1,95 +1,58 @@
-"""Depthwise convolutions in half precision with channels last, as a Triton kernel of our own.
+"""Depthwise convolutions in half precision with channels last, as Triton kernels of our own.
 
-cuDNN compiles a kernel for each shape at its first run, which takes 0.14 s. This one is compiled once for a window,
-whatever the extents, and takes bias and activation along. All of its loads are written out, so that they overlap: for
-7 by 7 that is three times as fast as a loop over rows. It takes seconds to compile, so a thread does that while
-Inductor works on the rest of a graph.
+cuDNN compiles a kernel for each shape at its first run, which takes 0.14 s. Ours are compiled once for a window,
+whatever the extents, and take bias and activation along. That takes seconds, so a thread does it while Inductor works
+on the rest of a graph. For large convolutions there are two kernels, and the first run of a shape finds the faster one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-import triton  # type: ignore[import-untyped]
 from torch import fx
-from triton import language as tl
 
+from trt_portable.builder.depthwise_kernels import STRIP, depthwise_pixels, depthwise_strips
 from trt_portable.runtime.device_kernels import POINTER
 
 OPERATOR: Final = "trt_portable::depthwise_convolution"
-_PIXELS: Final = 16
-_CHANNELS: Final = 32
-_WARPS: Final = 4
 _ACTIVATIONS: Final = {"none": 0, "relu": 1, "hardswish": 2, "swish": 3}
-_NUMBERS: Final = ("pixels", "height", "width", "rows", "columns", "eighths")
 _MOST_ELEMENTS: Final = 2**31  # places are 32-bit numbers
+_MANY_RESULTS: Final = 1 << 20  # fill a large GPU in blocks of strips, as far as registers let them
 
 
-@triton.jit(do_not_specialize=list(_NUMBERS))  # type: ignore[untyped-decorator]
-def _depthwise(  # type: ignore[no-untyped-def]
-    x,
-    taps,
-    bias,
-    y,
-    pixels,
-    height,
-    width,
-    rows,
-    columns,
-    eighths,
-    STRIDE_ROWS: tl.constexpr,
-    STRIDE_COLUMNS: tl.constexpr,
-    PADDING_ROWS: tl.constexpr,
-    PADDING_COLUMNS: tl.constexpr,
-    DILATION_ROWS: tl.constexpr,
-    DILATION_COLUMNS: tl.constexpr,
-    WINDOW_ROWS: tl.constexpr,
-    WINDOW_COLUMNS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    PIXELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
-    """Computes some channels of some pixels; channels come in eighths, so that they are read eight at a time."""
-    channels = eighths * 8
-    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    column = pixel % columns
-    row = (pixel // columns) % rows
-    image = pixel // (columns * rows)
-    is_channel = channel < channels
-    is_pixel = pixel < pixels
-    total = tl.zeros([PIXELS, CHANNELS], tl.float32)
-    if HAS_BIAS:
-        total += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)[None, :]
-    for tap_row in tl.static_range(WINDOW_ROWS):
-        at_row = row * STRIDE_ROWS - PADDING_ROWS + tap_row * DILATION_ROWS
-        in_rows = is_pixel & (at_row >= 0) & (at_row < height)
-        begin = (image * height + at_row) * width
-        for tap_column in tl.static_range(WINDOW_COLUMNS):
-            at_column = column * STRIDE_COLUMNS - PADDING_COLUMNS + tap_column * DILATION_COLUMNS
-            is_inside = in_rows & (at_column >= 0) & (at_column < width)
-            place = ((begin + at_column) * channels)[:, None] + channel[None, :]
-            value = tl.load(x + place, mask=is_inside[:, None] & is_channel[None, :], other=0.0)
-            tap = tl.load(
-                taps + (tap_row * WINDOW_COLUMNS + tap_column) * channels + channel, mask=is_channel, other=0.0
-            )
-            total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-    if ACTIVATION == 1:
-        total = tl.maximum(total, 0.0)
-    if ACTIVATION == 2:
-        total = total * tl.minimum(tl.maximum(total + 3.0, 0.0), 6.0) / 6.0
-    if ACTIVATION == 3:
-        total = total / (1.0 + tl.exp(-total))
-    place = (pixel * channels)[:, None] + channel[None, :]
-    tl.store(y + place, total.to(tl.float16), mask=is_pixel[:, None] & is_channel[None, :])
+@dataclass(frozen=True)
+class Form:
+    """A kernel, and how much of a result one of its blocks computes.
+
+    Attributes:
+        kernel: Triton's function.
+        span: Places of a row that are computed together.
+        spans: So many of them in a block.
+        channels: Channels in a block.
+        warps: Warps of a block.
+    """
+
+    kernel: Any
+    span: int
+    spans: int
+    channels: int = 32
+    warps: int = 4
+
+
+PIXELS: Final = Form(depthwise_pixels, 1, 16)
+"""For any convolution."""
+STRIPS: Final = Form(depthwise_strips, STRIP, 32)
+"""For those that fill a GPU, and do not dilate columns."""
+_FORMS: Final = (PIXELS, STRIPS)
+_ROUNDS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -124,8 +87,10 @@ def convolve(
     padding: Sequence[int],
     dilation: Sequence[int],
     activation: str,
+    *,
+    form: Form | None = None,
 ) -> tuple[torch.Tensor, KernelLaunch]:
-    """Starts the kernel on the current stream.
+    """Starts a kernel on the current stream.
 
     Args:
         x: (N, C, H, W) in float16, channels varying fastest; C a multiple of 8.
@@ -135,6 +100,7 @@ def convolve(
         padding: Of rows and columns, on both sides.
         dilation: Of rows and columns.
         activation: ``none``, ``relu``, ``hardswish`` or ``swish``.
+        form: Which kernel; by default the fastest for these extents.
 
     Returns:
         The result, with channels varying fastest, and what was started.
@@ -150,26 +116,74 @@ def convolve(
         raise RuntimeError("a depthwise convolution is too large")
     batch, channels, height, width = x.shape
     rows, columns = result.shape[2:]
-    pixels = batch * rows * columns
-    grid = (-(-pixels // _PIXELS), -(-channels // _CHANNELS), 1)
-    arguments = (x, taps, x if bias is None else bias, result, pixels, height, width, rows, columns, channels // 8)
-    compiled = _depthwise[grid](
-        *arguments,
-        STRIDE_ROWS=stride[0],
-        STRIDE_COLUMNS=stride[1],
-        PADDING_ROWS=padding[0],
-        PADDING_COLUMNS=padding[1],
-        DILATION_ROWS=dilation[0],
-        DILATION_COLUMNS=dilation[1],
-        WINDOW_ROWS=taps.shape[0],
-        WINDOW_COLUMNS=taps.shape[1],
-        HAS_BIAS=bias is not None,
-        ACTIVATION=_ACTIVATIONS[activation],
-        PIXELS=_PIXELS,
-        CHANNELS=_CHANNELS,
-        num_warps=_WARPS,
-    )
-    return result, KernelLaunch(compiled, grid, (arguments[0], kernel, *arguments[2:]))
+    settings = {
+        "STRIDE_ROWS": stride[0],
+        "STRIDE_COLUMNS": stride[1],
+        "PADDING_ROWS": padding[0],
+        "PADDING_COLUMNS": padding[1],
+        "DILATION_ROWS": dilation[0],
+        "DILATION_COLUMNS": dilation[1],
+        "WINDOW_ROWS": taps.shape[0],
+        "WINDOW_COLUMNS": taps.shape[1],
+        "HAS_BIAS": bias is not None,
+        "ACTIVATION": _ACTIVATIONS[activation],
+    }
+
+    def start(form: Form) -> KernelLaunch:
+        spans = batch * rows * -(-columns // form.span)
+        grid = (-(-spans // form.spans), -(-channels // form.channels), 1)
+        arguments = (x, taps, x if bias is None else bias, result, spans, height, width, rows, columns, channels // 8)
+        compiled = form.kernel[grid](
+            *arguments, **settings, PIXELS=form.spans, CHANNELS=form.channels, num_warps=form.warps
+        )
+        return KernelLaunch(compiled, grid, (arguments[0], kernel, *arguments[2:]))
+
+    if form is None:
+        forms = forms_for(tuple(result.shape), dilation)
+        form = forms[0] if len(forms) == 1 else _fastest(forms, start, (x.device, x.shape, *settings.values()))
+    return result, start(form)
+
+
+def forms_for(result: Sequence[int], dilation: Sequence[int]) -> tuple[Form, ...]:
+    """The kernels that may be the fastest.
+
+    Args:
+        result: Extents of the result.
+        dilation: Of rows and columns.
+    """
+    is_large = math.prod(result) >= _MANY_RESULTS
+    return (PIXELS, STRIPS) if is_large and dilation[1] == 1 else (PIXELS,)
+
+
+_found: dict[object, Form] = {}
+"""What was measured to be the fastest, by extents and settings, in this process."""
+
+
+def _fastest(forms: Sequence[Form], start: Callable[[Form], object], key: object) -> Form:
+    """The fastest of several kernels, measured the first time; the first one that can run where that is impossible."""
+    if key in _found or torch.cuda.is_current_stream_capturing():
+        return _found.get(key, forms[0])
+    times: dict[Form, float] = {}
+    for form in forms:
+        with contextlib.suppress(Exception):  # a kernel that this Triton cannot compile is not chosen
+            start(form)
+            times[form] = math.inf
+    for _ in range(_ROUNDS):  # in turns, since the clocks of a GPU that was idle rise
+        for form, least in times.items():
+            times[form] = min(least, _milliseconds(functools.partial(start, form)))
+    _found[key] = min(times, key=times.__getitem__, default=forms[0])
+    return _found[key]
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    """The time of a run on the device."""
+    first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    run()
+    second.record()
+    second.synchronize()
+    milliseconds: float = first.elapsed_time(second)
+    return milliseconds
 
 
 def like_result(
@@ -194,21 +208,22 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
         device: Where it will run.
     """
     kinds = {
-        (tuple(kernel.meta["val"].shape[2:]), bias is not None, *map(tuple, geometry), activation)
+        (tuple(kernel.meta["val"].shape[2:]), bias is not None, *map(tuple, geometry), activation, _FORMS.index(form))
         for node in graph.graph.nodes
         if node.op == "call_function" and getattr(node.target, "_schema", None) and node.target._schema.name == OPERATOR
         for _, kernel, bias, *geometry, activation in (node.args,)
+        for form in forms_for(node.meta["val"].shape, geometry[2])
     }
 
     def run() -> None:
         with contextlib.suppress(Exception), torch.cuda.device(device), torch.no_grad():  # the graph's own run tells
-            for window, has_bias, stride, padding, dilation, activation in sorted(kinds):
+            for window, has_bias, stride, padding, dilation, activation, form in sorted(kinds):
                 spans = [step * extent for step, extent in zip(dilation, window, strict=True)]
                 x = torch.zeros(1, 8, *spans, dtype=torch.float16, device=device)
                 kernel = torch.zeros(*window, 8, 1, dtype=torch.float16, device=device).permute(2, 3, 0, 1)
                 bias = torch.zeros(8, dtype=torch.float16, device=device) if has_bias else None
                 last = x.contiguous(memory_format=torch.channels_last)
-                convolve(last, kernel, bias, stride, padding, dilation, activation)
+                convolve(last, kernel, bias, stride, padding, dilation, activation, form=_FORMS[form])
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
