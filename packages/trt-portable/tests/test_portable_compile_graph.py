@@ -11,7 +11,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trt_portable as trt
-from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions
+from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions, rolled_by_parts
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
 from trt_portable.builder.inductor import fused_layout, graph_of
 from trt_portable.runtime import cuda_products
@@ -122,7 +122,9 @@ def test_extents_and_layout_of_a_fused_convolution(stride: int, layout: torch.me
 
 
 @pytest.mark.parametrize(
-    ("columns", "inner", "is_odd"), [(16, 24, False), (16, 20, True), (17, 24, True)], ids=["even", "inner", "columns"]
+    ("columns", "inner", "is_odd"),
+    [(16, 24, False), (16, 20, True), (17, 24, True), (1, 24, False)],
+    ids=["even", "inner", "columns", "a few"],
 )
 def test_padding_is_tried_for_rows_that_kernels_cannot_read_fast(columns: int, inner: int, is_odd: bool) -> None:
     graph = fx.symbolic_trace(lambda a, b: torch.ops.aten.mm.default(a, b))
@@ -152,3 +154,17 @@ def test_layouts_of_weights(shape: tuple[int, ...]) -> None:
 def test_layouts_that_make_no_sense(fields: Any) -> None:
     with pytest.raises(ValueError):
         WeightLayout.read(fields)
+
+
+@pytest.mark.parametrize(
+    ("shifts", "dims"),
+    [((1,), (0,)), ((-2, 7), (2, 1)), ((3, 4), ()), ((0, 5), (1, 2)), ((2,), (-1,)), ((3, 2), (0, 0))],
+)
+def test_a_roll_is_its_parts(shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    shifts = shifts if dims else shifts[:1]
+    for shape in ((3, 4, 5), (3, 0, 5)):
+        x = torch.arange(float(np.prod(shape))).reshape(shape)
+        found = rolled_by_parts(x, shifts, dims)
+        assert torch.equal(found, torch.roll(x, shifts, dims))
+        assert found.data_ptr() != x.data_ptr() or not x.numel()
+    assert decompositions()[torch.ops.aten.roll.default] is rolled_by_parts
