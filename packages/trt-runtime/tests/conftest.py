@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import trt_core
 from trt_core import trt
 from trt_core.extents import Extent
 from trt_core.provider_log import provider_logger
-from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule
+from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule, save
 from trt_runtime.shape_ranges import Range
+from trt_runtime.testing import ProgramFile
 
 Define = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Adds layers to a network: (network, input tensors) -> output tensors."""
@@ -137,6 +140,30 @@ def dynamic_engine(make_engine: EngineMaker) -> TRTModule:
 
 
 @pytest.fixture
+def sum_and_difference() -> Define:
+    """(a, b) -> (a + b, a - b)."""
+
+    def define(network: Any, tensors: Sequence[Any]) -> list[Any]:
+        operations = (trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.SUB)
+        return [network.add_elementwise(*tensors, operation).get_output(0) for operation in operations]
+
+    return define
+
+
+@pytest.fixture
+def two_in_two_out(make_engine: EngineMaker, sum_and_difference: Define) -> TRTModule:
+    """(a + b, a - b), both (s0, s1) int32."""
+    shape = ("s0", "s1")
+    return make_engine(
+        sum_and_difference,
+        [Binding("a", torch.int32, shape), Binding("b", torch.int32, shape)],
+        [Binding("total", torch.int32, shape), Binding("rest", torch.int32, shape)],
+        symbols={"s0": (0, 0), "s1": (0, 1)},
+        ranges=[[(1, 2, 4), (1, 2, 4)]] * 2,
+    )
+
+
+@pytest.fixture
 def plan() -> torch.Tensor:
     """Bytes that stand for a plan where no engine runs."""
     return (torch.arange(5000) % 251).to(torch.uint8)
@@ -167,3 +194,70 @@ def _describe(plan: torch.Tensor) -> PlanHeader:
         layer_count=7,
         build_seconds=1.5,
     )
+
+
+class CompiledModel(nn.Module):
+    """A block in PyTorch, an engine, and keyword inputs: what compiling returns."""
+
+    def __init__(self, engine: TRTModule) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.engine = engine
+
+    def forward(self, x: torch.Tensor, *, bias: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"result": self.engine(self.linear(x)) + bias}
+
+
+@pytest.fixture
+def model(dynamic_engine: TRTModule) -> CompiledModel:
+    """x: (1 to 8, 3), bias: (3,), float32 -> {"result": (x, 3)}."""
+    return CompiledModel(dynamic_engine).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def saved(model: CompiledModel, tmp_path: Path) -> Path:
+    """The file of `model`."""
+    path = tmp_path / "model.trtp"
+    save(
+        model,
+        path,
+        arg_inputs=(torch.randn(4, 3),),
+        kwarg_inputs={"bias": torch.zeros(3)},
+        dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=8)}, "bias": None},
+    )
+    return path
+
+
+class MixedProgram(nn.Module):
+    """Operators, an engine, sizes, a buffer that is written to, and weights."""
+
+    count: torch.Tensor
+
+    def __init__(self, engine: TRTModule) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.engine = engine
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+        y = self.engine(self.linear(x))
+        self.count.add_(1)
+        values, order = torch.sort(y, 0)
+        return values.reshape(x.shape[0] * 3), [order, torch.full_like(y, 0.5)], x.shape[0]
+
+
+_RIGHT_PROGRAM: list[bytes] = []  # exporting takes a second, and the file is the same for every test
+
+
+@pytest.fixture
+def parts(dynamic_engine: TRTModule, tmp_path: Path) -> ProgramFile:
+    """The parts of a program that is right, to be changed."""
+    if not _RIGHT_PROGRAM:
+        program = torch.export.export(
+            MixedProgram(dynamic_engine).eval(),
+            (torch.ones(4, 3),),
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=8)},),
+        )
+        save(program, tmp_path / "right.trtp")
+        _RIGHT_PROGRAM.append((tmp_path / "right.trtp").read_bytes())
+    return ProgramFile.read(_RIGHT_PROGRAM[0])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import gc
 import threading
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_core import ExecutionError, InputError, trt
-from trt_runtime import ENGINES, Binding, EngineStore, TRTModule
+from trt_runtime import Binding, TRTModule
 from trt_runtime.call_shapes import CallShapes, KnownShapes
 
 
@@ -62,24 +59,6 @@ def test_layouts_may_alternate(static_engine: TRTModule) -> None:
     x = torch.randn(2, 3)
     for value in (x, x.t().contiguous().t(), x, x[:1].expand(2, 3), x):
         assert torch.equal(static_engine(value), value.relu())
-
-
-def _sum_and_difference(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    operations = (trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.SUB)
-    return [network.add_elementwise(*tensors, operation).get_output(0) for operation in operations]
-
-
-@pytest.fixture
-def two_in_two_out(make_engine: Any) -> TRTModule:
-    """(a + b, a - b), both (s0, s1) int32."""
-    shape = ("s0", "s1")
-    return make_engine(
-        _sum_and_difference,
-        [Binding("a", torch.int32, shape), Binding("b", torch.int32, shape)],
-        [Binding("total", torch.int32, shape), Binding("rest", torch.int32, shape)],
-        symbols={"s0": (0, 0), "s1": (0, 1)},
-        ranges=[[(1, 2, 4), (1, 2, 4)]] * 2,
-    )
 
 
 def test_several_inputs_and_outputs(two_in_two_out: TRTModule) -> None:
@@ -164,9 +143,9 @@ def test_inputs_that_are_read_on_the_host(make_engine: Any) -> None:
         assert torch.equal(y, x.view(rows, 12 // rows))
 
 
-def test_empty_tensors(make_engine: Any) -> None:
+def test_empty_tensors(make_engine: Any, sum_and_difference: Any) -> None:
     engine = make_engine(
-        _sum_and_difference,
+        sum_and_difference,
         [Binding("a", torch.float32, ("s0", 3)), Binding("b", torch.float32, ("s0", 3))],
         [Binding("total", torch.float32, ("s0", 3)), Binding("rest", torch.float32, ("s0", 3))],
         symbols={"s0": (0, 0)},
@@ -235,31 +214,6 @@ def test_threads(dynamic_engine: TRTModule) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
-
-
-def test_contexts_are_reused(static_engine: TRTModule) -> None:
-    for _ in range(5):
-        static_engine(torch.ones(2, 3))
-    loaded = ENGINES.engine_for(static_engine.plan, static_engine.header.text, torch.device("cpu"))
-    assert len(loaded.contexts) == 1
-
-
-def test_equal_plans_share_an_engine(static_engine: TRTModule) -> None:
-    other = dataclasses.replace(
-        static_engine.header, name="another", build_seconds=7.0, layer_count=3, settings_digest="x"
-    )
-    twin = TRTModule(other, static_engine.plan.clone())
-    cpu = torch.device("cpu")
-    text = static_engine.header.text
-    assert ENGINES.engine_for(static_engine.plan, text, cpu) is ENGINES.engine_for(twin.plan, other.text, cpu)
-
-
-def test_equal_plans_with_other_bindings_share_none(dynamic_engine: TRTModule) -> None:
-    narrow = dataclasses.replace(dynamic_engine.header, ranges=(((1, 2, 2), (3, 3, 3)),))
-    twin = TRTModule(narrow, dynamic_engine.plan.clone())
-    assert dynamic_engine(torch.ones(5, 3)).shape == (5, 3)
-    with pytest.raises(InputError, match="is 5, the engine was built for 1 to 2"):
-        twin(torch.ones(5, 3))
 
 
 def test_shapes_may_alternate(dynamic_engine: TRTModule) -> None:
@@ -350,81 +304,9 @@ def test_modes_see_engines(static_engine: TRTModule) -> None:
     assert torch.ops.trt.execute_engine.default in seen
 
 
-def test_outputs_that_exist_already(two_in_two_out: TRTModule) -> None:
-    a, b = torch.randint(9, (2, 3, 4), dtype=torch.int32)
-    total, rest = torch.zeros(2, 3, 4, dtype=torch.int32)
-    version = total._version
-    for _ in range(2):
-        two_in_two_out.run_into([a, b], [total, rest])
-        assert torch.equal(total, a + b)
-        assert torch.equal(rest, a - b)
-    assert total._version > version
-    fresh = two_in_two_out(a, b)  # afterwards the module allocates again
-    assert fresh[0].data_ptr() != total.data_ptr()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda a, t, r: [t], "has 2 outputs, 1 tensors were given"),
-        (lambda a, t, r: [t, None], r"output 1 \('rest'\) of engine 'block' is a NoneType"),
-        (lambda a, t, r: [t, r.float()], r"is float32 \(3, 4\) on cpu"),
-        (lambda a, t, r: [t, r[:2]], r"is int32 \(2, 4\) on cpu"),
-        (lambda a, t, r: [t, r.t().contiguous().t()], "is not contiguous"),
-        (lambda a, t, r: [t, t], "shares memory with another tensor"),
-        (lambda a, t, r: [t, a], "shares memory with another tensor"),
-    ],
-)
-def test_outputs_that_do_not_fit(two_in_two_out: TRTModule, change: Any, message: str) -> None:
-    a, b, total, rest = torch.zeros(4, 3, 4, dtype=torch.int32)
-    with pytest.raises(InputError, match=message):
-        two_in_two_out.run_into([a, b], change(a, total, rest))
-
-
-def test_outputs_whose_shape_depends_on_data_cannot_be_placed(make_engine: Any) -> None:
-    engine = make_engine(_nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
-    with pytest.raises(InputError, match="cannot be written in place") as caught:
-        engine.run_into([torch.ones(3) > 0], [torch.zeros(1, 3, dtype=torch.int64)])
-    assert "depends on data" in caught.value.why
-
-
-def test_given_outputs_are_refused_where_a_mode_is_active(static_engine: TRTModule) -> None:
-    x = torch.ones(2, 3)
-    with torch.device("cpu"), pytest.raises(InputError, match="cannot write to given tensors here"):
-        static_engine.run_into([x], [torch.empty_like(x)])
-    with pytest.raises(InputError, match="requires gradients"):
-        static_engine.run_into([torch.ones(2, 3, requires_grad=True)], [torch.empty_like(x)])
-
-
-def test_engines_die_with_their_modules(static_engine: TRTModule) -> None:
-    store = EngineStore()
-    plan = static_engine.plan.clone()
-    text = static_engine.header.text
-    store.run([torch.ones(2, 3)], plan, text)
-    watch = weakref.ref(store.engine_for(plan, text, torch.device("cpu")))
-    gc.collect()
-    assert watch() is not None
-    assert len(store) == 1
-    gc.disable()  # memory of engines is too large to wait for the collector
-    try:
-        del plan
-        assert watch() is None
-        assert len(store) == 0
-    finally:
-        gc.enable()
-
-
-def test_cleared_engines_load_again(static_engine: TRTModule) -> None:
-    x = torch.randn(2, 3)
-    static_engine(x)
-    ENGINES.clear()
-    gc.collect()
-    assert torch.equal(static_engine(x), x.relu())
-
-
-def test_shapes_that_the_layers_refuse(make_engine: Any) -> None:
+def test_shapes_that_the_layers_refuse(make_engine: Any, sum_and_difference: Any) -> None:
     engine = make_engine(
-        _sum_and_difference,
+        sum_and_difference,
         [Binding("a", torch.float32, ("s0",)), Binding("b", torch.float32, ("s1",))],
         [Binding("total", torch.float32, (None,)), Binding("rest", torch.float32, (None,))],
         symbols={"s0": (0, 0), "s1": (1, 0)},
