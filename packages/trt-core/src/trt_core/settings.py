@@ -2,7 +2,7 @@
 
 The annotation of a field is its rule: type, range, and how users may write it; `trt_core.setting_values` applies it,
 whether the value comes from a keyword or from the constructor. To add a setting, add an annotated field, describe it
-in the docstring, and show in `tests/test_every_setting.py` what it changes. One that conversion or building reads has
+in the docstring, and show in `tests/settings` what it changes. One that conversion or building reads has
 `metadata=read_by_building(...)`, which says what it becomes on each provider.
 """
 
