@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psutil
 import pytest
 import torch
+from memory_growth import grows_each_time
 
 from trt_runtime import ENGINES, EngineStore, TRTModule
 from trt_runtime.context_pool import MOST_IDLE
@@ -105,24 +105,20 @@ def test_first_calls_at_the_same_time_load_one_engine(static_engine: TRTModule) 
 
 
 def test_many_calls_do_not_grow(dynamic_engine: TRTModule) -> None:
-    process = psutil.Process()
-
     def call(times: int) -> None:
         for index in range(times):
             dynamic_engine(torch.ones(1 + index % 8, 3))
 
     call(2000)
     gc.collect()
-    before, objects = process.memory_info().rss, len(gc.get_objects())
-    call(10_000 * FACTOR)
-    gc.collect()
+    objects = len(gc.get_objects())
+    limit = 4 << 20  # a leak of one small tensor per call would be 5 MiB or more
+    assert not grows_each_time(lambda: call(10_000 * FACTOR), limit)
     assert len(gc.get_objects()) - objects < 200
-    assert process.memory_info().rss - before < 4 << 20  # a leak of one small tensor per call would be 5 MiB or more
     assert len(_loaded(dynamic_engine).contexts) == 1
 
 
 def test_many_engines_leave_nothing(static_engine: TRTModule) -> None:
-    process = psutil.Process()
     x = torch.ones(2, 3)
 
     def load_and_drop(times: int) -> None:
@@ -134,11 +130,8 @@ def test_many_engines_leave_nothing(static_engine: TRTModule) -> None:
     alive = len(ENGINES)
     load_and_drop(20)
     gc.collect()
-    before = process.memory_info().rss
-    load_and_drop(200 * FACTOR)
-    gc.collect()
+    assert not grows_each_time(lambda: load_and_drop(200 * FACTOR), 8 << 20)
     assert len(ENGINES) == alive
-    assert process.memory_info().rss - before < 8 << 20
 
 
 def _in_child(module: TRTModule, queue: Any) -> None:

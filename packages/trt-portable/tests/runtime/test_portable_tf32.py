@@ -17,13 +17,19 @@ def _allowed() -> tuple[bool, bool]:
     return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
 
+def _allow(convolutions: bool, products: bool) -> None:
+    # by a function, since PyTorch's own test tools, which other tests import, freeze the attribute for the process
+    torch.backends.cudnn.set_flags(_allow_tf32=convolutions, _fp32_precision=None)
+    torch.backends.cuda.matmul.allow_tf32 = products
+
+
 @pytest.fixture(autouse=True)
 def allow_tf32() -> Iterator[None]:
     """TF32 is allowed, as applications often have it."""
     before = _allowed()
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    _allow(True, True)
     yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+    _allow(*before)
 
 
 @pytest.mark.parametrize("disabled", [True, False])
