@@ -1,15 +1,15 @@
-"""What every test shares: one thread, exact float32, repeatable properties, GPU tests only where there is a GPU."""
+"""What every test shares: one thread, exact float32, repeatable inputs, GPU tests only where there is a GPU."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 
 import hypothesis
 import pytest
 import torch
 
-torch.set_num_threads(1)
 # TF32 rounds to 10 bits of mantissa: mistakes would hide in the tolerance that it needs
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
@@ -21,27 +21,51 @@ hypothesis.settings.register_profile(
     database=None,
     print_blob=True,
 )
+hypothesis.settings.register_profile("seeded", deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option that a check of what is installed needs, as against what it computes."""
+    """Adds what a check of an installation asks for, and what a search for faults varies."""
     parser.addoption("--first-cases", action="store_true", help="run the first case of every parametrized test only")
+    parser.addoption("--seed", type=int, default=0, help="of random inputs and, unless it is 0, of the tests' order")
+    parser.addoption("--threads", type=int, default=1, help="threads that PyTorch computes with")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets the number of threads."""
+    torch.set_num_threads(config.getoption("--threads"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the first cases where only these are asked for; skips tests marked `gpu` where there is no CUDA device."""
+    """Keeps and shuffles cases as asked for; skips tests marked `gpu` where there is no CUDA device."""
     if config.getoption("--first-cases"):
-        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
-        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
-        items[:] = list(reversed(first.values()))
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
+        items[:] = first.values()
+    if seed := config.getoption("--seed"):
+        items[:] = _shuffled(items, random.Random(seed))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+def _shuffled(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:
+    """Returns tests in another order: of files, and in each of them, so that what a file's tests share is made once."""
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    order = list(files.values())
+    generator.shuffle(order)
+    for tests in order:
+        generator.shuffle(tests)
+    return [item for tests in order for item in tests]
 
 
 def pytest_collection_finish() -> None:
@@ -58,6 +82,6 @@ def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded(pytestconfig: pytest.Config) -> None:
     """Makes random inputs the same in every run and in any order of the tests."""
-    torch.manual_seed(0)
+    torch.manual_seed(pytestconfig.getoption("--seed"))

@@ -25,6 +25,18 @@ ROOT = Path(__file__).parent
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TORCHES = ("2.11", "2.13", "2.15")
+INSTRUCTION_SETS = {
+    # each the highest that kernels of ATen, oneDNN and MKL may use, with the threads that compute
+    "sse": ({"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}, 1),
+    "avx2": ({"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, 2),
+    "avx512": ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, 1),
+    "best": ({}, 2),
+}
+NUMERIC_TESTS = (
+    "packages/trt-converters/tests",
+    "packages/trt-portable/tests",
+    *(f"packages/trt-frontends/tests/{name}" for name in ("accuracy", "precision", "quantization")),
+)
 TEST_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -44,7 +56,8 @@ def workers() -> list[str]:
 def tests(session: nox.Session) -> None:
     """Run the test suite in the default cell: the workspace's environment.
 
-    Arguments after `--` go to pytest. Other cells: `nox -s tests-3.10-torch2.11`; all of them: `nox -t matrix`.
+    Arguments after `--` go to pytest. Other cells: `nox -s tests-3.10-torch2.11`; all of them: `nox -t matrix`, and
+    `nox -t matrix -- quick` for the first case of every test.
     """
     require_workspace(session)
     arguments = session.posargs or ["-q", *workers()]
@@ -65,9 +78,11 @@ def add_cell(python: str, torch: str) -> None:
                 "--group",
                 f"{ROOT / 'pyproject.toml'}:test",
             )
-        session.run("python", "-m", "pytest", *(session.posargs or ["-q", *workers()]))
+        quick = ["-q", *workers(), "--first-cases", "-m", "not slow and not gpu"]
+        arguments = quick if session.posargs == ["quick"] else session.posargs
+        session.run("python", "-m", "pytest", *(arguments or ["-q", *workers()]))
 
-    cell.__doc__ = f"Run the test suite on Python {python} with PyTorch {torch}."
+    cell.__doc__ = f"Run the test suite on Python {python} with PyTorch {torch}; `-- quick` runs first cases only."
     nox.session(name=f"tests-{python}-torch{torch}", python=python, tags=["matrix"], default=False)(cell)
 
 
@@ -133,6 +148,23 @@ def conformance(session: nox.Session) -> None:
         *("-m", "pytest", "tests/conformance", "-q", "-m", "conformance", *arguments),
         env=TEST_ENVIRONMENT,
     )
+
+
+@nox.session(venv_backend="none", default=False)
+def numerics(session: nox.Session) -> None:
+    """Run the tests that compare numbers on every instruction set, in random order; `nox -s numerics -- SEED [OPTION]`.
+
+    The seed is that of inputs, order and properties. Options go to pytest: `--first-cases` for the quick form.
+    """
+    require_workspace(session)
+    seed, *options = session.posargs or ["1"]
+    for name, (environment, threads) in INSTRUCTION_SETS.items():
+        session.log(f"{name}: {threads} thread(s)")
+        session.run(
+            *(sys.executable, "-m", "pytest", "-q", *workers(), *NUMERIC_TESTS),
+            *(f"--seed={seed}", f"--hypothesis-seed={seed}", f"--threads={threads}", *options),
+            env={**TEST_ENVIRONMENT, **environment, "OMP_NUM_THREADS": str(threads), "HYPOTHESIS_PROFILE": "seeded"},
+        )
 
 
 @nox.session(venv_backend="none", default=False)
