@@ -211,18 +211,18 @@ def test_the_command_line_says_what_is_there_and_why_not(folder: Path) -> None:
         _compile(model, folder / "engines", torch.ones(3, 4))
 
     where = ("--dir", str(folder / "engines"))
-    ask = ("why-miss", "cached_model:model", "--set", "min_block_size=1", *where)
+    ask = ("why-miss", "cached_model:model", "--setting", "min_block_size=1", *where)
     assert "the cache is empty" in _run(*ask, code=1)
     compiled()
     assert "_run_on_acc_0: cached" in _run(*ask)
-    assert "1 engines" in _run("list", *where)
-    answer = _run(*ask, "--set", "disable_tf32=true", code=1)
+    assert "1 engine," in _run("list", *where)
+    answer = _run(*ask, "--setting", "disable_tf32=true", code=1)
     assert "settings.disable_tf32: True is wanted, False is there" in answer
     assert "constants" not in answer and "graph" not in answer
     assert "removed 0 engines" in _run("prune", "--to", "1G", *where)
-    assert "removed 1 engines" in _run("prune", "--to", "0", *where)
+    assert "removed 1 engine from" in _run("prune", "--to", "0", *where)
     compiled()
-    assert "removed 1 engines" in _run("clear", *where)
+    assert "removed 1 engine from" in _run("clear", *where)
     assert "0 engines" in _run("list", *where)
 
 
@@ -232,4 +232,4 @@ def test_a_size_that_is_none_is_bad_usage(folder: Path, size: str) -> None:
 
 
 def test_a_setting_without_a_value_is_bad_usage(folder: Path) -> None:
-    _run("why-miss", "cached_model:model", "--set", "refit", "--dir", str(folder / "engines"), code=2)
+    _run("why-miss", "cached_model:model", "--setting", "refit", "--dir", str(folder / "engines"), code=2)

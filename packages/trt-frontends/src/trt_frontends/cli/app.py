@@ -47,19 +47,7 @@ app = typer.Typer(
     epilog=_EXIT_CODES,
 )
 
-app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
-app.command(epilog=_EXIT_CODES)(accuracy_commands.verify)
-app.command(epilog=_EXIT_CODES)(accuracy_commands.bisect)
-app.command(epilog=_EXIT_CODES)(accuracy_commands.precision)
-add_program_commands(app)
 
-
-def main() -> None:
-    """Runs the command line."""
-    app()
-
-
-@app.command(epilog=_EXIT_CODES)
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the random weights and inputs.")] = 0,
     keep: Annotated[Path | None, typer.Option(file_okay=False, help="Folder to keep the saved programs in.")] = None,
@@ -74,7 +62,6 @@ def quickstart(
         raise typer.Exit(FAILED)
 
 
-@app.command(epilog=_EXIT_CODES)
 def explain(
     model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
     min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
@@ -109,7 +96,6 @@ def explain(
         raise typer.Exit(FAILED)
 
 
-@app.command(epilog=_EXIT_CODES)
 def diff(
     before: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A report as JSON.")],
     after: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A report as JSON.")],
@@ -123,7 +109,6 @@ def diff(
         raise typer.Exit(FAILED)
 
 
-@app.command(epilog=_EXIT_CODES)
 def info() -> None:
     """Says which versions are installed and which provider is in use."""
     import platform
@@ -155,3 +140,23 @@ def _read_report(path: Path) -> Any:
         return PartitionReport.from_json(path.read_text(encoding="utf-8"))
     except (TrtError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} is not a report: {str(error).partition(chr(10))[0]}") from error
+
+
+# in the order of a reader's work, which is that of `trtc --help`
+for _command in (
+    quickstart,
+    explain,
+    diff,
+    accuracy_commands.verify,
+    accuracy_commands.bisect,
+    accuracy_commands.precision,
+):
+    app.command(epilog=_EXIT_CODES)(_command)
+add_program_commands(app)
+app.command(epilog=_EXIT_CODES)(info)
+app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
+
+
+def main() -> None:
+    """Runs the command line."""
+    app()

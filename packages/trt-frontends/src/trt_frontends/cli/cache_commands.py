@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from trt_frontends.cli.assignments import Settings, read_assignments
 
 if TYPE_CHECKING:
     from trt_runtime.engine_cache import EngineCache
@@ -46,14 +47,14 @@ def list_entries(directory: _Directory = None) -> None:
     if entries:
         console.print(table)
     total = sum(entry.bytes for entry in entries)
-    console.print(f"{len(entries)} engines, {_size(total)}, in {cache.directory}", highlight=False, soft_wrap=True)
+    console.print(f"{_engines(len(entries))}, {_size(total)}, in {cache.directory}", highlight=False, soft_wrap=True)
 
 
 @cache_app.command("clear")
 def clear(directory: _Directory = None) -> None:
     """Removes every cached engine."""
     cache = _open(directory)
-    console.print(f"removed {cache.clear()} engines from {cache.directory}", highlight=False, soft_wrap=True)
+    console.print(f"removed {_engines(cache.clear())} from {cache.directory}", highlight=False, soft_wrap=True)
 
 
 @cache_app.command("prune")
@@ -64,16 +65,13 @@ def prune(
     """Removes the engines that were unused for longest, until the others fit into a size."""
     limit = _bytes(size)
     cache = _open(directory)
-    console.print(f"removed {cache.prune(limit)} engines from {cache.directory}", highlight=False, soft_wrap=True)
+    console.print(f"removed {_engines(cache.prune(limit))} from {cache.directory}", highlight=False, soft_wrap=True)
 
 
 @cache_app.command("why-miss")
 def why_miss(
     model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A compilation setting, name=value, as the model is compiled with. Repeat it."),
-    ] = None,
+    setting: Settings = None,
     directory: _Directory = None,
 ) -> None:
     """Says for each engine of a model whether it is cached, and in what it differs from the nearest one that is.
@@ -85,7 +83,7 @@ def why_miss(
     from trt_frontends.engine_source import EngineSource
     from trt_frontends.preparation import begin
 
-    given = dict(map(_read_setting, settings or ()))
+    given = read_assignments(setting or ())
     given["engine_cache_dir"] = str(_open(directory).directory)
     module, arg_inputs, kwarg_inputs = load_model(model)
     compilation = lower(begin(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True))
@@ -112,16 +110,6 @@ def _open(directory: Path | None) -> EngineCache:
     return EngineCache(directory or default_directory())
 
 
-def _read_setting(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="'--set'")
-    try:
-        return name, json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-    except ValueError:
-        return name, value
-
-
 def _bytes(text: str) -> int:
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     try:
@@ -130,6 +118,10 @@ def _bytes(text: str) -> int:
         return int(float(number) * _UNITS[unit])
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a size such as 1000000, 500M or 2G", param_hint="'--to'") from None
+
+
+def _engines(count: int) -> str:
+    return f"{count} engine{'s' * (count != 1)}"
 
 
 def _size(count: int) -> str:
