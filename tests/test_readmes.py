@@ -35,3 +35,13 @@ def test_the_first_things_in_the_readme_are_the_two_commands() -> None:
     second = text.index("python -m pip install uv && uv run nox -s tests")
     assert text[:second].count("\n") < 6
     assert first < second
+
+
+def test_the_readme_of_lowering_names_every_pass() -> None:
+    package = ROOT / "packages" / "trt-lowering"
+    defined = set()
+    for path in (package / "src" / "trt_lowering" / "passes").glob("*.py"):
+        defined |= set(re.findall(r"^class (\w+)\(GraphPass\)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    text = (package / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([A-Z]\w+)` \|", text[text.index("## Passes") :], re.MULTILINE)
+    assert sorted(named) == sorted(defined)

@@ -1,6 +1,6 @@
 """Serves one saved program over HTTP, from threads. Needs trt-runtime, starlette, uvicorn and safetensors.
 
-    python serve.py model.trt --threads 4 --port 8000
+    python serve.py model.trtp --threads 4 --port 8000
 
 `POST /predict` takes and returns tensors by name in the safetensors format, which holds nothing but numbers.
 `GET /health` answers once the program is loaded and warm.
