@@ -225,3 +225,9 @@ def test_the_sample_of_the_documentation_reads() -> None:
         torch_executed_ops=frozenset({"torch.ops.aten.sub.Tensor"}),
         optimization_level=4,
     )
+
+
+def test_alternatives_are_told_as_one_advice() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"min_block_size": "x"})
+    assert caught.value.why == "give a whole number, or a number"

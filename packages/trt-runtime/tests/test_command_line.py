@@ -120,7 +120,7 @@ def test_bench(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inspect", "absent"], "absent"),
+        (["inspect", "absent"], "error: absent: No such file or directory"),
         (["inspect", "text"], "neither a saved program nor a plan"),
         (["run", "text"], ""),
         (["run", "model.trt", "--inputs", "one.npz"], "missing: extra['a']"),

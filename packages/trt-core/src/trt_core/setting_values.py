@@ -124,7 +124,8 @@ def _read_first(kinds: tuple[Any, ...], value: Any) -> Any:
             return _read(kind, value)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             reasons.append(str(error))
-    raise TypeError(", or ".join(dict.fromkeys(reasons)))
+    first, *others = dict.fromkeys(reasons)
+    raise TypeError(", or ".join([first, *(reason.removeprefix("give ") for reason in others)]))
 
 
 def _read_set(kind: Any, value: Any) -> frozenset[Any]:

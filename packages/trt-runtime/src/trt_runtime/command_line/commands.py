@@ -32,9 +32,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runt
     try:
         parsed.command(parsed)
     except (TrtError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - this is a command line
+        print(f"error: {_told(error)}", file=sys.stderr)  # noqa: T201 - this is a command line
         return BAD_INPUT
     return 0
+
+
+def _told(error: TrtError | OSError) -> str:
+    """What went wrong, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
