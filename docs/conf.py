@@ -41,14 +41,19 @@ nitpick_ignore_regex = [
 ]
 
 doctest_global_setup = """
-import os, tempfile
+import logging, os, sys, tempfile, warnings
 import torch
+from torch import nn
 
 os.environ.setdefault("TRT_PROVIDER", "portable")
 torch.manual_seed(0)
 torch.set_num_threads(1)
 _home, _folder = os.getcwd(), tempfile.TemporaryDirectory()
 os.chdir(_folder.name)
+
+from trt_core import *
+from trt_frontends import *
+from trt_frontends.backend import torch_tensorrt_backend
 """
 
 doctest_global_cleanup = """
