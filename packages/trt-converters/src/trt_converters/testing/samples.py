@@ -38,6 +38,9 @@ def samples_from_opinfo(name: str, dtype: torch.dtype, limit: int = 8) -> list[O
 
     Returns:
         The calls; empty when the entry has no samples of that type.
+
+    Raises:
+        ModuleNotFoundError: What PyTorch's samples import is not installed; the extra `samples` brings it.
     """
     samples = []
     for info, sample in _opinfo_samples(name, dtype, limit):
@@ -46,8 +49,12 @@ def samples_from_opinfo(name: str, dtype: torch.dtype, limit: int = 8) -> list[O
 
 
 def _opinfo_samples(name: str, dtype: torch.dtype, limit: int) -> Iterator[tuple[Any, Any]]:
-    from torch.testing._internal.common_methods_invocations import op_db  # seconds to import
-
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db  # seconds to import
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"PyTorch's samples need {error.name}: pip install 'trt-converters[samples]'", name=error.name
+        ) from error
     for info in op_db:
         if info.name != name or dtype not in info.supported_dtypes("cpu"):
             continue
