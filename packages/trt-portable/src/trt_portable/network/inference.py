@@ -38,13 +38,14 @@ class Symbols:
         self._mode: FakeTensorMode | None = None
         self._integers: dict[Any, torch.SymInt] = {}
         self._ranges: dict[Any, Any] = {}
+        self._assertions = 0
 
     def create(self) -> Any:
         """A new symbol for an extent that is not negative."""
         environment, _ = self._open()
         symbol = self._new(environment)
         self._count += 1
-        self._ranges = dict(environment.var_to_range)
+        self._note_known(environment)
         return symbol
 
     @property
@@ -82,13 +83,19 @@ class Symbols:
         created = len(environment.var_to_range) - len(self._ranges)
         if created > 0:
             self._count += created
-        if environment.replacements or any(
-            environment.var_to_range.get(symbol) != bounds for symbol, bounds in self._ranges.items()
+        if (
+            environment.replacements
+            or environment.num_deferred_runtime_asserts != self._assertions
+            or any(environment.var_to_range.get(symbol) != bounds for symbol, bounds in self._ranges.items())
         ):
             self._environment = self._mode = None
             self._integers.clear()
             return
+        self._note_known(environment)
+
+    def _note_known(self, environment: ShapeEnv) -> None:
         self._ranges = dict(environment.var_to_range)
+        self._assertions = environment.num_deferred_runtime_asserts
 
     def _open(self) -> tuple[ShapeEnv, FakeTensorMode]:
         if self._environment is None or self._mode is None:
@@ -100,7 +107,7 @@ class Symbols:
             # Symbols are numbered in the order of their creation, so that the same ones come back.
             for _ in range(self._count):
                 self._new(self._environment)
-            self._ranges = dict(self._environment.var_to_range)
+            self._note_known(self._environment)
         return self._environment, self._mode
 
     @staticmethod
