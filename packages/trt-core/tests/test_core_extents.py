@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -158,6 +159,22 @@ def test_a_scaled_extent_is_said_where_no_product_rounds(size: tuple[int, int]) 
     symbols = dict(zip(map(str, placeholder.meta["val"].shape[2:]), size, strict=True))
     assert evaluate_extent(extent_of(rows), symbols) == _Resized()(torch.ones(1, 1, *size)).shape[2]
     assert extent_of(columns) is None
+
+
+class _Rounded(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        size = x.shape[0]
+        return x.new_zeros(math.ceil(size / 3)), x.new_zeros(math.floor(size / 3)), torch.arange(0.5, size)
+
+
+def test_quotients_and_shifts_that_are_rounded() -> None:
+    program = torch.export.export(_Rounded(), (torch.ones(8),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC(min=3)},))
+    (placeholder,) = [node for node in program.graph.nodes if node.op == "placeholder"]
+    (output,) = [node for node in program.graph.nodes if node.op == "output"]
+    extents = [extent_of(result.meta["val"].shape[0]) for result in output.args[0]]
+    for size in (3, 4, 5, 9, 31):
+        found = [evaluate_extent(extent, {str(placeholder.meta["val"].shape[0]): size}) for extent in extents]
+        assert found == [len(result) for result in _Rounded()(torch.ones(size))]
 
 
 def test_symbolic_values_give_symbolic_extents(exported: torch.export.ExportedProgram) -> None:

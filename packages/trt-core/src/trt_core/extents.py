@@ -33,6 +33,9 @@ _EXACT_FACTOR: Final = 1 << 16
 _ROUNDED_DOWN: Final = frozenset({"FloorToInt", "TruncToInt"})
 """What PyTorch makes integers of floats by; sizes are not negative, so both round down."""
 
+_ROUNDED_UP: Final = "CeilToInt"
+"""What `math.ceil` makes integers of floats by."""
+
 
 def _maximum(left: Number, right: Number) -> Number:
     largest: Number = torch.sym_max(left, right)
@@ -226,7 +229,9 @@ def extent_of_expression(expr: Any) -> Extent:
     if expr.is_Symbol:
         return None if _is_unbacked(expr) else str(expr)
     if type(expr).__name__ in _ROUNDED_DOWN:
-        return _scaled(expr.args[0])
+        return _quotient("floordiv", expr.args[0]) or _scaled(expr.args[0])
+    if type(expr).__name__ == _ROUNDED_UP:
+        return _quotient("ceildiv", expr.args[0]) or _shifted(expr.args[0])
     name = _SYMPY_NAMES.get(type(expr).__name__)
     if name is None:
         return None
@@ -236,6 +241,27 @@ def extent_of_expression(expr: Any) -> Extent:
     if name == "pow" and not (isinstance(operands[1], int) and operands[1] >= 0):
         return None
     return [name, *operands]
+
+
+def _quotient(rounded: str, division: Any) -> Extent:
+    """Returns the division of two extents, rounded; None for anything else. No size is large enough to round before."""
+    if type(division).__name__ != "IntTrueDiv":
+        return None
+    operands = [extent_of_expression(argument) for argument in division.args]
+    return None if None in operands else [rounded, *operands]
+
+
+def _shifted(total: Any) -> Extent:
+    """Returns an extent plus a constant, rounded up, which `arange` makes that begins between two integers."""
+    if type(total).__name__ == "FloatTrueDiv" and total.args[1].is_number and float(total.args[1]) == 1:
+        total = total.args[0]
+    if not total.is_Add or len(total.args) != 2:
+        return None
+    shift, size = sorted(total.args, key=lambda argument: not argument.is_Float)
+    if not shift.is_Float or type(size).__name__ != "ToFloat":
+        return None
+    extent = extent_of_expression(size.args[0])
+    return None if extent is None else ["add", extent, math.ceil(float(shift))]
 
 
 def _scaled(product: Any) -> Extent:

@@ -17,21 +17,23 @@ _CARRIERS: Final = {torch.bfloat16: torch.float32, torch.uint8: torch.float32}
 """Types that a sampling slice does not take, and types that hold all their values."""
 
 
-def crop_and_pad(ctx: ConversionContext, value: Operand, before: Sequence[int], after: Sequence[int], fill: Any) -> Any:
+def crop_and_pad(
+    ctx: ConversionContext, value: Operand, before: Sequence[Size], after: Sequence[Size], fill: Any
+) -> Any:
     """Adds a constant around a value; negative amounts crop.
 
     Args:
         ctx: The context.
         value: A tensor of rank >= 1.
-        before, after: Elements added on each axis.
+        before, after: Elements added on each axis; known ones where the value is int64.
         fill: A number, converted to the value's type as PyTorch does.
     """
     rank = rank_of(value)
-    if not any(before) and not any(after):
+    if all(map(_is_nothing, (*before, *after))):
         return value
     dtype = dtype_of(value)
     constant = torch.full((), fill, dtype=dtype)
-    if all(amount <= 0 for amount in (*before, *after)):
+    if all(isinstance(amount, int) and amount <= 0 for amount in (*before, *after)):
         return _sample(ctx, value, before, after, "STRICT_BOUNDS", None)
     if dtype is torch.int64:  # no sampling slice, and no wider type to go through
         cropped = crop_and_pad(ctx, value, [min(b, 0) for b in before], [min(a, 0) for a in after], fill)
@@ -44,14 +46,14 @@ def crop_and_pad(ctx: ConversionContext, value: Operand, before: Sequence[int], 
 
 
 def pad_by_sampling(
-    ctx: ConversionContext, value: Operand, before: Sequence[int], after: Sequence[int], mode: str
+    ctx: ConversionContext, value: Operand, before: Sequence[Size], after: Sequence[Size], mode: str
 ) -> Any:
     """Extends a value by its own elements.
 
     Args:
         ctx: The context.
         value: A tensor of rank >= 1.
-        before, after: Elements added on each axis; negative amounts crop.
+        before, after: Elements added on each axis, known ones for WRAP; negative amounts crop.
         mode: Name of a `trt.SampleMode`: REFLECT, CLAMP or WRAP.
     """
     dtype = dtype_of(value)
@@ -65,14 +67,18 @@ def _restored(ctx: ConversionContext, carried: Operand, dtype: torch.dtype) -> A
     return as_bytes(carried) if dtype is torch.uint8 else cast(ctx, carried, dtype)
 
 
+def _is_nothing(amount: Size) -> bool:
+    return isinstance(amount, int) and amount == 0
+
+
 def _sample(
-    ctx: ConversionContext, value: Operand, before: Sequence[int], after: Sequence[int], mode: str, fill: Any
+    ctx: ConversionContext, value: Operand, before: Sequence[Size], after: Sequence[Size], mode: str, fill: Any
 ) -> Any:
     starts = [-amount for amount in before]
     sizes: list[Any] = []
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
-        changed = low or high
-        sizes.append(combine(ctx, "add", [dimension(ctx, value, axis), low + high]) if changed else None)
+        unchanged = _is_nothing(low) and _is_nothing(high)
+        sizes.append(None if unchanged else combine(ctx, "add", [dimension(ctx, value, axis), low, high]))
     return slice_tensor(ctx, value, starts, sizes, None, mode, fill)
 
 

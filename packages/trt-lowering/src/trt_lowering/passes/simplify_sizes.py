@@ -99,6 +99,8 @@ class _SizeBuilder:
             return self._built[key]
         if key in self._sources:
             return self._read(key)
+        if isinstance(extent, list) and extent[0] == "ceildiv":  # ceil(a / b) = -floor(-a / b)
+            extent = ["mul", ["floordiv", ["mul", extent[1], -1], extent[2]], -1]
         if not isinstance(extent, list) or extent[0] not in _FUNCTIONS:
             return None
         operands: list[Any] = []
