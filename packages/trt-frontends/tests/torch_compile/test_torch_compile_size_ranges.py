@@ -134,3 +134,30 @@ def test_a_fused_encoder_layer_runs_in_an_engine_with_sizes_that_vary() -> None:
         _check(optimized, model, torch.randn(batch, length, 8))
     report = model_report(optimized)
     assert (len(report.graphs), report.coverage, report.engines) == (1, 1.0, 1)
+
+
+def test_a_number_that_stays_is_part_of_the_engine_and_one_that_changes_an_input() -> None:
+    linear = nn.Linear(4, 4).eval()
+
+    def last(x: torch.Tensor, count: int) -> torch.Tensor:
+        return linear(torch.relu(linear(x))[:, slice(-count, None)])
+
+    optimized = torch.compile(last, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
+    for count in (3, 3, 2, 4, 3):
+        with torch.no_grad():
+            torch.testing.assert_close(optimized(torch.ones(2, 5, 4), count), last(torch.ones(2, 5, 4), count))
+    (graph,) = model_report(optimized).graphs
+    first, second = graph.builds
+    assert first.partition is not None
+    assert not first.partition.torch_nodes
+    assert "numbers changed" in second.reason
+
+
+def test_a_guard_may_divide_by_a_number() -> None:
+    def parted(x: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.relu(x) if x.shape[0] % count == 0 else x
+
+    optimized = torch.compile(parted, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(torch.ones(6, 4), 3), torch.ones(6, 4))
+        torch.testing.assert_close(optimized(torch.ones(6, 4), 2), torch.ones(6, 4))  # a number that was seen to change

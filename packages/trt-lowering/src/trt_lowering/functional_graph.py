@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import fx
@@ -13,8 +14,10 @@ from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import run_passes
 from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
+from trt_lowering.inlining import replace_result
 from trt_lowering.node_metadata import fake_mode_of
 from trt_lowering.passes.remove_assertions import RemoveAssertions
+from trt_lowering.settled_extents import settle_extents
 from trt_lowering.tracing import traces
 
 
@@ -24,7 +27,7 @@ def lower_graph(
     settings: CompilationSettings,
     *,
     preserve: Preserve,
-    constants: Mapping[str, torch.Tensor] | None = None,
+    constants: Mapping[str, torch.Tensor | int] | None = None,
 ) -> fx.GraphModule:
     """Lowers a functional graph of ATen operators.
 
@@ -34,7 +37,7 @@ def lower_graph(
         settings: Compilation settings.
         preserve: Whether an operator has a converter, and so stays whole.
         constants: Placeholders (by target) whose value is fixed, such as frozen parameters. They become attributes,
-            and the lowered module does not take them.
+            and the lowered module does not take them. An int must be the value that the graph was captured with.
 
     Returns:
         A module in the form that `check_graph_form` describes, which takes the remaining placeholders in order and
@@ -52,7 +55,7 @@ def begin_lowering_graph(
     settings: CompilationSettings,
     *,
     preserve: Preserve,
-    constants: Mapping[str, torch.Tensor] | None = None,
+    constants: Mapping[str, torch.Tensor | int] | None = None,
 ) -> DecomposedGraph:
     """Lowers a functional graph as far as its values do not matter; see `lower_graph` for arguments and errors."""
     lowered = _copy(gm)
@@ -72,7 +75,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     return copied
 
 
-def _fix_constants(gm: fx.GraphModule, constants: dict[str, torch.Tensor]) -> None:
+def _fix_constants(gm: fx.GraphModule, constants: dict[str, torch.Tensor | int]) -> None:
     placeholders = {str(node.target): node for node in gm.graph.find_nodes(op="placeholder")}
     unknown = constants.keys() - placeholders.keys()
     if unknown:
@@ -81,15 +84,21 @@ def _fix_constants(gm: fx.GraphModule, constants: dict[str, torch.Tensor]) -> No
             hint=f"its placeholders are {', '.join(placeholders)}",
         )
     first = next((node for node in gm.graph.nodes if node.op != "placeholder"), None)
+    known: dict[Any, int] = {}
     for target, tensor in constants.items():
         placeholder = placeholders[target]
-        if placeholder.users:
+        if isinstance(tensor, int):
+            known[placeholder.meta["val"].node.expr] = tensor
+            replace_result(placeholder, tensor)
+        elif placeholder.users:
             assert first is not None
             with gm.graph.inserting_before(first):
                 attribute = gm.graph.get_attr(_register(gm, tensor))
             attribute.meta.update(placeholder.meta)
             placeholder.replace_all_uses_with(attribute)
         gm.graph.erase_node(placeholder)
+    if known:
+        settle_extents(gm.graph, known)
 
 
 def _register(gm: fx.GraphModule, tensor: torch.Tensor) -> str:

@@ -6,6 +6,7 @@ before still holds a symbolic integer, whose expression is a number by now: it l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,35 +15,50 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 
-def settle_extents(graph: fx.Graph) -> None:
-    """Puts numbers in the place of symbolic integers that are numbers, in the values of all nodes."""
+def settle_extents(graph: fx.Graph, known: Mapping[Any, int] | None = None) -> None:
+    """Puts numbers in the place of symbolic integers that are numbers, in the values of all nodes.
+
+    Args:
+        graph: The graph.
+        known: Symbols whose value is fixed; it is the value that they had when the graph was captured.
+    """
+    settling = _Settling(known or {})
     for node in graph.nodes:
         value = node.meta.get("val")
-        if value is not None and any(map(_is_unsettled, pytree.tree_leaves(value))):
-            node.meta["val"] = pytree.tree_map(_settled, value)
+        if value is not None and any(map(settling.changes, pytree.tree_leaves(value))):
+            node.meta["val"] = pytree.tree_map(settling.value, value)
 
 
-def _is_unsettled(value: Any) -> bool:
-    if isinstance(value, FakeTensor):
-        return value.layout is torch.strided and any(map(_is_number, (*value.shape, *value.stride())))
-    return _is_number(value)
+class _Settling:
+    """Settles values, given what symbols are known."""
 
+    def __init__(self, known: Mapping[Any, int]) -> None:
+        self._known = dict(known)
 
-def _is_number(extent: Any) -> bool:
-    return _number(extent) is not extent
+    def changes(self, value: Any) -> bool:
+        """Whether something in a leaf of a value is no longer what it looks like."""
+        if isinstance(value, FakeTensor):
+            if value.layout is not torch.strided:
+                return False
+            return any(self._number(extent) is not extent for extent in (*value.shape, *value.stride()))
+        return self._number(value) is not value
 
+    def value(self, value: Any) -> Any:
+        """Returns a leaf of a value as it is now."""
+        if not self.changes(value):
+            return value
+        if not isinstance(value, FakeTensor):
+            return self._number(value)
+        shape, strides = list(map(self._number, value.shape)), list(map(self._number, value.stride()))
+        with value.fake_mode, torch.no_grad():
+            return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
 
-def _settled(value: Any) -> Any:
-    if not _is_unsettled(value):
-        return value
-    if not isinstance(value, FakeTensor):
-        return _number(value)
-    shape, strides = [_number(extent) for extent in value.shape], [_number(step) for step in value.stride()]
-    with value.fake_mode, torch.no_grad():
-        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
-
-
-def _number(extent: Any) -> Any:
-    if isinstance(extent, torch.SymInt) and extent.node.expr.is_Integer:
-        return int(extent.node.expr)
-    return extent
+    def _number(self, extent: Any) -> Any:
+        if not isinstance(extent, torch.SymInt):
+            return extent
+        expr = extent.node.expr
+        if self._known and expr.free_symbols & self._known.keys():
+            expr = expr.subs(self._known)
+            if not expr.is_Integer:
+                return extent.node.shape_env.create_symintnode(expr, hint=extent.node.hint)
+        return int(expr) if expr.is_Integer else extent

@@ -109,10 +109,11 @@ class CompiledGraph:
         self.history: list[BuildReport] = []
         self._gm = gm
         self._static = set(static)
-        self._numbers = _find_numbers(gm) - self._static
         self._settings = settings
         self._registry = registry
         self._sizes = GraphSizes(gm)
+        self._counts = set() if _has_seen_numbers_change() else {reading.position for reading in self._sizes.counts}
+        self._numbers = (_find_numbers(gm) - self._static) | self._counts
         self._instance_at: int | None = None  # position of a parameter, by which modules that share the graph are told
         self._builds: dict[int, Build] = {}
         self._short_changes: Counter[int] = Counter()
@@ -138,7 +139,7 @@ class CompiledGraph:
     def _fits(self, build: Build, inputs: Sequence[Any]) -> bool:
         if self._settings.check_weights and not build.frozen.unchanged([inputs[at] for at in build.frozen_at]):
             return False
-        if build.numbers_at and tuple(inputs[at].item() for at in build.numbers_at) != build.numbers:
+        if build.numbers_at and tuple(_number(inputs[at]) for at in build.numbers_at) != build.numbers:
             return False
         bounds = build.ranges.symbols
         for reading in self._sizes.readings:
@@ -165,7 +166,8 @@ class CompiledGraph:
             if self._instance_at is not None and self._instance_at not in self._static:
                 self._builds.clear()
                 self._instance_at = self._first_parameter(inputs)
-            build = self._build(inputs, self._sizes.choose(inputs, ranges), "; ".join(reasons) or "first call")
+            chosen = self._sizes.choose(inputs, ranges, self._counts)
+            build = self._build(inputs, chosen, "; ".join(reasons) or "first call")
             self._builds[self._instance(inputs)] = build
             return build
 
@@ -176,7 +178,7 @@ class CompiledGraph:
     def _changed(self, build: Build, inputs: Sequence[Any]) -> list[int]:
         """Returns the positions of the inputs that are part of engines, and are no longer what they were."""
         pairs = zip(build.numbers_at, build.numbers, strict=True)
-        found = [at for at, number in pairs if inputs[at].item() != number]
+        found = [at for at, number in pairs if _number(inputs[at]) != number]
         if self._settings.check_weights:
             changed = build.frozen.changed([inputs[at] for at in build.frozen_at])
             found += [build.frozen_at[index] for index in changed]
@@ -198,11 +200,16 @@ class CompiledGraph:
         """Decides which tensors stop being part of engines, and says what changed.
 
         What changes now and then (a checkpoint is loaded, an epoch was trained) is frozen anew. What changes from call
-        to call is state, or is being trained.
+        to call is state, or is being trained. A count that changed once is one that changes.
         """
+        counts = self._counts.intersection(changed)
+        reasons = [f"{len(counts)} numbers changed, and became inputs"] if counts else []
+        self._counts -= counts
+        self._numbers -= counts
+        changed = [at for at in changed if at not in counts]
         if not changed:
-            return []
-        reasons = [f"{len(changed)} frozen tensors changed"]
+            return reasons
+        reasons.append(f"{len(changed)} frozen tensors changed")
         if build.calls >= WORTHWHILE:
             return reasons
         self._short_changes.update(changed)
@@ -233,7 +240,7 @@ class CompiledGraph:
         frozen_at = tuple(at for at, yes in enumerate(is_frozen) if yes)
         frozen = FrozenTensors([inputs[at] for at in frozen_at])  # first: what changes from now on is seen
         numbers_at = tuple(sorted(self._numbers))
-        numbers = tuple(inputs[at].item() for at in numbers_at)
+        numbers = tuple(_number(inputs[at]) for at in numbers_at)
         logger.debug("building a graph of %d nodes: %s", len(self._gm.graph.nodes), reason)
         with visible_log(self._settings), torch.no_grad():
             constants = {at: inputs[at] for at in (*frozen_at, *numbers_at)}
@@ -242,7 +249,7 @@ class CompiledGraph:
         return Build(run, frozen_at, frozen, numbers_at, numbers, ranges)
 
     def _compile(
-        self, constants: dict[int, torch.Tensor], inputs: Sequence[Any], ranges: ShapeRanges
+        self, constants: dict[int, torch.Tensor | int], inputs: Sequence[Any], ranges: ShapeRanges
     ) -> tuple[Run, PartitionReport | None]:
         settings = self._settings
         cut = cut_output_views(self._gm)
@@ -273,6 +280,17 @@ class CompiledGraph:
     def _in_pytorch(self) -> Run:
         run = with_inductor(self._gm) if self._settings.torch_fallback == "inductor" else self._gm.forward
         return lambda inputs: run(*inputs)
+
+
+def _has_seen_numbers_change() -> bool:
+    """Whether Dynamo, which compiles right now, makes inputs of those numbers only that it has seen change."""
+    return bool(torch._dynamo.config.assume_static_by_default)
+
+
+def _number(value: Any) -> float:
+    """The number that an input is: a size, or a tensor of one float64."""
+    number: float = value.item() if isinstance(value, torch.Tensor) else value
+    return number
 
 
 def _find_numbers(gm: fx.GraphModule) -> set[int]:

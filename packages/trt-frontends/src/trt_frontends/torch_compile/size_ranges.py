@@ -8,7 +8,7 @@ of the graph has more elements than TensorRT can count.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,10 +52,15 @@ class GraphSizes:
 
     Args:
         gm: A graph whose nodes carry `meta["val"]`.
+
+    Attributes:
+        readings: Where a call says what each symbol is.
+        counts: Those of numbers that are no size of any tensor, such as how many of the last tokens are wanted.
     """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.readings = _find_readings(gm)
+        self.counts = _find_counts(gm, self.readings)
         self._volumes = _find_volumes(gm) if self.readings else []
         self._shape_env = _shape_env(gm) if self.readings else None
 
@@ -63,18 +68,25 @@ class GraphSizes:
         """Returns the value of each symbol in a call."""
         return {reading.symbol: reading.read(inputs) for reading in self.readings}
 
-    def choose(self, inputs: Sequence[Any], former: ShapeRanges | None = None) -> ShapeRanges:
+    def choose(
+        self, inputs: Sequence[Any], former: ShapeRanges | None = None, fixed_at: Collection[int] = ()
+    ) -> ShapeRanges:
         """Returns the ranges to build for.
 
         Args:
             inputs: Inputs of the call that is at hand; it lies within the ranges, and they are tuned for it.
             former: Ranges that turned out too narrow; the new ones contain them.
+            fixed_at: Positions of numbers that are part of the engines.
         """
         sizes = self.read(inputs)
+        fixed = {reading.symbol for reading in self.counts if reading.position in fixed_at}
         low: dict[Any, int] = {}
         high: dict[Any, int] = {}
         open_ends = set()
         for symbol, size in sizes.items():
+            if symbol in fixed:
+                low[symbol] = high[symbol] = size
+                continue
             least, most = self._known(symbol)
             if most >= UNBOUNDED:
                 open_ends.add(symbol)
@@ -129,7 +141,7 @@ class GraphSizes:
             outwards = range(end, max(end - step * _TRIES, 0), -step) if mine else ()
             for candidate in (*inwards, *outwards):
                 values = {**found, symbol: candidate}
-                if all(guard.subs(values) != False for guard in mine):  # noqa: E712 - sympy's false
+                if all(_holds(guard, values) for guard in mine):
                     found[symbol] = candidate
                     break
             else:
@@ -140,6 +152,14 @@ class GraphSizes:
         """Guards other than that two sizes differ: Dynamo asks that of sizes that differed at the first call."""
         guards = getattr(self._shape_env, "guards", ())
         return [guard.expr for guard in guards if type(guard.expr).__name__ != "Unequality"]
+
+
+def _holds(guard: Any, sizes: Mapping[Any, int]) -> bool:
+    """Whether a guard is true of sizes; one that divides by a size of zero is not."""
+    try:
+        return bool(guard.subs(sizes) != False)  # noqa: E712 - sympy's false
+    except ZeroDivisionError:
+        return False
 
 
 def outside(ranges: ShapeRanges, sizes: Mapping[Any, int]) -> list[str]:
@@ -165,6 +185,16 @@ def _find_readings(gm: fx.GraphModule) -> tuple[SizeReading, ...]:
             if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
                 found.setdefault(extent.node.expr, SizeReading(extent.node.expr, position, axis))
     return tuple(found.values())
+
+
+def _find_counts(gm: fx.GraphModule, readings: Sequence[SizeReading]) -> tuple[SizeReading, ...]:
+    in_shapes: set[Any] = set()
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for extent in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else ():
+            if isinstance(extent, torch.SymInt):
+                in_shapes |= extent.node.expr.free_symbols
+    return tuple(reading for reading in readings if reading.axis is None and reading.symbol not in in_shapes)
 
 
 def _find_volumes(gm: fx.GraphModule) -> list[tuple[Extent, ...]]:
@@ -197,7 +227,7 @@ def _volume(extents: Sequence[Extent], sizes: Mapping[Any, int]) -> int:
     named = {str(symbol): size for symbol, size in sizes.items()}
     try:
         return math.prod(int(evaluate_extent(extent, named)) for extent in extents)
-    except KeyError:  # a symbol that no input tells
+    except (KeyError, ZeroDivisionError):  # a symbol that no input tells; a tensor that no valid call has
         return 0
 
 
