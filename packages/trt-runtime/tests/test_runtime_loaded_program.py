@@ -96,6 +96,14 @@ def test_modes_and_moves_that_change_nothing(loaded: LoadedProgram) -> None:
         assert torch.equal(loaded(x, bias=bias)["result"], expected)
 
 
+def test_scripting_and_symbolic_tracing_are_refused(loaded: LoadedProgram, static_engine: TRTModule) -> None:
+    for module in (loaded, static_engine, nn.Sequential(static_engine)):
+        with pytest.raises(InputError, match="TorchScript knows no engines"):
+            torch.jit.script(module)
+    with pytest.raises(InputError, match="cannot be traced symbolically"):
+        torch.fx.symbolic_trace(loaded)
+
+
 @pytest.mark.parametrize(
     "move", [lambda module: module.half(), lambda module: module.to("meta"), lambda module: module.double()]
 )

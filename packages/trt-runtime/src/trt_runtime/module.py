@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -169,6 +169,13 @@ class TRTModule(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> TRTModule:
         return self  # moving or casting a module must not touch the plan
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuses, where `torch.jit.script` would say something about annotations."""
+        raise InputError(
+            f"{self._header.title} cannot be scripted: TorchScript knows no engines",
+            hint="save the compiled model with trt_runtime.save, which needs no TorchScript to be loaded",
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TRTModule:
         memo[id(self.plan)] = self.plan

@@ -101,6 +101,11 @@ class LoadedProgram(nn.Module):
             InputError: An input does not fit; the message names it.
             ExecutionError: A step failed.
         """
+        if type(args) is not tuple:  # a stand-in of `torch.fx`, which traces a call with no inputs
+            raise InputError(
+                "a loaded program cannot be traced symbolically",
+                hint="torch.export.export takes it, with example inputs",
+            )
         direct = self.__direct
         if direct is not None and not kwargs and len(args) == self.__arity:
             for value in args:
