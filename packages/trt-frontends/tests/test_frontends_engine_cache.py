@@ -113,6 +113,72 @@ def test_settings_count_when_they_change_the_engine(
     assert len(builds) == count
 
 
+class Small(nn.Module):
+    """A model with a constant, a literal, a choice and an order, each of which may differ."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.given = {"factor": 2.0, "axis": 1, "is_swapped": False, "keeps": True, "bit": 0.0, **given}
+        self.register_buffer("table", torch.linspace(0, 1, 4) + torch.tensor([0.0, 0.0, 0.0, self.given["bit"]]))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = self.given
+        y = self.linear(x) * given["factor"]
+        y = self.table - y if given["is_swapped"] else y - self.table
+        return y.softmax(given["axis"]) + y.sum(1, keepdim=given["keeps"]).reshape(-1, 1)
+
+
+def _small(**given: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return Small(**given).eval()
+
+
+DIFFERENCES: dict[str, Any] = {
+    "a literal": lambda: (_small(factor=3.0), X),
+    "a literal's last bit": lambda: (_small(factor=2.0000000000000004), X),
+    "an argument": lambda: (_small(axis=0), X),
+    "a flag": lambda: (_small(keeps=False), X),
+    "the order of arguments": lambda: (_small(is_swapped=True), X),
+    "a bit of a weight": lambda: (_small(bit=2**-23), X),
+    "a type": lambda: (_small().double().to(torch.float16), X.half()),
+    "a size": lambda: (_small(), X[:2]),
+    "a range": lambda: (_small(), Input(min_shape=(1, 4), opt_shape=(3, 4), max_shape=(4, 4))),
+    "the precision of products": torch.set_float32_matmul_precision,
+    "determinism": torch.use_deterministic_algorithms,
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_one_difference_is_another_engine_and_none_is_the_same(tmp_path: Path, builds: list[str], name: str) -> None:
+    _compile(_small(), tmp_path / "engines")
+    change = DIFFERENCES[name]
+    model, given = _small(), X
+    try:
+        if change is torch.set_float32_matmul_precision:
+            change("medium")
+        elif change is torch.use_deterministic_algorithms:
+            change(True)
+        else:
+            model, given = change()
+        for _ in range(2):
+            compiled = _compile(model, tmp_path / "engines", given)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+    assert len(builds) == 2  # the first model's, the other's, and no third one
+    x = given if isinstance(given, torch.Tensor) else X
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-2 if x.dtype is torch.float16 else 1e-5, atol=1e-3)
+    _compile(_small(), tmp_path / "engines")
+    assert len(builds) == 2
+
+
+def test_two_ranges_with_another_best_size_are_two_engines(tmp_path: Path, builds: list[str]) -> None:
+    for best in (2, 3, 2):
+        _compile(_small(), tmp_path / "engines", Input(min_shape=(1, 4), opt_shape=(best, 4), max_shape=(4, 4)))
+    assert len(builds) == 2
+
+
 def test_changed_weights_are_another_engine(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
     _compile(mlp, tmp_path / "engines")
     mlp[0].weight.data[1, 2] += 1.0

@@ -89,6 +89,16 @@ HOSTILE: dict[str, tuple[Any, ...]] = {
     "a list of lists of points": (aten._pdist_forward.default, torch.ones(9, 2, 2), 2.0),
     "axes that do not exist": (aten._fft_c2c.default, torch.ones(8, 4, dtype=torch.complex64), [0, LARGE], 1, False),
     "an axis from the end": (aten._fft_r2c.default, torch.ones(8, 4), [-2, 0], 0, False),
+    "nothing to stack": (aten._stack.default, []),
+    "bins without end": (aten.bincount.default, _indices(0, 1 << 40)),
+    "as many bins as nobody asked for": (aten.bincount.default, _indices(0), None, 1 << 40),
+    "repetitions without end": (aten.repeat_interleave.Tensor, _indices(1 << 40)),
+    "copies without end": (aten.repeat_interleave.self_Tensor, torch.ones(4), _indices(1 << 38)),
+    "repetitions that somebody else counted": (
+        aten.repeat_interleave.self_Tensor,
+        *(torch.ones(2), _indices(2, 3), 0),
+    ),
+    "classes without end": (aten.one_hot.default, _indices(1 << 40)),
     "elements from nowhere": (aten._fft_c2r.default, torch.ones(4, 3, dtype=torch.complex64), [1], 0, LARGE),
 }
 
@@ -96,8 +106,9 @@ HOSTILE: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_operands_that_do_not_fit_reach_no_kernel(name: str) -> None:
     operator, *operands = HOSTILE[name]
+    options = {"output_size": 6} if name == "repetitions that somebody else counted" else {}
     with pytest.raises(ExecutionError, match="do not fit each other"):
-        checked(operator)(*operands)
+        checked(operator)(*operands, **options)
 
 
 def test_a_mask_that_cannot_be_expanded() -> None:
@@ -138,6 +149,12 @@ RIGHT: dict[str, tuple[Any, ...]] = {
     ),
     "distances": (aten._cdist_forward.default, torch.randn(2, 5, 3), torch.randn(2, 4, 3), 2.0, None),
     "distances between all": (aten._pdist_forward.default, torch.randn(5, 3), 2.0),
+    "bins": (aten.bincount.default, _indices(0, 5, 5), None, 9),
+    "no bins": (aten.bincount.default, _indices()),
+    "repetitions": (aten.repeat_interleave.self_Tensor, torch.randn(2, 3), _indices(2, 0, 3), 1),
+    "indices by count": (aten.repeat_interleave.Tensor, _indices(2, 0, 3)),
+    "classes": (aten.one_hot.default, _indices(0, 4)),
+    "stack": (aten._stack.default, [torch.ones(2), torch.zeros(2)], 1),
     "transform": (aten._fft_r2c.default, torch.randn(4, 6), [1], 0, True),
     "transform back": (aten._fft_c2r.default, torch.randn(4, 4, dtype=torch.complex64), [1], 2, 7),
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import platform
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -182,6 +183,7 @@ def describe_machine(settings: CompilationSettings) -> dict[str, str]:
     described["stack"] = f"{trt_core.__version__} {_sources_of(trt_core.__file__)}"
     described["torch"] = str(torch.__version__)
     described["torch.default_dtype"] = str(torch.get_default_dtype())
+    described["torch.switches"] = _describe_switches()
     if portable:
         described["provider.sources"] = _sources_of(str(provider_module().__file__))
     if portable or settings.device.is_cpu:
@@ -192,6 +194,37 @@ def describe_machine(settings: CompilationSettings) -> dict[str, str]:
 def _is_asked(choice: bool | None, settings: CompilationSettings) -> bool:
     """Naming a directory asks for caching, unless a setting says otherwise."""
     return bool(settings.engine_cache_dir) or directory_is_configured() if choice is None else choice
+
+
+def _describe_switches() -> str:
+    """What changes numbers that are folded into an engine, or which kernels are found fastest, process-wide."""
+    backends: Any = torch.backends  # PyTorch tells type checkers nothing of precisions
+    everywhere = backends.fp32_precision
+    switches = {
+        "cuda.matmul.precision": _first_set(backends.cuda.matmul.fp32_precision, everywhere),
+        "cudnn.conv.precision": _first_set(
+            backends.cudnn.conv.fp32_precision, backends.cudnn.fp32_precision, everywhere
+        ),
+        "mkldnn.matmul.precision": _first_set(
+            backends.mkldnn.matmul.fp32_precision, backends.mkldnn.fp32_precision, everywhere
+        ),
+        "mkldnn.conv.precision": _first_set(
+            backends.mkldnn.conv.fp32_precision, backends.mkldnn.fp32_precision, everywhere
+        ),
+        "matmul.allow_fp16_reduced_precision_reduction": backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "matmul.allow_bf16_reduced_precision_reduction": backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "cudnn.enabled": backends.cudnn.enabled,
+        "cudnn.deterministic": backends.cudnn.deterministic,
+        "mkldnn.enabled": backends.mkldnn.enabled,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", ""),
+    }
+    return json.dumps(switches, sort_keys=True)
+
+
+def _first_set(*precisions: str) -> str:
+    """The precision of float32 that holds: the nearest that says one."""
+    return next((precision for precision in precisions if precision != "none"), "ieee")
 
 
 def _describe_device(device: Device) -> str:

@@ -199,7 +199,13 @@ def _too_many(count: int, x: torch.Tensor) -> str:
     return f"it would make {count} elements of {x.numel()}" if count > most else ""
 
 
+def _stacked(operands: Operands) -> str:
+    """There is a first tensor, whose shape the others have."""
+    return "" if operands["tensors"] else "there is nothing to stack"
+
+
 _CHECKS: Final[dict[str, Check]] = {
+    "aten::_stack": _stacked,
     "aten::bincount": _bins,
     "aten::repeat_interleave": _repeats,
     "aten::one_hot": _classes,
