@@ -74,11 +74,47 @@ def test_remainders_and_floor_division_of_floats_are_exact(pairs: list[tuple[flo
         check_conversion(op, (a, b), rtol=0.0, atol=0.0)
 
 
-def test_floor_division_of_floats_knows_what_rounding_hides() -> None:
-    a, b = torch.tensor([1.0, -1.0, 5.0, 1.0, INF, 3.0, -3.0]), torch.tensor([0.1, 0.1, 0.0, INF, 2.0, INF, INF])
-    check_conversion(aten.remainder.Tensor, (a, b))
-    check_conversion(aten.fmod.Tensor, (a, b))
-    check_conversion(aten.floor_divide.default, (a[:2], b[:2]))
+QUOTIENTS = (aten.remainder.Tensor, aten.fmod.Tensor, aten.floor_divide.default, aten.div.Tensor_mode)
+
+
+def _check_quotients(a: torch.Tensor, b: torch.Tensor) -> None:
+    for op in QUOTIENTS:
+        options = {"rounding_mode": "trunc"} if op is aten.div.Tensor_mode else {}
+        result = check_conversion(op, (a, b), options, rtol=0.0, atol=0.0).outputs[0]
+        expected = op(a, b, **options)
+        assert torch.equal(result.signbit() & ~result.isnan(), expected.signbit() & ~expected.isnan()), op
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_quotients_and_rests_of_special_values(dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    values = torch.tensor([0.0, -0.0, 1.0, -1.5, 3.0, 0.1, -12345.6, INF, -INF, NAN, limits.max, limits.min, 1e-3])
+    left, right = torch.meshgrid(values.to(dtype), values.to(dtype), indexing="ij")
+    _check_quotients(left.contiguous(), right.contiguous())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_quotients_and_rests_of_magnitudes_far_apart(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mantissas = torch.randn(2, 400, generator=generator, dtype=torch.float64)
+    exponents = torch.randint(-30, 30, (2, 400), generator=generator)
+    _check_quotients(*(mantissas * 2.0**exponents).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_that_divide_half_values_keep_their_digits(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.1, 0.3, 1.0, -7.0, 1000.0], dtype=dtype)
+    for number in (0.1, 1 / 3, 2**31):
+        check_conversion(aten.div.Tensor, (x, number))
+        for mode in ("floor", "trunc"):
+            check_conversion(aten.div.Tensor_mode, (x, number), {"rounding_mode": mode}, rtol=0.0, atol=0.0)
+
+
+def test_powers_of_special_values() -> None:
+    x = torch.tensor([0.0, -0.0, 4.0, -4.0, INF, -INF, NAN])
+    check_conversion(aten.pow.Tensor_Scalar, (x, -0.5))
+    base, exponent = torch.meshgrid(torch.tensor([0, 1, -1, 2, -6]), torch.tensor([0, 3, 63, 64, 101]), indexing="ij")
+    check_conversion(aten.pow.Tensor_Tensor, (base.contiguous(), exponent.contiguous()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -93,6 +93,8 @@ def test_signbit_sees_negative_zero() -> None:
 @pytest.mark.parametrize("decimals", [-1, 0, 2])
 def test_round_to_decimals(decimals: int) -> None:
     check_conversion(aten.round.decimals, (torch.tensor([1.2345, -27.5, 155.0]),), {"decimals": decimals})
+    large = torch.tensor([65504.0, -32768.0, 12345.0, 0.005], dtype=torch.float16)
+    check_conversion(aten.round.decimals, (large,), {"decimals": decimals}, rtol=0.0, atol=0.0)
 
 
 def test_round_goes_to_the_even_neighbour() -> None:

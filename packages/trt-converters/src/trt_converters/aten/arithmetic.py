@@ -24,7 +24,7 @@ def compute_type(result: torch.dtype, *numbers: Any) -> torch.dtype:
     """
     if result in (torch.float16, torch.bfloat16):
         for number in numbers:
-            if isinstance(number, float) and abs(number) < float("inf") and number:
+            if isinstance(number, (int, float)) and abs(number) < float("inf") and number:
                 stored = torch.tensor(number, dtype=result).item()
                 if stored == 0 or abs(stored) == float("inf"):
                     return torch.float32
@@ -96,8 +96,9 @@ def _add_scaled(
 @converter(aten.lerp.Scalar, aten.lerp.Tensor, checks=computable)
 def aten_lerp(ctx: ConversionContext, self: Operand, end: Operand, weight: Operand) -> Any:
     """lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor"""
-    operands = promote(ctx, self, end, weight, dtype=ctx.result_dtype)
-    start, stop, share = (widen(ctx, operand) for operand in operands)
+    start, stop = (widen(ctx, operand) for operand in promote(ctx, self, end, dtype=ctx.result_dtype))
+    share = weight if isinstance(weight, (int, float)) else widen(ctx, cast(ctx, weight, ctx.result_dtype))
+    start, stop, share = promote(ctx, start, stop, share)
     distance = binary(ctx, "SUB", stop, start)
     # from the nearer end, as PyTorch does, so that weights 0 and 1 give the ends themselves
     from_start = binary(ctx, "SUM", start, binary(ctx, "PROD", share, distance))

@@ -36,6 +36,8 @@ def aten_pow_scalar(ctx: ConversionContext, self: Operand, exponent: Number) -> 
         return unary(ctx, "RECIP", base)
     if exponent == 0.5:
         return unary(ctx, "SQRT", base)
+    if exponent == -0.5:  # PyTorch's kernel is that of rsqrt, of which zeros and negative numbers know
+        return cast(ctx, unary(ctx, "RECIP", unary(ctx, "SQRT", widen(ctx, base))), dtype)
     return _float_power(ctx, base, torch.tensor(exponent, dtype=torch.float32))
 
 
@@ -71,15 +73,16 @@ def aten_pow(ctx: ConversionContext, self: Operand, exponent: Operand) -> Any:
 def _integer_tensor_power(ctx: ConversionContext, base: Operand, exponent: Operand) -> Any:
     """Powers of integers by repeated squaring over the bits of the exponent.
 
-    Exponents beyond 63 matter for the bases 0, 1 and -1 only, as every other power has left the range of int64 by
-    then. They are replaced by 62 and 63, which have the parity that decides for -1. Negative exponents give the integer
-    part of the inverse: 1, -1, or 0.
+    Exponents beyond 63 matter for even bases, of which nothing is left within 64 bits, and for 1 and -1, as every
+    other power has left the range of int64 by then. They are replaced by 62 and 63, which have the parity that decides
+    for -1. Negative exponents give the integer part of the inverse: 1, -1, or 0.
     """
     one = torch.ones((), dtype=ctx.result_dtype)
     zero = torch.zeros((), dtype=ctx.result_dtype)
     size = unary(ctx, "ABS", exponent)
+    beyond = binary(ctx, "GREATER", size, 63)
     parity = binary(ctx, "SUB", size, binary(ctx, "PROD", binary(ctx, "FLOOR_DIV", size, 2), 2))
-    size = select(ctx, binary(ctx, "GREATER", size, 63), binary(ctx, "SUM", parity, 62), size)
+    size = select(ctx, beyond, binary(ctx, "SUM", parity, 62), size)
     result: Any = None
     square, rest = base, size
     for bit in range(_EXPONENT_BITS):
@@ -90,6 +93,9 @@ def _integer_tensor_power(ctx: ConversionContext, base: Operand, exponent: Opera
         rest = half
         if bit < _EXPONENT_BITS - 1:
             square = binary(ctx, "PROD", square, square)
+    half = binary(ctx, "FLOOR_DIV", base, 2)
+    even = binary(ctx, "EQUAL", binary(ctx, "PROD", half, 2), base)
+    result = select(ctx, binary(ctx, "AND", beyond, even), zero, result)
     unit = binary(ctx, "EQUAL", unary(ctx, "ABS", base), 1)
     inverse = select(ctx, unit, result, zero)
     return select(ctx, binary(ctx, "LESS", exponent, 0), inverse, result)

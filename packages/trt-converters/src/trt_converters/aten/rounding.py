@@ -9,7 +9,7 @@ import torch
 from trt_converters.checks import argument, computable
 from trt_converters.context import ConversionContext, Operand, dtype_of
 from trt_converters.layers import binary, cast, select, unary
-from trt_converters.layers.elementary import has_sign, negate, truncate
+from trt_converters.layers.elementary import has_sign, negate, truncate, widen
 from trt_converters.registry import converter
 
 aten = torch.ops.aten
@@ -85,8 +85,7 @@ def aten_round_decimals(ctx: ConversionContext, self: Operand, decimals: int) ->
     if decimals == 0 or not dtype.is_floating_point:
         return _round(ctx, "ROUND", self)
     scale = 10.0 ** abs(decimals)
-    if dtype is torch.float16 and scale > torch.finfo(dtype).max:
-        self = cast(ctx, self, torch.float32)
+    self = widen(ctx, self)  # 65504 * 10 is no half number
     forward, back = ("PROD", "DIV") if decimals > 0 else ("DIV", "PROD")
     rounded = unary(ctx, "ROUND", binary(ctx, forward, self, scale))
     return cast(ctx, binary(ctx, back, rounded, scale), dtype)

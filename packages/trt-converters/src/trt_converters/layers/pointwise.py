@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from trt_converters.byte_tensor import as_bytes
@@ -36,7 +37,13 @@ def unary(ctx: ConversionContext, operation: str, value: Operand) -> Any:
 def activation(
     ctx: ConversionContext, kind: str, value: Operand, alpha: float | None = None, beta: float | None = None
 ) -> Any:
-    """Adds an activation layer; `kind` is the name of a `trt.ActivationType`, alpha and beta must be finite."""
+    """Adds an activation layer; `kind` is the name of a `trt.ActivationType`.
+
+    Raises:
+        ConversionError: A coefficient is not finite: the layer would keep the one that it has, and compute with that.
+    """
+    if not all(math.isfinite(coefficient) for coefficient in (alpha or 0.0, beta or 0.0)):
+        raise ctx.fail(f"coefficients of {kind} must be finite, not {alpha} and {beta}")
     layer = ctx.network.add_activation(ctx.tensor(value), getattr(trt.ActivationType, kind))
     if layer is not None and alpha is not None:
         layer.alpha = float(alpha)
