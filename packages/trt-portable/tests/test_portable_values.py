@@ -74,3 +74,16 @@ def test_casts() -> None:
     assert values.to(torch.float32).tolist() == [0.0, 3.0]  # type: ignore[union-attr]
     assert isinstance(values.to(torch.float16), torch.Tensor)
     assert isinstance(_host(torch.tensor([2**40])).to(torch.int32), torch.Tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_integers_wrap_around_as_those_of_tensors_do(dtype: torch.dtype) -> None:
+    limits = torch.iinfo(dtype)
+    left, right = (
+        torch.tensor([limits.max, limits.min, 2 ** (limits.bits // 2)], dtype=dtype),
+        torch.tensor(2, dtype=dtype),
+    )
+    for function in (torch.add, torch.sub, torch.mul):
+        for pair in ((left, right), (left, left)):
+            torch.testing.assert_close(as_tensor(function(*map(_host, pair))), function(*pair), rtol=0, atol=0)
+    assert as_tensor(_host(torch.tensor([2**40 + 1, -7])).to(torch.int32)).tolist() == [1, -7]

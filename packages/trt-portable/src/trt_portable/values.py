@@ -108,7 +108,7 @@ class HostValues:
         if dtype == self.dtype:
             return self
         try:
-            return HostValues(_converters(self.dtype, dtype)(self.array), dtype, self.device)
+            return _within_range(HostValues(_converters(self.dtype, dtype)(self.array), dtype, self.device))
         except (NotOnHost, RuntimeError):
             return self.tensor().to(dtype)
 
@@ -141,7 +141,7 @@ class HostValues:
         # plain tensors override nothing, so they are among the arguments but never among `types`
         if implementation is not None and not _holds_tensor(args):
             try:
-                return implementation(*args, **kwargs)
+                return _within_range(implementation(*args, **kwargs))
             except (NotOnHost, RuntimeError):
                 pass
         return function(
@@ -225,15 +225,22 @@ def _converters(source: torch.dtype, target: torch.dtype) -> Callable[[np.ndarra
         return _elementwise(_rounded, 1)
     if target in (torch.int32, torch.int64):
         if source in (torch.int32, torch.int64):
-            return _elementwise(_narrowed, 1) if target is torch.int32 else _unchanged
+            return _unchanged
         return _elementwise(_truncated if source.is_floating_point else int, 1)
     raise NotOnHost
 
 
-def _narrowed(number: Any) -> Any:
-    if not _is_symbolic(number) and not -(2**31) <= number < 2**31:
-        raise NotOnHost
-    return number
+_RANGES: Final = {dtype: torch.iinfo(dtype) for dtype in (torch.int32, torch.int64)}
+
+
+def _within_range(made: Any) -> Any:
+    """Returns a result whose numbers its type can hold: Python's integers never overflow, a tensor's wrap around."""
+    limits = _RANGES.get(made.dtype) if isinstance(made, HostValues) else None
+    if limits is not None:
+        for number in made.array.flat:
+            if not _is_symbolic(number) and not limits.min <= number <= limits.max:
+                raise NotOnHost
+    return made
 
 
 def _elementwise(function: Callable[..., Any], arity: int) -> Callable[..., Any]:
