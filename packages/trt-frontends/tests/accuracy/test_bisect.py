@@ -113,25 +113,56 @@ def test_a_fault_in_a_layer_is_found(deep: nn.Module, monkeypatch: pytest.Monkey
     assert _operators(report) == ["torch.ops.aten.tanh.default"]
 
 
-def test_a_fault_in_lowering_is_told_apart(deep: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+class Replace(GraphPass):
+    """Replaces an operator by relu, which it should not."""
+
+    def __init__(self, operator: Any) -> None:
+        self.name = f"replace_{operator}"
+        self._operator = operator
+
+    def call(self, gm: fx.GraphModule) -> int:
+        nodes = [node for node in gm.graph.nodes if node.target is self._operator]
+        for node in nodes:
+            node.target = aten.relu.default
+        return len(nodes)
+
+
+@pytest.fixture
+def spoil_lowering(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts passes first that replace these operators."""
     from trt_lowering import decomposed
 
-    class Spoil(GraphPass):
-        """Replaces tanh by relu, which it should not."""
+    def spoil(*operators: Any) -> None:
+        passes = decomposed.decomposing_passes
+        wrong = [Replace(operator) for operator in operators]
+        monkeypatch.setattr(decomposed, "decomposing_passes", lambda *rest: [*wrong, *passes(*rest)])
 
-        name = "spoil"
+    return spoil
 
-        def call(self, gm: fx.GraphModule) -> int:
-            nodes = [node for node in gm.graph.nodes if node.target is aten.tanh.default]
-            for node in nodes:
-                node.target = aten.relu.default
-            return len(nodes)
 
-    passes = decomposed.decomposing_passes
-    monkeypatch.setattr(decomposed, "decomposing_passes", lambda *rest: [Spoil(), *passes(*rest)])
+def test_a_fault_in_lowering_is_told_apart(deep: nn.Module, spoil_lowering: Any) -> None:
+    spoil_lowering(aten.tanh.default)
     report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
-    assert (report.stage, report.lowering_pass) == (Stage.LOWERING, "spoil")
-    assert "'spoil'" in report.to_text()
+    assert (report.stage, report.lowering_pass) == (Stage.LOWERING, "replace_aten.tanh.default")
+    assert report.in_engines is None
+    assert "'replace_aten.tanh.default'" in report.to_text()
+
+
+def test_faults_in_lowering_and_in_converters_are_all_named(
+    deep: nn.Module, spoil_lowering: Any, plant_fault: Any, tmp_path: Path
+) -> None:
+    spoil_lowering(aten.tanh.default, aten.gelu.default)
+    plant_fault(aten.sigmoid.default)
+    state, inputs = tmp_path / "search.json", (torch.randn(2, 8),)
+    report = bisect(deep, arg_inputs=inputs, state=state)
+    assert report.stage is Stage.LOWERING
+    assert report.lowering_passes == ("replace_aten.tanh.default", "replace_aten.gelu.default")
+    engines = report.in_engines
+    assert engines is not None and engines.is_proved and engines.complete
+    assert _operators(engines) == ["torch.ops.aten.sigmoid.default"]
+    assert "torch_executed_ops={'torch.ops.aten.sigmoid.default'} makes it right" in report.to_text()
+    assert json.loads(report.to_json())["in_engines"]["setting"] == engines.setting
+    assert bisect(deep, arg_inputs=inputs, state=state).builds == 0
 
 
 def test_a_search_goes_on_from_its_state(deep: nn.Module, plant_fault: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineEr
 from trt_frontends.accuracy.blocks import EngineCase, LoweredModel, isolated_error, layers_of
 from trt_frontends.accuracy.culprit_search import CulpritSearch
 from trt_frontends.accuracy.experiment import Experiment
-from trt_frontends.accuracy.lowering_fault import find_lowering_pass
+from trt_frontends.accuracy.lowering_fault import find_lowering_passes
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
 from trt_frontends.accuracy.subject import Model, Subject
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
@@ -46,8 +46,9 @@ def bisect(
     The model is compiled and compared with eager. When it is beyond tolerance, the first suspect is lowering; then the
     nodes in engines are moved to PyTorch, half of what is in doubt at a time, until the last one is found whose move
     makes the output right; that is repeated while others are left. Where lowering is wrong because it reduces types,
-    the same search finds the nodes that have to stay in float32. What was found is proved by compiling the whole model
-    with the setting that keeps those operators in float32, or in PyTorch.
+    the same search finds the nodes that have to stay in float32. Where lowering is wrong, engines are compared with
+    what it made, so that faults in both are named. What was found is proved by compiling the whole model with the
+    setting that keeps those operators in float32, or in PyTorch.
 
     Args:
         model: The model in eager PyTorch, or an exported program of it.
@@ -76,7 +77,6 @@ def bisect(
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
     lowered = LoweredModel.prepare(subject)
     experiment = Experiment(lowered, cases, expected, None if state is None else Path(state))
-    search = CulpritSearch(experiment, allowed, most, progress)
 
     name = subject.name
     without_engines = experiment.error(node.name for node in experiment.nodes)
@@ -84,36 +84,68 @@ def bisect(
     if before <= allowed:
         return BisectReport(name, allowed, Stage.NONE, before, before, builds=experiment.builds)
     proof = _Proof(subject, cases, expected)
-    if without_engines > allowed:
-        precision = PrecisionFault.look(subject, cases, expected)
-        if precision is not None and precision.is_to_blame(allowed):
-            search = CulpritSearch(precision.trials, allowed, most, progress)
-            found = search.run()
-            remedy, after = proof.first_right([exclusions_of(found, precision.trials.nodes)], allowed)
-            return BisectReport(
-                name,
-                allowed,
-                Stage.PRECISION,
-                before,
-                after,
-                reduced_to=precision.reduced_to,
-                culprits=precision.describe(found, experiment),
-                remedy=remedy,
-                complete=search.complete,
-                builds=experiment.builds,
-            )
-        culprit = find_lowering_pass(subject, cases[0], expected[0], allowed)
+    if without_engines <= allowed:
+        return _search_engines(experiment, lowered, cases[0], proof, allowed, most, progress)
+
+    # beside a graph that is wrong already, engines are compared with that graph
+    engines = experiment.against_pytorch()
+    precision = PrecisionFault.look(subject, cases, expected)
+    reduced = precision is not None and precision.is_to_blame(allowed)
+    # what a type loses, engines may lose in other places
+    beyond = max(allowed, without_engines) if reduced else allowed
+    in_engines = None
+    if engines.error(()) > beyond:
+        of_graph = _Proof(subject, cases, None)
+        in_engines = _search_engines(engines, lowered, cases[0], of_graph, beyond, most, progress)
+    if precision is None or not reduced:
         return BisectReport(
-            name, allowed, Stage.LOWERING, before, without_engines, lowering_pass=culprit, builds=experiment.builds
+            name,
+            allowed,
+            Stage.LOWERING,
+            before,
+            without_engines,
+            lowering_passes=find_lowering_passes(subject, cases[0], expected[0], allowed),
+            builds=experiment.builds + engines.builds,
+            in_engines=in_engines,
         )
-    engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
+    search = CulpritSearch(precision.trials, allowed, most, progress)
     found = search.run()
-    culprits = _describe(found, experiment, lowered, cases[0])
+    remedy, after = proof.first_right([exclusions_of(found, precision.trials.nodes)], allowed)
+    return BisectReport(
+        name,
+        allowed,
+        Stage.PRECISION,
+        before,
+        after,
+        reduced_to=precision.reduced_to,
+        culprits=precision.describe(found, experiment),
+        remedy=remedy,
+        complete=search.complete,
+        builds=experiment.builds + engines.builds,
+        in_engines=in_engines,
+    )
+
+
+def _search_engines(
+    experiment: Experiment,
+    lowered: LoweredModel,
+    case: SampleInputs,
+    proof: _Proof,
+    allowed: float,
+    most: int,
+    progress: Progress,
+) -> BisectReport:
+    """Finds the operators that engines compute wrongly."""
+    before = experiment.error(())
+    engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
+    search = CulpritSearch(experiment, allowed, most, progress)
+    found = search.run()
+    culprits = _describe(found, experiment, lowered, case)
     operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
     remedies = [operators] if reduced_type(lowered.settings) is None else [exclusions_of(found, ()), operators]
     remedy, after = proof.first_right(remedies, allowed) if culprits else ({}, before)
     return BisectReport(
-        name,
+        proof.name,
         allowed,
         Stage.ENGINES,
         before,
@@ -127,11 +159,18 @@ def bisect(
 
 
 class _Proof:
-    """Compiles the whole model with the settings that are proposed."""
+    """Compiles the whole model with the settings that are proposed.
+
+    Args:
+        subject: The model.
+        cases: Inputs to compare on.
+        expected: What is right; None for what PyTorch computes with the graph that engines are built from.
+    """
 
     def __init__(
-        self, subject: Subject, cases: Sequence[SampleInputs], expected: Sequence[Sequence[torch.Tensor]]
+        self, subject: Subject, cases: Sequence[SampleInputs], expected: Sequence[Sequence[torch.Tensor]] | None
     ) -> None:
+        self.name = subject.name
         self._subject = subject
         self._cases, self._expected = cases, expected
 
@@ -147,7 +186,8 @@ class _Proof:
         given = self._subject.settings
         joined = {name: {*(given.get(name) or ()), *values} for name, values in remedy.items()}
         lowered = LoweredModel.prepare(self._subject.with_settings({**given, **joined}))
-        return Experiment(lowered, self._cases, self._expected).error(())
+        experiment = Experiment(lowered, self._cases, self._expected or ())
+        return (experiment if self._expected is not None else experiment.against_pytorch()).error(())
 
 
 def _describe(

@@ -92,13 +92,15 @@ class BisectReport:
         error_before: Error of the compiled model.
         error_after: Error with the proposed setting, found by compiling with it; for `Stage.LOWERING`, the error of the
             lowered graph in PyTorch.
-        lowering_pass: The pass after which the lowered graph is wrong; empty for other stages.
+        lowering_passes: The passes that make the lowered graph wrong; none for other stages.
         reduced_to: The type that loses too much, for `Stage.PRECISION`.
         engines: The error that each engine makes.
         culprits: The operators.
         remedy: The setting that avoids the error.
         complete: Whether the culprits are all.
         builds: How many engines the search built.
+        in_engines: Where lowering or a reduced type is to blame: what engines make wrong as well, compared with the
+            lowered graph as PyTorch runs it. None where they make nothing wrong.
     """
 
     model: str
@@ -106,13 +108,19 @@ class BisectReport:
     stage: Stage
     error_before: float
     error_after: float
-    lowering_pass: str = ""
+    lowering_passes: tuple[str, ...] = ()
     reduced_to: str = ""
     engines: tuple[EngineError, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     remedy: Remedy = field(default_factory=dict)
     complete: bool = True
     builds: int = 0
+    in_engines: BisectReport | None = None
+
+    @property
+    def lowering_pass(self) -> str:
+        """The first pass that makes the lowered graph wrong; empty where lowering is right."""
+        return next(iter(self.lowering_passes), "")
 
     @property
     def setting(self) -> str:
@@ -130,14 +138,20 @@ class BisectReport:
         if self.stage is Stage.NONE:
             lines.append("nothing is wrong")
         elif self.stage is Stage.LOWERING:
-            lines.append(f"the error arises in lowering, with pass {self.lowering_pass!r}, before any engine is built")
+            passes = ", ".join(map(repr, self.lowering_passes))
+            lines.append(f"the error arises in lowering, with pass {passes}, before any engine is built")
         elif self.stage is Stage.PRECISION:
             lines.append(f"the error is what {self.reduced_to} loses; no engine is to blame")
             lines += self._culprit_lines("reduced alone")
         else:
             lines += [f"engine {engine.name} alone: {engine.error:.3g}" for engine in self.engines]
             lines += self._culprit_lines("alone, with the same inputs")
-        return "\n".join(lines) + "\n"
+        text = "\n".join(lines) + "\n"
+        if self.in_engines is not None:
+            text += (
+                "\nengines are wrong as well, compared with the lowered graph in PyTorch\n" + self.in_engines.to_text()
+            )
+        return text
 
     def _culprit_lines(self, alone: str) -> list[str]:
         lines = []
@@ -166,10 +180,13 @@ class BisectReport:
 
     def to_json(self) -> str:
         """Returns the report as JSON text; what is infinite or no number is a string."""
+        return json.dumps(jsonable({"format": 1, **self._data()}), indent=2) + "\n"
+
+    def _data(self) -> dict[str, Any]:
         data: dict[str, Any] = dataclasses.asdict(self)
-        data["stage"] = self.stage.value
-        data = {"format": 1, **data, "setting": self.setting, "is_proved": self.is_proved}
-        return json.dumps(jsonable(data), indent=2) + "\n"
+        engines = None if self.in_engines is None else self.in_engines._data()
+        more = {"stage": self.stage.value, "in_engines": engines, "setting": self.setting, "is_proved": self.is_proved}
+        return {**data, **more}
 
 
 def describe_tensor(name: str, tensor: torch.Tensor) -> TensorStatistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -57,6 +58,19 @@ class Experiment:
         self._children = {name: _child(lowered.split, name) for name in lowered.engines}
         self._operators = {name: _operators(child) for name, child in self._children.items()}
         self._answers = _Answers(state, _identity(lowered, expected))
+        self._question = ""
+
+    def against_pytorch(self) -> Experiment:
+        """Returns the same search with the lowered graph's own results in PyTorch as what is right.
+
+        Answers are kept in the same file, and engines that were built are built once for both.
+        """
+        other = copy.copy(self)
+        other.builds = other.asked = 0
+        with torch.no_grad():
+            other._expected = [tensors_of(case.call(self._lowered.split)) for case in self._cases]
+        other._question = "against PyTorch: "
+        return other
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
@@ -70,12 +84,13 @@ class Experiment:
     def error(self, kept: Iterable[str]) -> float:
         """Returns the worst scaled error of any output on any input, with the nodes of these names in PyTorch."""
         names = frozenset(kept)
-        known = self._answers.get(names)
+        key = self._question + _key(names)
+        known = self._answers.get(key)
         if known is not None:
             return known
         self.asked += 1
         found = self._measure(names)
-        self._answers.put(names, found)
+        self._answers.put(key, found)
         return found
 
     def error_of_engine(self, name: str) -> float:
@@ -127,7 +142,7 @@ class Experiment:
 
 
 class _Answers:
-    """Errors by set of nodes, mirrored in a file."""
+    """Errors by question and set of nodes, mirrored in a file."""
 
     def __init__(self, path: Path | None, identity: str) -> None:
         self._path = path
@@ -136,11 +151,11 @@ class _Answers:
         if path is not None and path.exists():
             self._known = self._read(path)
 
-    def get(self, names: frozenset[str]) -> float | None:
-        return self._known.get(_key(names))
+    def get(self, key: str) -> float | None:
+        return self._known.get(key)
 
-    def put(self, names: frozenset[str], error: float) -> None:
-        self._known[_key(names)] = error
+    def put(self, key: str, error: float) -> None:
+        self._known[key] = error
         if self._path is not None:
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             try:

@@ -1,4 +1,4 @@
-"""Finds the lowering pass after which a graph no longer computes what the model does."""
+"""Finds the lowering passes after which a graph no longer computes what it did before."""
 
 from __future__ import annotations
 
@@ -14,23 +14,34 @@ from trt_frontends.compiler import lower
 from trt_frontends.result_tensors import tensors_of
 
 
-def find_lowering_pass(subject: Subject, case: SampleInputs, expected: Sequence[torch.Tensor], allowed: float) -> str:
+def find_lowering_passes(
+    subject: Subject, case: SampleInputs, expected: Sequence[torch.Tensor], allowed: float
+) -> tuple[str, ...]:
     """Lowers a model again, running the graph in PyTorch after every pass.
 
     Returns:
-        The name of the first pass after which the error is beyond `allowed`; `capture` when it is so before any pass.
+        The names of the passes that move the result by more than `allowed`, `capture` for what is wrong before any.
+        Where no single one does, the first after which the result is beyond it.
     """
-    first: list[str] = []
+    jumps: list[str] = []
+    beyond: list[str] = []
+    last = expected
 
     def observe(name: str, gm: fx.GraphModule) -> None:
-        if first:
-            return
+        nonlocal last
         gm.recompile()
         with torch.no_grad():
             found = tensors_of(case.call(gm))
-        pairs = zip(found, expected, strict=True)
-        if max((measure_error(left, right).scaled for left, right in pairs), default=0.0) > allowed:
-            first.append(name)
+        if _distance(found, last) > allowed:
+            jumps.append(name)
+        if _distance(found, expected) > allowed:
+            beyond.append(name)
+        last = found
 
     lower(subject.begin(observe=observe))
-    return first[0] if first else ""
+    return tuple(jumps or beyond[:1])
+
+
+def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    pairs = zip(found, expected, strict=True)
+    return max((measure_error(left, right).scaled for left, right in pairs), default=0.0)
