@@ -84,7 +84,9 @@ def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
         raise SettingsError(
             "precision cannot be chosen under torch.compile",
             why="an error is that of a whole model, and the model may be cut into graphs that are compiled one by one",
-            hint='compile(model, precision="auto") prints, in its precision report, settings to write here',
+            hint='choose for the whole model: compile(model, arg_inputs=..., precision="auto")'
+            '.meta["precision_report"].setting holds settings to write into options; or exclude operators, modules or '
+            "large values with the autocast_* settings",
         )
     if settings.use_cuda_graphs:
         raise SettingsError(

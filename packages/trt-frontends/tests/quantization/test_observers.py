@@ -32,6 +32,14 @@ def test_ranges_lie_within_what_was_seen(config: QuantizationConfig) -> None:
     assert scale_of(0.0, config.scheme) == 1.0
 
 
+@pytest.mark.parametrize("config", EVERY, ids=lambda config: f"{config.observer.value}-{config.scheme.value}")
+def test_ranges_reach_from_the_smallest_float_to_the_largest(config: QuantizationConfig) -> None:
+    limits = torch.finfo(torch.float32)
+    tiny, huge = torch.full((4,), limits.smallest_normal / 4), torch.full((4,), limits.max)
+    for parts in ((tiny,), (huge,), (tiny, torch.ones(4), huge / 3, huge), (torch.zeros(4), huge)):
+        assert 0 < scale_of(seen(config, *parts), config.scheme) < float("inf")
+
+
 @given(st.lists(st.floats(0, 1e4, width=32), min_size=1, max_size=30), st.integers(0, 30))
 @settings(max_examples=30)
 def test_histograms_count_everything_whatever_comes_first(values: list[float], cut: int) -> None:

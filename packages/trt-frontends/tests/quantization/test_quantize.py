@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from typing import Any
 
 import pytest
@@ -303,6 +304,10 @@ class TestRefusals:
     def test_data_that_cannot_be_read(self) -> None:
         with pytest.raises(InputError, match=r"cannot be read.*\n.*input 1\n.*ZeroDivisionError"):
             trt_frontends.quantize(nn.Linear(8, 4).eval(), (torch.ones(2, 8) / (1 // (1 - n)) for n in range(2)))
+
+    def test_data_that_does_not_end(self) -> None:
+        with pytest.raises(InputError, match="does not end"):
+            trt_frontends.quantize(nn.Linear(8, 4).eval(), itertools.repeat(torch.ones(2, 8)))
 
     def test_data_without_elements(self) -> None:
         with pytest.raises(InputError, match="empty activations alone"):

@@ -65,7 +65,8 @@ class Histogram:
 
     def add(self, values: torch.Tensor) -> None:
         """Counts the magnitudes of a tensor of any shape."""
-        sizes = values.detach().abs().to(torch.float32).flatten().cpu()
+        # in float64: the range doubles, also beyond what float32 has
+        sizes = values.detach().abs().to(torch.float64).flatten().cpu()
         top = float(sizes.max()) if sizes.numel() else 0.0
         if top == 0.0:
             self.counts[0] += sizes.numel()
@@ -77,7 +78,7 @@ class Histogram:
             halves = self.counts.reshape(-1, 2).sum(1)
             self.counts = torch.cat([halves, torch.zeros_like(halves)])
             self.limit *= 2
-        self.counts += torch.histc(sizes, BINS, 0.0, self.limit).to(torch.float64)
+        self.counts += torch.histc(sizes, BINS, 0.0, self.limit)
 
     @property
     def width(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -12,6 +12,9 @@ from trt_core import InputError
 from trt_core.dtypes import dtype_name
 from trt_frontends.capture import keyword_inputs
 from trt_frontends.example_inputs import ExampleInputs
+
+MOST_OF_UNKNOWN_LENGTH: Final = 1024
+"""How many inputs are read of data that does not say how many it has: it may never end."""
 
 _HINT = "give tuples of positional inputs, dicts of keyword inputs, pairs (tuple, dict), or single tensors"
 
@@ -23,7 +26,8 @@ def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
         calibration: Any iterable of tensors, tuples of positional inputs, dicts of keyword inputs, or pairs of both.
 
     Raises:
-        InputError: It is no iterable, it is empty, reading it fails, or an item is none of these.
+        InputError: It is no iterable, it is empty, reading it fails, or an item is none of these; or it has no length,
+            and goes on after `MOST_OF_UNKNOWN_LENGTH` items.
     """
     if calibration is None:
         raise InputError("there is no calibration data", hint=f"quantizing activations needs some: {_HINT}")
@@ -42,9 +46,18 @@ def _items(calibration: Iterable[Any]) -> Iterator[Any]:
     """Yields what callers' data yields; what it raises is about the data."""
     index = 0
     try:
+        known = hasattr(calibration, "__len__")
         for item in calibration:
+            if index == MOST_OF_UNKNOWN_LENGTH and not known:
+                raise InputError(
+                    "the calibration data does not end",
+                    why=f"{index} inputs were read, all are kept in memory, and it does not say how many there are",
+                    hint="give some ten to a hundred of them: itertools.islice(data, 100)",
+                )
             yield item
             index += 1
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(
             "the calibration data cannot be read",
