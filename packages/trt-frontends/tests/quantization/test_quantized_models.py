@@ -244,6 +244,21 @@ def test_modelopt_blocks_in_reduced_precision_and_pytorch(
     torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])
+def test_modelopt_blocks_whose_range_is_measured_at_each_call(
+    block: int, bits: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    model, x = InBlocks(block, bits).eval().to(dtype), torch.randn(3, 256).to(dtype)
+    model.largest = None
+    result = compiled(model, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    for other in (x, 100 * x, 0 * x):
+        expected = model(other)
+        bound = (0.02 if dtype is torch.bfloat16 else 1e-4) * float(expected.abs().max())
+        torch.testing.assert_close(result(other), expected, rtol=0, atol=bound)
+
+
 def test_blocks_of_other_formats_run_in_pytorch_and_say_why() -> None:
     report = trt_frontends.explain(InBlocks(32, (8, 5, 9, 8)).eval(), arg_inputs=(torch.randn(3, 256),))
     refused = [node.verdict for node in report.torch_nodes if "dynamic_block" in node.op]

@@ -16,7 +16,7 @@ from trt_converters.call import Call
 from trt_converters.checks import dtypes, never, rank
 from trt_converters.context import ConversionContext, Operand, rank_of
 from trt_converters.converter import Check
-from trt_converters.layers import cast
+from trt_converters.layers import cast, promote, reshape
 from trt_converters.layers.pointwise import activation, binary
 from trt_converters.layers.quantization import (
     E2M1_BLOCK,
@@ -88,7 +88,12 @@ def _known_outer(call: Call) -> Verdict | None:
     """Refuses a scale of scales that the graph computes, or that is 0, negative or not finite."""
     if not call.is_constant("outer"):
         return Verdict.refuse(Reason.NOT_CONSTANT, "the scale of the scales is computed by the graph")
-    known = call.constant("outer")
+    return _positive_outer(call)
+
+
+def _positive_outer(call: Call) -> Verdict | None:
+    """Refuses a scale of scales that is known to be 0, negative or not finite."""
+    known = call.constant("outer") if call.is_constant("outer") else None
     if known is None or isinstance(known, FakeTensor) or known.is_meta or has_positive(known):
         return None
     return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "the scale of the scales is 0, negative or not finite")
@@ -143,13 +148,18 @@ def trt_dequantize(
 
 @converter(
     fake_quantize_blocks,
-    checks=(dtypes("input", FLOATS), rank("input", 1), _blocks_of_layers, _known_outer),
+    checks=(dtypes("input", FLOATS), rank("input", 1), _blocks_of_layers, _positive_outer),
     fold=False,
 )
 def trt_fake_quantize_blocks(
-    ctx: ConversionContext, input: Operand, outer: torch.Tensor | None, block_size: int, bits: int
+    ctx: ConversionContext, input: Operand, outer: Operand | None, block_size: int, bits: int
 ) -> Any:
     """fake_quantize_blocks(Tensor input, Tensor? outer, int block_size, int bits) -> Tensor"""
+    if bits == 4 and outer is not None and not isinstance(outer, torch.Tensor):
+        # the layer wants to know the scale of its scales: what is divided by a computed one has that of 1
+        value, step = promote(ctx, input, reshape(ctx, outer, []), dtype=torch.float32)
+        kept = dynamic_quantize_layers(ctx, binary(ctx, "DIV", value, step), None, block_size, bits, torch.float32)
+        return cast(ctx, binary(ctx, "PROD", kept, step), ctx.result_dtype)
     return dynamic_quantize_layers(ctx, input, outer, block_size, bits, ctx.result_dtype)
 
 
