@@ -87,10 +87,11 @@ def _check_quotients(a: torch.Tensor, b: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_quotients_and_rests_of_special_values(dtype: torch.dtype) -> None:
-    limits = torch.finfo(dtype)
-    values = torch.tensor([0.0, -0.0, 1.0, -1.5, 3.0, 0.1, -12345.6, INF, -INF, NAN, limits.max, limits.min, 1e-3])
+    values = torch.tensor([0.0, -0.0, 1.0, -1.5, 3.0, 0.1, -12345.6, INF, -INF, NAN, 2.0**65])
     left, right = torch.meshgrid(values.to(dtype), values.to(dtype), indexing="ij")
     _check_quotients(left.contiguous(), right.contiguous())
+    largest = torch.tensor(torch.finfo(dtype).max, dtype=dtype)
+    _check_quotients(largest.repeat(5), largest * torch.tensor([1.0, 0.75, -0.3, 1e-9, 0.5], dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

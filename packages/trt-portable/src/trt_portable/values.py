@@ -9,7 +9,7 @@ the device they belong to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -230,13 +230,14 @@ def _converters(source: torch.dtype, target: torch.dtype) -> Callable[[np.ndarra
     raise NotOnHost
 
 
+_Made = TypeVar("_Made")
 _RANGES: Final = {dtype: torch.iinfo(dtype) for dtype in (torch.int32, torch.int64)}
 
 
-def _within_range(made: Any) -> Any:
+def _within_range(made: _Made) -> _Made:
     """Returns a result whose numbers its type can hold: Python's integers never overflow, a tensor's wrap around."""
-    limits = _RANGES.get(made.dtype) if isinstance(made, HostValues) else None
-    if limits is not None:
+    if isinstance(made, HostValues) and made.dtype in _RANGES:
+        limits = _RANGES[made.dtype]
         for number in made.array.flat:
             if not _is_symbolic(number) and not limits.min <= number <= limits.max:
                 raise NotOnHost
