@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TORCHES = ("2.11", "2.13", "2.15")
+NO_CELLS = {("3.10", "2.15")}  # PyTorch publishes no wheels for these
 INSTRUCTION_SETS = {
     # each the highest that kernels of ATen, oneDNN and MKL may use, with the threads that compute
     "sse": ({"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}, 1),
@@ -88,7 +89,8 @@ def add_cell(python: str, torch: str) -> None:
 
 for _python in PYTHONS:
     for _torch in TORCHES:
-        add_cell(_python, _torch)
+        if (_python, _torch) not in NO_CELLS:
+            add_cell(_python, _torch)
 
 
 @nox.session(venv_backend="none")
