@@ -229,7 +229,7 @@ def extent_of_expression(expr: Any) -> Extent:
     if expr.is_Symbol:
         return None if _is_unbacked(expr) else str(expr)
     if type(expr).__name__ in _ROUNDED_DOWN:
-        return _quotient("floordiv", expr.args[0]) or _scaled(expr.args[0])
+        return _quotient("floordiv", expr.args[0]) or _root(expr.args[0]) or _scaled(expr.args[0])
     if type(expr).__name__ == _ROUNDED_UP:
         return _quotient("ceildiv", expr.args[0]) or _shifted(expr.args[0])
     name = _SYMPY_NAMES.get(type(expr).__name__)
@@ -249,6 +249,28 @@ def _quotient(rounded: str, division: Any) -> Extent:
         return None
     operands = [extent_of_expression(argument) for argument in division.args]
     return None if None in operands else [rounded, *operands]
+
+
+def _root(power: Any) -> Extent:
+    """Returns the square root of an extent that is a square, as of patches counted from a square picture."""
+    if type(power).__name__ != "FloatPow" or type(power.args[0]).__name__ != "ToFloat":
+        return None
+    (square,), exponent = power.args[0].args, power.args[1]
+    if not exponent.is_number or float(exponent) != 0.5:
+        return None
+    roots = [_root_of_factor(factor) for factor in (square.args if square.is_Mul else (square,))]
+    if None in roots:
+        return None
+    return roots[0] if len(roots) == 1 else ["mul", *roots]
+
+
+def _root_of_factor(factor: Any) -> Extent:
+    if factor.is_Integer and factor >= 0:
+        root = math.isqrt(int(factor))
+        return root if root * root == factor else None
+    if type(factor).__name__ in ("Pow", "PowByNatural") and factor.args[1] == 2:
+        return extent_of_expression(factor.args[0])
+    return None
 
 
 def _shifted(total: Any) -> Extent:

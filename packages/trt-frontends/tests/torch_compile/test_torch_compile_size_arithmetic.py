@@ -43,7 +43,13 @@ def between_pixels(x: torch.Tensor) -> torch.Tensor:
     return x * torch.arange(0.5, x.shape[-1], dtype=torch.float32)
 
 
-@pytest.mark.parametrize("function", [padded_to_multiples, cropped, rounded_up, between_pixels])
+def square_again(x: torch.Tensor) -> torch.Tensor:
+    patches = F.avg_pool2d(F.interpolate(x, size=(x.shape[0] * 4, x.shape[0] * 4)), 2).flatten(2)
+    side = int(patches.shape[-1] ** 0.5)
+    return patches.reshape(x.shape[0], 3, side, side).transpose(2, 3).contiguous()
+
+
+@pytest.mark.parametrize("function", [padded_to_multiples, cropped, rounded_up, between_pixels, square_again])
 def test_numbers_computed_from_sizes_stay_in_the_engine(
     function: Callable[[torch.Tensor], torch.Tensor], convolution: nn.Module
 ) -> None:
