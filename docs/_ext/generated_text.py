@@ -18,6 +18,7 @@ from settings_table import retired_settings, settings
 from signatures import SIGNATURES, signatures
 from sphinx.application import Sphinx
 from torch_tensorrt_table import names, settings_side_by_side
+from zoo_speed_table import ZOO_SPEED, zoo_speed
 from zoo_table import ZOO, zoo, zoo_totals
 
 from trt_core import Reason
@@ -77,6 +78,7 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "torch_tensorrt_settings": settings_side_by_side,
     **{f"signatures_{group}": functools.partial(signatures, group) for group in SIGNATURES},
     "zoo": lambda: zoo(_cell),
+    "zoo_speed": zoo_speed,
     "zoo_totals": zoo_totals,
 }
 
@@ -85,6 +87,7 @@ _DATA: Final = {
     "operators": _CONFORMANCE,
     "precision": PRECISION,
     "zoo": ZOO,
+    "zoo_speed": ZOO_SPEED,
     "zoo_totals": ZOO,
 }
 """Files that texts are made from: a page is read again when its file changed."""
