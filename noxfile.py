@@ -180,7 +180,7 @@ def zoo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def fuzz(session: nox.Session) -> None:
-    """Read 20,000 mutated programs and plans; `nox -s fuzz -- SEED` begins with other mutations."""
+    """Read 20,000 mutated programs and plans, and call operators wrongly; `nox -s fuzz -- SEED` begins elsewhere."""
     require_workspace(session)
     seed = session.posargs[0] if session.posargs else "1000000"
     environment = {**TEST_ENVIRONMENT, "TRT_FUZZ_MUTATIONS": "20000", "TRT_FUZZ_SEED": seed}

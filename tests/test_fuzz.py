@@ -1,4 +1,4 @@
-"""Mutated programs and plans, with right checksums: each ends in an error of ours or in a sane result."""
+"""Mutated programs and plans, and forged calls of operators: each ends in an error of ours or in a sane result."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import pytest
 COUNT = int(os.environ.get("TRT_FUZZ_MUTATIONS", "2000")) // 2
 SEED = int(os.environ.get("TRT_FUZZ_SEED", "0"))
 SCRIPT = Path(__file__).parent / "support" / "fuzzing.py"
+
+OPERANDS = Path(__file__).parent / "support" / "operand_fuzzing.py"
+CALLS, PARTS = (8, 1) if "TRT_FUZZ_MUTATIONS" in os.environ else (1, 12)
 
 MOST_MEMORY = 200 << 20
 """Bytes that any number of mutations may add: caches of allocators and of kernels, nothing that a file asks for."""
@@ -32,3 +35,18 @@ def test_mutations_end_well(kind: str) -> None:
     assert found["refused"] > COUNT // 4
     assert found["ran"] > COUNT // 50
     assert found["grown"] < MOST_MEMORY, found["grown"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and memory are told by Linux")
+@pytest.mark.timeout(0)
+def test_hostile_operands_end_well() -> None:
+    result = subprocess.run(
+        [sys.executable, str(OPERANDS), str(SEED), str(CALLS), str(SEED % PARTS), str(PARTS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = json.loads(result.stdout)
+    assert not found["wrong"], found["wrong"]
+    assert found["failed"] > found["refused"] // 2  # most calls come as far as the operator

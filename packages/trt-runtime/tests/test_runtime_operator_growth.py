@@ -96,6 +96,7 @@ HUGE: dict[str, tuple[Any, ...]] = {
     "broadcast": (aten.mul.Tensor, torch.zeros(1 << 14, 1), torch.zeros(1, 1 << 14)),
     "choices without end": (aten.combinations.default, torch.zeros(1 << 10), 500),
     "padding": (aten.conv1d.default, torch.zeros(1, 1, 4), torch.zeros(1, 1, 1), None, [1], [1 << 40]),
+    "values on the way": (aten.mvlgamma.default, torch.zeros(1 << 16), 1 << 20),
     "memory between elements": (aten.new_empty_strided.default, M, [2], [1 << 40]),
 }
 

@@ -40,7 +40,6 @@ from trt_runtime.program.graph import (
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.numbers import number_function
-from trt_runtime.program.operator_growth import MASKS, MaskShape, elements_made, most_elements
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
@@ -213,6 +212,8 @@ class _Agreement:
 
     def _check_made(self, step: OperatorCall, operator: OpOverload, told: int | None, place: str) -> None:
         """An operator that can grow makes no more elements than the program says, or a few times what is there."""
+        from trt_runtime.program.operator_growth import elements_made, most_elements
+
         names = [argument.name for argument in operator._schema.arguments]
         given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
         try:
@@ -225,6 +226,8 @@ class _Agreement:
             raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 
     def _number_or_shape(self, index: int) -> Any:
+        from trt_runtime.program.operator_growth import MASKS, MaskShape
+
         known = self._known[index]
         if isinstance(known, TensorType) and None not in known.shape:
             extents = (extent for extent in known.shape if isinstance(extent, int))

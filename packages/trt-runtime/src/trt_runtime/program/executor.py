@@ -32,8 +32,6 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.literals import replace_values, values_in
 from trt_runtime.program.numbers import number_function
-from trt_runtime.program.operand_checks import checked
-from trt_runtime.program.operator_growth import can_grow, elements_in, elements_made, most_elements, operands_of
 
 Symbols = Mapping[str, int]
 """Values of the symbols in one call."""
@@ -155,6 +153,9 @@ def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
 
 
 def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device, is_settled: bool) -> Run:
+    from trt_runtime.program.operand_checks import checked  # only programs that call operators need these
+    from trt_runtime.program.operator_growth import can_grow
+
     call = checked(operator)
     bound = None if is_settled or not can_grow(operator) else _bound(operator, step)
     args = _on_device(list(step.args), device)
@@ -189,6 +190,7 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
 
 def _bound(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
     """Returns what refuses a call that would make far more than the program says, or than is there."""
+    from trt_runtime.program.operator_growth import elements_in, elements_made, most_elements, operands_of
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
         shapes = {value.shape for value in args if isinstance(value, torch.Tensor)}

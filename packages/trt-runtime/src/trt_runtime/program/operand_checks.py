@@ -148,7 +148,7 @@ def _own_distances(operands: Operands) -> str:
 
 def _transform(operands: Operands) -> str:
     """Axes exist, each once, and the way to scale is one of three."""
-    x, axes, scaling = operands["self"], operands["dim"], operands["normalization"]
+    x, axes, scaling = operands["self"], operands["dim"], operands.get("normalization", 0)
     if len(set(axes)) < len(axes) or any(not 0 <= axis < x.dim() for axis in axes) or not 0 <= scaling <= 2:
         return f"axes {axes} and scaling {scaling} for a tensor of rank {x.dim()}"
     last = operands.get("last_dim_size")
@@ -209,7 +209,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "aten::bincount": _bins,
     "aten::repeat_interleave": _repeats,
     "aten::one_hot": _classes,
-    **dict.fromkeys(("aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c"), _transform),
+    **{f"{prefix}fft_{kind}": _transform for prefix in ("aten::_", "prims::") for kind in ("c2c", "c2r", "r2c")},
     **dict.fromkeys(
         (
             "aten::native_batch_norm",

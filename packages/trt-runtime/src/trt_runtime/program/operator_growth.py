@@ -290,6 +290,11 @@ def _powers(operands: Operands) -> float:
     return float(math.prod(shape) * operands.get("N", shape[-1]))
 
 
+def _gammas(operands: Operands) -> float:
+    """One value per element, by way of as many as a number says, of which some dozens are nobody's concern."""
+    return float(math.prod(operands["self"]) * operands["p"] / 64)
+
+
 def _repeated(operands: Operands) -> float:
     repeats = operands["repeats"]
     return 0.0 if isinstance(repeats, tuple) else float(math.prod(operands["self"]) * repeats)
@@ -457,7 +462,7 @@ _BY_NAME: Final[dict[Count, Sequence[str]]] = {
     _number("n"): ("randperm", "fft_fftfreq", "fft_rfftfreq"),
     _number("bins"): ("histc",),
     _number("length"): ("istft",),
-    _number("p"): ("mvlgamma", "special_multigammaln"),
+    _gammas: ("mvlgamma", "special_multigammaln"),
     _number("size"): ("nonzero_static",),
     _classes: ("one_hot",),
     _samples: ("multinomial",),
