@@ -18,6 +18,11 @@ import tensorrt_api
 import torch
 from binding_calls import PACKAGES, CallChecker, is_ours
 from small_models import MODELS
+from torch import nn
+
+import trt_frontends
+import trt_portable
+from trt_core import Input
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / f"packages/trt-{name}/src").rglob("*.py"))
@@ -194,11 +199,7 @@ class Recorder:
 
 
 def test_what_is_used_while_models_compile_and_run_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    import trt_frontends
-    import trt_portable
-
     recorder = Recorder(trt_portable, monkeypatch)
-    calls = CallChecker(trt_portable, monkeypatch)
     for name in ("bert", "unet"):
         specs = MODELS[name].dynamic
         model = MODELS[name].make()
@@ -214,7 +215,28 @@ def test_what_is_used_while_models_compile_and_run_exists(monkeypatch: pytest.Mo
             if class_name in api.data["classes"] and attribute not in api.attributes(class_name):
                 missing.append(f"{api.version}: {class_name}.{attribute}")
     assert not missing
-    assert {"set_input_shape", "infer_shapes", "set_shape", "add_optimization_profile"} <= {
-        name for _, name in calls.seen
-    }
+
+
+class Sized(nn.Module):
+    """Reads sizes, and returns a tensor whose size depends on data."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.cat([x, x.flip(0)]).reshape(2, x.shape[0], -1).sort(-1).values
+        return rows @ rows.transpose(1, 2), torch.nonzero(x > 0)
+
+
+def test_calls_for_sizes_that_vary_fit_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = CallChecker(trt_portable, monkeypatch)
+    rows = Input(min_shape=(2, 4), opt_shape=(3, 4), max_shape=(8, 4))
+    compiled = trt_frontends.compile(Sized().eval(), arg_inputs=(rows,), min_block_size=1, optimization_level=0)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(compiled(x), Sized()(x))
+    called = {name for _, name in calls.seen}
+    assert {
+        "set_shape",
+        "add_optimization_profile",
+        "set_input_shape",
+        "infer_shapes",
+        "set_output_allocator",
+    } <= called
     assert not calls.wrong, "\n".join(calls.wrong)
