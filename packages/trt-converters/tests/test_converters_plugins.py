@@ -133,6 +133,7 @@ def test_the_support_check_names_the_override(install: Install) -> None:
         ("value = 3", "{}:value", "TypeError"),
         ("", "{}:missing", "AttributeError"),
         ("def register(:", "", "SyntaxError"),
+        ("raise SystemExit(3)", "", "SystemExit: 3"),
     ],
 )
 def test_a_broken_plugin_is_reported_and_skipped(source: str, target: str, complaint: str, install: Install) -> None:
@@ -146,6 +147,26 @@ def test_a_broken_plugin_is_reported_and_skipped(source: str, target: str, compl
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_converters()  # plugins are loaded once
+
+
+def test_an_interrupted_plugin_is_loaded_again(install: Install, tmp_path: Path) -> None:
+    """Interrupts are the user's; what the plugin had registered until then is registered once all the same."""
+    marker = tmp_path / "interrupted"
+    stop = f"""
+register()
+from pathlib import Path
+if not Path({str(marker)!r}).exists():
+    Path({str(marker)!r}).touch()
+    raise KeyboardInterrupt
+"""
+    install("patient", CONVERTER.format(operator="abs") + stop)
+    count = len(DYNAMO_CONVERTERS.candidates(aten.abs.default))
+    with pytest.raises(KeyboardInterrupt):
+        _load()
+    assert len(DYNAMO_CONVERTERS.candidates(aten.abs.default)) == count
+    assert _load()["patient"].error == ""
+    assert DYNAMO_CONVERTERS[aten.abs.default].origin == "patient"
+    assert len(DYNAMO_CONVERTERS.candidates(aten.abs.default)) == count + 1
 
 
 def test_what_a_broken_plugin_had_registered_is_undone(install: Install) -> None:

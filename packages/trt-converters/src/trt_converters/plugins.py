@@ -53,8 +53,10 @@ def _load_one(point: EntryPoint, registry: ConverterRegistry, blocked: set[str])
         target = point.load()
         if not isinstance(target, ModuleType):
             target()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         registry.restore(before)
+        if not isinstance(error, (Exception, SystemExit)):  # an interrupt is the user's
+            raise
         message = f"{type(error).__name__}: {error}"
         warnings.warn(
             f"converter plugin {point.name!r} ({point.value}) was skipped: {message}; "
