@@ -15,7 +15,7 @@ from torch import nn
 import trt_frontends
 from trt_converters import DYNAMO_CONVERTERS, converter
 from trt_converters.layers import binary
-from trt_core import SUPPORTED, Reason, Verdict, trt
+from trt_core import SUPPORTED, Input, Reason, Verdict, trt
 from trt_core.provider_log import provider_logger
 
 X = torch.randn(2, 3)
@@ -168,6 +168,24 @@ def test_another_number_of_results_is_refused(name: str, function: Any, reason: 
     refused = _convert(function, name=name)
     assert list(refused) == [name]
     assert reason in refused[name].message
+
+
+def test_a_converter_that_fixes_an_extent_which_varies_is_named() -> None:
+    def fixed(ctx: Any, x: Any, scale: float) -> Any:
+        return ctx.output(ctx.network.add_slice(_add_one(ctx, x, scale), (0, 0), (4, 3), (1, 1)))
+
+    registry = DYNAMO_CONVERTERS.copy()
+    converter(torch.ops.faulty.one.default, registry=registry)(fixed)
+    rows = Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3))
+    model = One().eval()
+    compiled = trt_frontends.compile(
+        model, arg_inputs=(rows,), min_block_size=1, optimization_level=0, registry=registry
+    )
+    (refused,) = compiled.meta["partition_report"].torch_nodes
+    assert "the converter fixed axis 0 to 4" in refused.verdict.message
+    for count in (1, 4, 8):
+        x = torch.randn(count, 3)
+        torch.testing.assert_close(compiled(x), model(x))
 
 
 def test_lists_and_optional_operands_are_converted() -> None:

@@ -18,6 +18,7 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_integer
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
+from trt_core.extents import depends_on_data
 from trt_core.operators import operator_name
 from trt_core.provider_log import take_errors
 from trt_core.ranges import ShapeRanges
@@ -167,8 +168,24 @@ class BlockInterpreter:
                 raise self.context.fail(
                     f"the converter made shape {shape_of(value)}, PyTorch makes {tuple(meta.shape)}"
                 )
+            self._check_open_extents(shape_of(value), meta.shape)
             if not isinstance(value, torch.Tensor):
                 self.context.register_dimensions(value, meta)
+
+    def _check_open_extents(self, shape: tuple[int, ...], expected: Sequence[int | torch.SymInt]) -> None:
+        """A converter of others that fixes an extent which varies would make an engine for one size alone."""
+        converter = self.context.converter
+        if converter is None or converter.is_builtin:
+            return
+        for axis, (found, wanted) in enumerate(zip(shape, expected, strict=True)):
+            if found >= 0 and isinstance(wanted, torch.SymInt) and self._varies(wanted):
+                raise self.context.fail(f"the converter fixed axis {axis} to {found}, and its extent varies: {wanted}")
+
+    def _varies(self, extent: torch.SymInt) -> bool:
+        if depends_on_data(extent):
+            return True
+        low, _, high = self.context.ranges.bounds(extent)
+        return low != high
 
     def _mark_outputs(self, results: Any) -> None:
         outputs = results if isinstance(results, (tuple, list)) else (results,)
