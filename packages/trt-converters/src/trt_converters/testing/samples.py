@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,8 +83,24 @@ def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
                 calls.append(OperatorSample(target, tuple(args), dict(kwargs)))
             return super().call_function(target, args, kwargs)
 
-    with torch.no_grad():
+    with torch.no_grad(), _no_garbage_collected():
         # before dispatch, composite operators are still whole, as they are in exported programs
         graph = make_fx(function, pre_dispatch=True)(*tensors)
         Recorder(graph).run(*tensors)
     return calls
+
+
+@contextlib.contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Keeps the garbage collector from running.
+
+    A generator under `torch.no_grad` that was left half-way, as those of samples are, switches gradients when it is
+    collected. A trace before dispatch records that, and fails where it comes while the trace is written down.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
