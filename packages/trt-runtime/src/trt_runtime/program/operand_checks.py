@@ -199,6 +199,14 @@ def _too_many(count: int, x: torch.Tensor) -> str:
     return f"it would make {count} elements of {x.numel()}" if count > most else ""
 
 
+def _order(operands: Operands) -> str:
+    """Polynomials take a step per degree and element, and cannot be interrupted."""
+    degree = operands["n"]
+    if isinstance(degree, torch.Tensor):
+        degree = float(degree.max()) if degree.numel() and _has_numbers(degree) else 0
+    return f"a polynomial of degree {degree}" if degree > 1 << 16 else ""
+
+
 def _stacked(operands: Operands) -> str:
     """There is a first tensor, whose shape the others have."""
     return "" if operands["tensors"] else "there is nothing to stack"
@@ -206,6 +214,13 @@ def _stacked(operands: Operands) -> str:
 
 _CHECKS: Final[dict[str, Check]] = {
     "aten::_stack": _stacked,
+    **{
+        f"aten::special_{name}": _order
+        for name in (
+            *(f"{kind}chebyshev_polynomial_{form}" for kind in ("", "shifted_") for form in "tuvw"),
+            *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+        )
+    },
     "aten::bincount": _bins,
     "aten::repeat_interleave": _repeats,
     "aten::one_hot": _classes,
