@@ -18,7 +18,6 @@ from trt_runtime.program.graph import (
     EngineCall,
     ItemCall,
     NumberCall,
-    NumberInput,
     NumberType,
     OperatorCall,
     Program,
@@ -63,7 +62,7 @@ class Executor:
         self._first_tensor = program.first_tensor
         self._first_result = program.first_result
         remaining = iter(operators)
-        is_settled = _is_static(program)  # then sizes were compared when the program was loaded
+        is_settled = program.is_static  # then sizes were compared when the program was loaded
         runs = [
             _run_of(step, engines, next(remaining) if isinstance(step, OperatorCall) else None, device, is_settled)
             for step in program.steps
@@ -109,21 +108,6 @@ class Executor:
                 f"{self._named[at - self._first_result]} failed",
                 why=f"{type(error).__name__}: {error}",
             ) from error
-
-
-def _is_static(program: Program) -> bool:
-    """Whether every size and number is the same in each call."""
-
-    def varies(kind: ValueType | None) -> bool:
-        if isinstance(kind, SequenceType):
-            return any(map(varies, kind.items))
-        return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
-
-    if program.symbols or any(isinstance(leaf, NumberInput) for leaf in program.signature.leaves):
-        return False
-    outputs = (binding for engine in program.engines for binding in engine.header.outputs)
-    calls = (step for step in program.steps if isinstance(step, OperatorCall))
-    return not any(None in binding.shape for binding in outputs) and not any(varies(step.result) for step in calls)
 
 
 def _run_of(

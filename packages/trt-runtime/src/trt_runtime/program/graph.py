@@ -337,3 +337,18 @@ class Program:
     def first_result(self) -> int:
         """Number of the value that the first step makes."""
         return self.first_tensor + len(self.tensors)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size and number is the same in each call."""
+
+        def varies(kind: ValueType | None) -> bool:
+            if isinstance(kind, SequenceType):
+                return any(map(varies, kind.items))
+            return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
+
+        if self.symbols or any(isinstance(leaf, NumberInput) for leaf in self.signature.leaves):
+            return False
+        outputs = (binding for engine in self.engines for binding in engine.header.outputs)
+        calls = (step for step in self.steps if isinstance(step, OperatorCall))
+        return not any(None in binding.shape for binding in outputs) and not any(varies(step.result) for step in calls)
