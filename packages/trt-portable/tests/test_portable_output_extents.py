@@ -200,3 +200,20 @@ def test_expressions_without_a_value_are_refused() -> None:
 def test_what_cannot_be_said_is_none() -> None:
     assert expression_of(object(), {}) is None
     assert expression_of(7, {}) == 7
+
+
+def test_what_a_layer_assumed_before_it_was_changed_is_forgotten() -> None:
+    network = trt.Builder(trt.Logger()).create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1, -1, 4))
+    rows = network.add_shuffle(x)
+    rows.reshape_dims = (1, -1, 4)
+    first = network.add_constant((1, 1, 4), trt.Weights(torch.zeros(1, 1, 4).numpy())).get_output(0)
+    joined = network.add_concatenation([first, rows.get_output(0)])
+    assert joined.axis == 0  # there every other extent has to agree: the number of rows has to be 1
+    joined.axis = 1
+    shape = network.add_shape(rows.get_output(0)).get_output(0)
+    count = network.add_slice(shape, (1,), (1,), (1,)).get_output(0)
+    parts = network.add_slice(joined.get_output(0), (0, 0, 0), (1, 1, 1), (1, 1, 1))
+    parts.axes, parts.start, parts.stride = (1,), (1,), (1,)
+    parts.set_input(2, count)
+    assert tuple(parts.get_output(0).shape) == (1, -1, 4)
