@@ -83,7 +83,10 @@ class ShapeRanges:
 
     def _opt(self, expr: Any) -> int:
         known = {symbol: self.symbols.get(str(symbol), (0, 1, UNBOUNDED))[1] for symbol in expr.free_symbols}
-        result = expr.subs(known)
+        try:
+            result = expr.subs(known)
+        except ZeroDivisionError:  # sizes that cannot go together
+            return 1
         return int(result) if result.is_Integer else 1
 
     def _interval(self, expr: Any) -> tuple[int, int]:

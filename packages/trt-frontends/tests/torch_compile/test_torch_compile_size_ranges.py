@@ -86,6 +86,36 @@ def test_ends_agree_with_guards(ranges: list[Any]) -> None:
     assert first[0] < second[0] and first[2] < second[2]
 
 
+def test_ends_at_which_sizes_divide_by_zero() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows, parts = 64 // y.shape[0], y.shape[0] // 4
+        return torch.relu(x[: x.shape[0] // rows]) if x.shape[0] % parts == 0 else x
+
+    optimized = torch.compile(function, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
+    for sizes in ((32, 16), (36, 12)):
+        _check(optimized, function, *map(torch.randn, sizes))
+
+
+def test_an_end_that_no_guard_allows_is_as_far_as_guards_hold(ranges: list[Any]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) if (x.shape[0] // 8) ** 2 == 16 else x
+
+    optimized = torch.compile(function, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
+    for size in (34, 39, 32):
+        _check(optimized, function, torch.randn(size))
+    assert [list(found.values()) for found in ranges] == [[(32, 34, 39)]]
+
+
+def test_an_end_that_no_guard_allows_is_a_multiple_of_the_size(ranges: list[Any]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x.reshape(-1, 1300)) if x.shape[0] % 1300 == 0 else x
+
+    optimized = torch.compile(function, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
+    for size in (2600, 3900, 5200):
+        _check(optimized, function, torch.randn(size))
+    assert [list(found.values()) for found in ranges] == [[(1300, 2600, 10400)]]
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_batch_and_length_together(dynamic: bool | None, ranges: list[Any]) -> None:
     torch.manual_seed(0)

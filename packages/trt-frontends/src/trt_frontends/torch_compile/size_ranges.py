@@ -7,15 +7,17 @@ of the graph has more elements than TensorRT can count.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-from trt_core.extents import Extent, evaluate_extent, extent_of, symbols_in
+from trt_core.extents import Extent, evaluate_extent, extent_of, extent_of_expression, symbols_in
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 
 GENEROUS: Final = 4096
@@ -25,6 +27,16 @@ MOST_ELEMENTS: Final = 2**31 - 1
 """The most elements of a tensor in a TensorRT engine."""
 
 _TRIES: Final = 256
+
+_RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+}
+"""What sympy's relations mean, by the names of their classes."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,9 @@ class GraphSizes:
             low[symbol], high[symbol] = min(least, size), max(most, size)
         self._limit_volumes(high, sizes, open_ends)
         low, high = self._agreeing(low, sizes, step=1), self._agreeing(high, sizes, step=-1)
+        for symbol in sizes.keys() - fixed if former is not None else ():
+            before = former.symbols[str(symbol)]  # type: ignore[union-attr]
+            low[symbol], high[symbol] = min(low[symbol], before[0]), max(high[symbol], before[2])
         return ShapeRanges({str(symbol): (low[symbol], sizes[symbol], high[symbol]) for symbol in sizes})
 
     def _known(self, symbol: Any) -> tuple[int, int]:
@@ -125,7 +140,9 @@ class GraphSizes:
         """Moves one end of each range to where the guards of the graph hold, such as a multiple of 8, or `s1 + 1`.
 
         An engine is checked at the ends of all ranges at a time, so ends are chosen one after the other, each to agree
-        with those before. An end that finds no agreement stays: guards are more than an engine needs.
+        with those before. Where nothing near an end agrees, it is a multiple or a part of the size at hand, or as far
+        from that as guards hold, such as 39 for `size // 8 == 4`. An end that finds no agreement stays: guards are
+        more than an engine needs.
 
         Args:
             ends: The end of each range.
@@ -137,29 +154,28 @@ class GraphSizes:
         for symbol, end in ends.items():
             known = {*found, symbol}
             mine = [guard for guard in guards if symbol in guard.free_symbols and guard.free_symbols <= known]
-            inwards = range(end, sizes[symbol] + step, step)[:_TRIES]
-            outwards = range(end, max(end - step * _TRIES, 0), -step) if mine else ()
-            for candidate in (*inwards, *outwards):
-                values = {**found, symbol: candidate}
-                if all(_holds(guard, values) for guard in mine):
-                    found[symbol] = candidate
-                    break
-            else:
+            if not mine:
                 found[symbol] = end
+                continue
+            size, tests = sizes[symbol], [_test_of(guard) for guard in mine]
+            named = {str(other): value for other, value in found.items()}
+
+            def agrees(candidate: int, name: str = str(symbol), named: Any = named, tests: Any = tests) -> bool:
+                return all(test({**named, name: candidate}) for test in tests)
+
+            inwards = range(end, size + step, step)[:_TRIES]
+            outwards = range(end, max(end - step * _TRIES, 0), -step)
+            best = next(filter(agrees, (*inwards, *outwards, *_scales(size, end))), None)
+            if best == size != end:
+                beyond = range(size - step, end - step, -step)[:_TRIES]
+                best = ([size, *itertools.takewhile(agrees, beyond)])[-1]
+            found[symbol] = end if best is None else best
         return found
 
     def _guards(self) -> list[Any]:
         """Guards other than that two sizes differ: Dynamo asks that of sizes that differed at the first call."""
         guards = getattr(self._shape_env, "guards", ())
         return [guard.expr for guard in guards if type(guard.expr).__name__ != "Unequality"]
-
-
-def _holds(guard: Any, sizes: Mapping[Any, int]) -> bool:
-    """Whether a guard is true of sizes; one that divides by a size of zero is not."""
-    try:
-        return bool(guard.subs(sizes) != False)  # noqa: E712 - sympy's false
-    except ZeroDivisionError:
-        return False
 
 
 def outside(ranges: ShapeRanges, sizes: Mapping[Any, int]) -> list[str]:
@@ -227,8 +243,47 @@ def _volume(extents: Sequence[Extent], sizes: Mapping[Any, int]) -> int:
     named = {str(symbol): size for symbol, size in sizes.items()}
     try:
         return math.prod(int(evaluate_extent(extent, named)) for extent in extents)
-    except (KeyError, ZeroDivisionError):  # a symbol that no input tells; a tensor that no valid call has
+    except (KeyError, ZeroDivisionError):  # a symbol that no input tells, or sizes that cannot go together
         return 0
+    except ValueError:  # an extent of more than 64 bits
+        return MOST_ELEMENTS + 1
+
+
+def _scales(size: int, end: int) -> Iterator[int]:
+    """Sizes between an end and a size, from the end on: the size times powers of two, or divided by them."""
+    if not size:
+        return
+    steps = max(end, size).bit_length()
+    sizes = (size << step if end > size else size >> step for step in range(steps, -1, -1))
+    yield from (each for each in sizes if min(size, end) <= each <= max(size, end))
+
+
+def _test_of(guard: Any) -> Callable[[Mapping[str, int]], bool]:
+    """Returns what says whether a guard may hold for sizes by name; one that divides by zero does not.
+
+    Substituting in sympy takes a thousand times as long as arithmetic, and many sizes are tried.
+    """
+    relation = _RELATIONS.get(type(guard).__name__)
+    sides = [extent_of_expression(side) for side in guard.args] if relation is not None else [None]
+    if relation is None or None in sides:
+        symbols = tuple(guard.free_symbols)
+        return lambda sizes: _substituted(guard, {symbol: sizes[str(symbol)] for symbol in symbols})
+    left, right = sides
+
+    def test(sizes: Mapping[str, int]) -> bool:
+        try:
+            return bool(relation(evaluate_extent(left, sizes), evaluate_extent(right, sizes)))
+        except (ArithmeticError, ValueError):
+            return False
+
+    return test
+
+
+def _substituted(guard: Any, values: Mapping[Any, int]) -> bool:
+    try:
+        return bool(guard.subs(values) != False)  # noqa: E712 - sympy's false
+    except ZeroDivisionError:
+        return False
 
 
 def _next_power_of_two(value: int) -> int:
