@@ -24,6 +24,7 @@ from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
 from trt_lowering.passes.remove_identities import RemoveIdentities
 from trt_lowering.passes.simplify_sizes import SimplifySizes
 from trt_lowering.passes.split_complex import SplitComplex
+from trt_lowering.passes.stride_over_bases import StrideOverBases
 from trt_lowering.precision_rules import PrecisionRules, reduced_type
 
 
@@ -66,12 +67,14 @@ def type_passes(
 def finishing_passes(settings: CompilationSettings) -> list[GraphPass]:
     """Returns the passes that follow once types are settled, so that weights are cast once, at compile time.
 
-    Sizes are simplified before equal computations are merged, because reshapes of equal tensors become equal only then.
+    Sizes are simplified once strides are taken over the memory that views lie in, which asks where those start, and
+    before equal computations are merged, because reshapes of equal tensors become equal only then.
     """
     return [
         MergeDequantization(settings),
         RemoveIdentities(settings),
         FoldConstants(settings),
+        StrideOverBases(),
         SimplifySizes(),
         MergeCommonSubexpressions(settings),
         EliminateDeadCode(),
