@@ -2,11 +2,14 @@
 
 Engines write dense tensors in the order of their axes. An output that lies otherwise, channels last for instance,
 leaves its engine with the axes in the order of its memory, and the graph around the engine names them back: a view.
+What lies with gaps in the captured program has none when an engine wrote it, so blocks in PyTorch reshape where the
+program takes views that depend on gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -14,6 +17,9 @@ from torch import fx
 from trt_lowering.node_metadata import insert_call, same_extent
 
 aten = torch.ops.aten
+
+_LAYOUT_BOUND: Final = frozenset({aten.view.default, aten._unsafe_view.default})
+"""Reshapes that fail on tensors that lie otherwise than they did when the program was captured."""
 
 
 def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
@@ -42,6 +48,23 @@ def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
                 changed |= _relay(block, output, item, users)
     if changed:
         split.recompile()
+
+
+def reshape_in_pytorch(split: fx.GraphModule, engines: Collection[str]) -> None:
+    """Lets blocks in PyTorch copy where a tensor that an engine wrote cannot be viewed as it was in the program.
+
+    Args:
+        split: A graph that calls blocks.
+        engines: Names of the blocks that engines will run; without any, every tensor lies as it was captured.
+    """
+    for name, block in split.named_children() if engines else ():
+        if name in engines or not isinstance(block, fx.GraphModule):
+            continue
+        views = [node for target in _LAYOUT_BOUND for node in block.graph.find_nodes(op="call_function", target=target)]
+        for node in views:
+            node.target = aten.reshape.default
+        if views:
+            block.recompile()
 
 
 def memory_order(value: torch.Tensor) -> list[int] | None:
@@ -89,10 +112,33 @@ def _lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
     for axis in reversed(order):
         if same_extent(value.shape[axis], 1):
             continue
-        if not same_extent(value.stride(axis), step):
+        if not _same_step(value.stride(axis), step):
             return False
         step = step * value.shape[axis]
     return True
+
+
+def _same_step(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
+    """Whether two strides are equal, however their products are written, in a tensor that is not empty.
+
+    PyTorch steps over an axis that may be empty by `Max(1, extent)`.
+    """
+    if same_extent(left, right):
+        return True
+    if isinstance(left, int) and isinstance(right, int):
+        return False
+    return bool((_polynomial(left) - _polynomial(right)).expand() == 0)
+
+
+def _polynomial(step: int | torch.SymInt) -> Any:
+    import sympy  # costly to import, and here already where sizes are symbolic
+    from torch.utils._sympy.functions import Max
+
+    if isinstance(step, int):
+        return sympy.Integer(step)
+    return step.node.expr.replace(
+        lambda part: isinstance(part, Max) and len(part.args) == 2 and part.args[0] == 1, lambda part: part.args[1]
+    )
 
 
 def _size_hint(extent: int | torch.SymInt) -> int:

@@ -15,7 +15,7 @@ from trt_core import BuildError, CompilationSettings, ConversionError, Partition
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_frontends.engine_source import EngineSource
-from trt_frontends.layouts import keep_layouts
+from trt_frontends.layouts import keep_layouts, reshape_in_pytorch
 from trt_frontends.result_views import restore_result_views, shared_bases_returned
 from trt_lowering import tracing_lock
 from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
@@ -103,6 +103,7 @@ class Compilation:
             split = split_into_blocks(self.graph, plan)
             if preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
                 keep_layouts(split, engines)
+            reshape_in_pytorch(split, engines)
             restore_result_views(split, self.graph, count, engines)
         return split
 
