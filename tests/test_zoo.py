@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import trt_frontends
 from tools.zoo import registry, runner
 from tools.zoo.check import check
 from tools.zoo.comparison import Mismatch, agrees, error
@@ -28,6 +29,8 @@ from tools.zoo.table import summary, write_data
 from trt_converters import DYNAMO_CONVERTERS
 from trt_converters.layers import binary
 from trt_converters.registry import Converter
+from trt_core import InputError
+from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "zoo.json"
 
@@ -118,6 +121,22 @@ def test_what_cannot_be_exported_is_no_failure() -> None:
     record = check(entry, Case(entry.name, Route.COMPILE, Shapes.STATIC))
     assert record.outcome is Outcome.NOT_CAPTURED
     assert "cannot be exported" in record.why
+
+
+@pytest.mark.parametrize("route", Route)
+def test_an_engine_that_refuses_a_call_has_failed(route: Route, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise InputError("engine cannot compute its output shapes")
+
+    monkeypatch.setattr(CompiledGraph, "__call__", refuse)
+    monkeypatch.setattr(trt_frontends, "compile", lambda *args, **kwargs: refuse)
+    entry = Entry("test/refused", lambda: nn.Linear(4, 4), (tensor(BATCH, 4),))
+    try:
+        record = check(entry, Case(entry.name, route, Shapes.DYNAMIC))
+    finally:
+        torch._dynamo.reset()
+    assert record.outcome is Outcome.FAILED
+    assert "cannot compute its output shapes" in record.why
 
 
 def test_an_entry_made_for_one_shape_has_no_dynamic_case() -> None:

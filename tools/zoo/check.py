@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+import trt_frontends
 from tools.zoo.comparison import Mismatch, agrees, error
 from tools.zoo.entry import Case, Entry, Route, Shapes
 from tools.zoo.inputs import fixed
@@ -19,6 +20,8 @@ from tools.zoo.record import Outcome, Record
 from tools.zoo.settle import settle
 from trt_core import ExportError, Input, InputError
 from trt_core.errors import TrtError
+from trt_frontends.capture import capture
+from trt_frontends.example_inputs import ExampleInputs
 
 Values = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
 Reports = Sequence[Any]
@@ -26,6 +29,10 @@ Reports = Sequence[Any]
 SEED = 0
 AFFORDABLE_SECONDS = 5.0
 """A model whose forward pass takes longer is not run in float64 as well."""
+
+
+class CaptureFailure(Exception):
+    """The model cannot be exported for its inputs; the cause says why."""
 
 
 def check(entry: Entry, case: Case) -> Record:
@@ -48,12 +55,11 @@ def check(entry: Entry, case: Case) -> Record:
             seconds = time.perf_counter() - start
             found = [call(compiled, values) for values in samples]
             reports = reports_of()
-        except (ExportError, InputError) as failure:
-            return Record.of(case, Outcome.NOT_CAPTURED, why=_short(failure), seconds=time.perf_counter() - start)
         except Exception as failure:  # whatever it is, it is what became of the case
-            if case.route is Route.TORCH_COMPILE and (why := _capture_fails(model, case, samples)):
-                return Record.of(case, Outcome.NOT_CAPTURED, why=why, seconds=time.perf_counter() - start)
-            return Record.of(case, Outcome.FAILED, why=_short(failure), seconds=time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            why = _not_captured(failure, model, specs, case, samples)
+            outcome = Outcome.NOT_CAPTURED if why else Outcome.FAILED
+            return Record.of(case, outcome, why=why or _short(failure), seconds=seconds)
         facts: dict[str, Any] = {"own_error": own, "seconds": seconds, **_facts(reports)}
         try:
             facts["error"] = max(error(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
@@ -83,14 +89,30 @@ def _captured_wrong(model: nn.Module, case: Case, samples: Sequence[Values], exp
     return f"what {what} captures gives other results than the model does"
 
 
-def _capture_fails(model: nn.Module, case: Case, samples: Sequence[Values]) -> str:
-    """Says how `torch.compile` fails without our backend, where it does."""
+def _not_captured(
+    failure: Exception,
+    model: nn.Module,
+    specs: tuple[tuple[Input, ...], dict[str, Input]],
+    case: Case,
+    samples: Sequence[Values],
+) -> str:
+    """Says how PyTorch fails to capture a model, where it does; empty where the failure is the compiler's own.
+
+    What an engine refuses is the compiler's own failure, unless what was captured fails in PyTorch as well.
+    """
+    if isinstance(failure, CaptureFailure):
+        return _short(failure.__cause__ or failure)
+    how = 'torch.compile(backend="eager")' if case.route is Route.TORCH_COMPILE else "the exported program"
     try:
-        captured = _captured(model, case, samples[0])
+        captured = (
+            _captured(model, case, samples[0])
+            if case.route is Route.TORCH_COMPILE
+            else capture(model, ExampleInputs.read(None, *specs)).module()
+        )
         for values in samples:
             call(captured, values)
-    except Exception as failure:
-        return f'torch.compile(backend="eager") fails too: {_short(failure)}'
+    except Exception as second:
+        return f"{how} fails too: {_short(second)}"
     return ""
 
 
@@ -141,10 +163,11 @@ def _compile(
     model: nn.Module, specs: tuple[tuple[Input, ...], dict[str, Input]], case: Case, values: Values
 ) -> tuple[Callable[..., Any], Callable[[], Reports]]:
     """Returns the compiled model, and what returns its reports."""
-    import trt_frontends
-
     if case.route is Route.COMPILE:
-        compiled = trt_frontends.compile(model, arg_inputs=specs[0], kwarg_inputs=specs[1])
+        try:
+            compiled = trt_frontends.compile(model, arg_inputs=specs[0], kwarg_inputs=specs[1])
+        except (ExportError, InputError) as failure:
+            raise CaptureFailure from failure
         return compiled, lambda: [compiled.meta["partition_report"]]
     optimized = torch.compile(model, backend="torch_tensorrt", dynamic=case.shapes is Shapes.DYNAMIC)
     call(optimized, values)
