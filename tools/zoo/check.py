@@ -66,7 +66,7 @@ def check(entry: Entry, case: Case) -> Record:
         except Mismatch as mismatch:
             return Record.of(case, Outcome.WRONG, why=str(mismatch), **facts)
         outcome = _judge(facts)
-        if outcome is Outcome.WRONG and (why := _captured_wrong(model, case, samples, expected)):
+        if outcome is Outcome.WRONG and (why := _captured_wrong(model, case, samples[0], expected[0], found[0])):
             return Record.of(case, Outcome.NOT_CAPTURED, why=why, **facts)
     return Record.of(case, outcome, **facts)
 
@@ -80,10 +80,10 @@ def _captured(model: nn.Module, case: Case, values: Values) -> Callable[..., Any
     return torch.export.export(model, args, kwargs, strict=False).module()
 
 
-def _captured_wrong(model: nn.Module, case: Case, samples: Sequence[Values], expected: Sequence[Any]) -> str:
-    """Says so where what PyTorch captures does not agree with the model, so that the compiler got another model."""
-    found = call(_captured(model, case, samples[0]), samples[0])
-    if agrees(error(found, expected[0]), None):
+def _captured_wrong(model: nn.Module, case: Case, values: Values, expected: Any, ours: Any) -> str:
+    """Says so where what PyTorch captures does not agree with the model, and the compiler's results are those of it."""
+    captured = call(_captured(model, case, values), values)
+    if agrees(error(captured, expected), None) or not agrees(error(ours, captured), None):
         return ""
     what = 'torch.compile(backend="eager")' if case.route is Route.TORCH_COMPILE else "torch.export"
     return f"what {what} captures gives other results than the model does"

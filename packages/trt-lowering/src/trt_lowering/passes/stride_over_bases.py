@@ -63,10 +63,11 @@ def _strided(graph: fx.Graph) -> list[fx.Node]:
 
 def _owner(node: Any) -> fx.Node:
     """The node that made the memory of a tensor; the tensor itself where that is an input, whose start may differ."""
-    owner = node
+    named: fx.Node = node
+    owner = named
     while (source := _viewed(owner)) is not None:
         owner = source
-    return owner if owner.op == "call_function" else node
+    return owner if owner.op == "call_function" else named
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
