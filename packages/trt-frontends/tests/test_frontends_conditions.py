@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
+from torch.nn import functional
 
 import trt_frontends
 from trt_core import Input, InputError
@@ -196,6 +197,114 @@ def test_the_smallest_size_asked_for_is_taken_whatever_tracing_assumed() -> None
     for shape in [(1, 3, 16, 16), (1, 3, 16, 64), (4, 3, 64, 16), (2, 3, 32, 32)]:
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), patches(x), rtol=1e-4, atol=1e-4)
+
+
+class Calls(nn.Module):
+    """Runs a function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """x: (rows, 3), float32."""
+        return self.function(x)
+
+
+def _capped(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(max=9) if x.shape[0] == 1 else torch.relu(x) + 1
+
+
+def _checked(x: torch.Tensor) -> torch.Tensor:
+    torch._check(x.shape[0] > 1)
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2 if x.shape[0] == 1 else x * 3,
+        lambda x: x * 2 if x.shape[0] - 1 else x * 3,
+        _capped,
+        _checked,
+        lambda x: x.squeeze(0) * 2,
+        lambda x: x.squeeze() * 2,
+        lambda x: x[-2:].sum(0),
+        lambda x: x.topk(2, 0)[0],
+        lambda x: functional.batch_norm(x, None, None, training=True),
+    ],
+)
+def test_a_model_that_takes_another_way_at_one_refuses_it(
+    function: Callable[[torch.Tensor], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Calls(function)
+    compiled = _compile(model, [_rows(1, 4, 6)])
+    assert "calls with 1 are refused" in caplog.text
+    torch.testing.assert_close(compiled(x := torch.randn(4, 3)), model(x))
+    (message,) = _refusals([compiled], (torch.randn(1, 3),))
+    assert "dimension 0 of input x is 1" in message
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: functional.scaled_dot_product_attention(*[x[None]] * 3, is_causal=bool(x.shape[0] > 1)),
+        lambda x: x.expand(x.shape[0], 3) * 2 if x.shape[0] != 1 else x * 2,
+        lambda x: nn.functional.multi_head_attention_forward(
+            *[x[:, None]] * 3, 3, 1, torch.ones(9, 3), None, None, None, False, 0.0, torch.eye(3), None
+        )[0],
+        lambda x: x[:, None] + x[None],
+        lambda x: x.new_zeros(max(x.shape[0], 2)),
+        lambda x: x[1:] * 2,
+    ],
+)
+def test_a_model_that_computes_the_same_at_one_takes_it(function: Callable[[torch.Tensor], Any]) -> None:
+    model = Calls(function)
+    compiled = _compile(model, [_rows(1, 4, 6)])
+    for rows in (1, 3, 6):
+        torch.testing.assert_close(compiled(x := torch.randn(rows, 3)), model(x))
+
+
+def test_two_sizes_of_one_are_refused_together() -> None:
+    model = Calls(lambda x: x * 2 if x.numel() == 1 else x * 3)
+    compiled = _compile(model, [Input(min_shape=(1, 1), opt_shape=(4, 4), max_shape=(6, 6))])
+    for shape in ((1, 3), (3, 1)):
+        assert torch.equal(compiled(torch.ones(shape)), torch.full(shape, 3.0))
+    (message,) = _refusals([compiled], (torch.ones(1, 1),))
+    assert "dimension 0 of input x is 1 and dimension 1 of input x is 1" in message
+
+
+def test_a_traced_program_remembers_sizes_of_one(tmp_path: Path) -> None:
+    program = trt_frontends.trace(Calls(_capped), arg_inputs=[_rows(1, 4, 6)])
+    for kept in (True, False):
+        compiled = trt_frontends.compile(_program(program, kept), min_block_size=1)
+        assert compiled(torch.ones(2, 3)).shape == (2, 3)
+        _refusals([compiled], (torch.ones(1, 3),))
+
+
+def test_a_given_program_is_not_called_where_its_operators_make_other_results() -> None:
+    program = export(Calls(lambda x: x.squeeze(0) * 2), (torch.ones(4, 3),), dynamic_shapes=({0: Dim.AUTO},))
+    compiled = trt_frontends.compile(program, arg_inputs=[_rows(1, 4, 6)], min_block_size=1)
+    assert compiled(torch.ones(2, 3)).shape == (2, 3)
+    _refusals([compiled], (torch.ones(1, 3),))
+
+
+def test_looking_at_small_sizes_leaves_the_model_as_it_was() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.norm.eval() if x.shape[0] == 1 else self.norm.train()
+            return self.norm(x)
+
+    model = Counting()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    trt_frontends.compile(model, arg_inputs=[_rows(1, 4, 6)], min_block_size=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_a_condition_that_ranges_imply_costs_nothing() -> None:

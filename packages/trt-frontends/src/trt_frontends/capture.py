@@ -18,8 +18,10 @@ from trt_core.ranges import constrain_to_inputs
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_names import require_names
+from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
+from trt_lowering.size_questions import SizeQuestion
 from trt_runtime.program.exported_guards import forget_assumptions
 
 
@@ -59,7 +61,7 @@ def trace(
         'ExportedProgram'
     """
     chosen = read_settings(settings)
-    program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict)
+    program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict, settle_sizes=True)
     traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
     if program is not mod:
         forget_assumptions(traced)  # the ranges are those that were asked for
@@ -67,11 +69,21 @@ def trace(
 
 
 def capture(
-    mod: nn.Module | torch.export.ExportedProgram, examples: ExampleInputs | None, *, strict: bool = False
+    mod: nn.Module | torch.export.ExportedProgram,
+    examples: ExampleInputs | None,
+    *,
+    strict: bool = False,
+    settle_sizes: bool = False,
 ) -> torch.export.ExportedProgram:
     """Exports a module as it is; an exported program is returned unchanged.
 
     A module with tensors on the `meta` device is captured for the CPU, with fake tensors as weights.
+
+    Args:
+        mod: The module.
+        examples: What it is captured for.
+        strict: Whether export runs in strict mode.
+        settle_sizes: Find out at which sizes of 1 the program is not the model; for that the model may be run.
 
     Raises:
         ExportError: The module cannot be exported.
@@ -93,11 +105,14 @@ def capture(
     mod = with_fake_weights(mod)
     args, kwargs = on_cpu(examples.tensors(device_of(mod, examples).torch_device))
     dynamic_shapes = examples.dynamic_shapes(signature)
+    questions: list[SizeQuestion] = []
     try:
-        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
     except ExportError as error:
         raise _fixed_dimension(error) or error from error.__cause__
     constrain_to_inputs(program, examples.leaves())
+    if settle_sizes and dynamic_shapes is not None:
+        settle_smallest_sizes(program, mod, examples, questions, device_of(mod, examples).torch_device)
     return program
 
 

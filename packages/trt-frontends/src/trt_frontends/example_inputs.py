@@ -58,12 +58,16 @@ class ExampleInputs:
         return examples
 
     def tensors(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns (args, kwargs) to export with: `Input`s become example tensors, the rest stays as it is."""
+        """Returns (args, kwargs) to export with: `Input`s become example tensors, the rest stays as it is.
+
+        The generators of random numbers are left as they were.
+        """
 
         def materialize(leaf: Any) -> Any:
             return _export_example(leaf, device) if isinstance(leaf, Input) else leaf
 
-        return pytree.tree_map(materialize, self.args), pytree.tree_map(materialize, self.kwargs)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            return pytree.tree_map(materialize, self.args), pytree.tree_map(materialize, self.kwargs)
 
     def dynamic_shapes(self, signature: inspect.Signature) -> dict[str, Any] | None:
         """Returns `dynamic_shapes` for `torch.export.export`, None when every input is static.

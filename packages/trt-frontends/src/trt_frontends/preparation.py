@@ -22,6 +22,7 @@ from trt_frontends.device_check import require_device
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_names import require_names_of
 from trt_frontends.pipeline import Compilation, Progress, no_progress
+from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
 from trt_frontends.visible_log import visible_log
 from trt_frontends.weightless import require_weights
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering
@@ -148,7 +149,7 @@ def begin(
         require_device(settings.device)
     with visible_log(settings):
         progress("capturing", 0, 1)
-        program = capture(module, examples)
+        program = capture(module, examples, settle_sizes=needs_weights and not settings.dryrun)
         if needs_weights and not settings.dryrun:
             require_weights(program)
         progress("lowering", 0, 1)
@@ -162,7 +163,12 @@ def begin(
     ranges = ShapeRanges.from_placeholders(decomposed.graph, flat, program.range_constraints)
     _require_one_profile(ranges, settings)
     as_asked = any(isinstance(leaf, Input) for leaf in flat or ())
-    conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked)
+    structure: Sequence[Any] = ()
+    if program is module:
+        structure = conditions_of_structure(program, ranges) if needs_weights else ()
+    elif needs_weights:
+        drop_assumptions(decomposed.graph.graph, ranges)  # those of decompositions
+    conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked, more=structure)
     if program is module and flat is not None:
         require_names_of(signature_of(decomposed.graph.graph, ranges), flat)
     if examples is None and program.example_inputs is not None:

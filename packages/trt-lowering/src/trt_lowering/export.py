@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from trt_core import ExportError
 from trt_core.export_examples import distinct_tensors
 from trt_lowering.recurrent_layers import keep_recurrent_layers
+from trt_lowering.size_questions import SizeQuestion, watch_size_questions
 from trt_lowering.tracing import tracing_lock
 
 
@@ -20,6 +22,7 @@ def export_module(
     *,
     dynamic_shapes: Any = None,
     strict: bool = False,
+    questions: list[SizeQuestion] | None = None,
 ) -> torch.export.ExportedProgram:
     """Exports a module with `torch.export.export`, one at a time: threads wait for each other.
 
@@ -29,12 +32,14 @@ def export_module(
         kwargs: Example keyword inputs.
         dynamic_shapes: Which dimensions are dynamic, as `torch.export.export` takes it.
         strict: Capture through TorchDynamo, which refuses what it cannot prove; otherwise run the Python code.
+        questions: Gets what the code of the model asked of its sizes, where it is given.
 
     Raises:
         ExportError: The model could not be captured; the message says why, and what to change.
     """
     try:
-        with tracing_lock(), keep_recurrent_layers():
+        watching = contextlib.nullcontext() if questions is None else watch_size_questions(questions)
+        with tracing_lock(), keep_recurrent_layers(), watching:
             return torch.export.export(
                 module, *distinct_tensors(tuple(args), dict(kwargs or {})), dynamic_shapes=dynamic_shapes, strict=strict
             )

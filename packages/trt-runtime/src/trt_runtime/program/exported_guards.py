@@ -6,6 +6,7 @@ file. Both become expressions in the symbols of the graph, are simplified, and l
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +43,12 @@ _INDIFFERENT: Final = (
 
 
 def conditions_of(
-    graph: fx.Graph, ranges: ShapeRanges, program: ExportedProgram | None = None, *, as_asked: bool = False
+    graph: fx.Graph,
+    ranges: ShapeRanges,
+    program: ExportedProgram | None = None,
+    *,
+    as_asked: bool = False,
+    more: Iterable[Any] = (),
 ) -> tuple[Condition, ...]:
     """Returns what a captured model asks of its sizes.
 
@@ -52,11 +58,12 @@ def conditions_of(
         program: The program that it was made of, which may remember more.
         as_asked: Whether somebody asked for these ranges. Tracing assumes that no size is 0 or 1, and PyTorch's own
             bookkeeping makes guards of that, which are no conditions of the model; then they are left out.
+        more: Further conditions, in sympy's expressions.
     """
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     kept: list[Condition] = []
     simplifier = _Simplifier(ranges)
-    for guard in _guards(graph, placeholders, program, as_asked):
+    for guard in itertools.chain(_guards(graph, placeholders, program, as_asked), more):
         for clause in _clauses(guard):
             condition = simplifier.reduce(clause)
             if condition is not None and condition not in kept:
@@ -66,10 +73,15 @@ def conditions_of(
 
 def forget_assumptions(program: ExportedProgram) -> None:
     """Removes the guards from a program which are no conditions of the model; see `conditions_of`."""
-    env = _environment(program.graph.nodes)
+    env = shape_environment(program.graph.nodes)
     if env is None or not env.guards:
         return
     env.guards[:] = [guard for guard in env.guards if not _is_assumption(guard, env.replace(guard.expr))]
+    rewrite_guard_text(program)
+
+
+def rewrite_guard_text(program: ExportedProgram) -> None:
+    """Makes the guards that a program is saved with those that its shape environment has."""
     rewrite = getattr(torch.export.exported_program, "_convert_guards_to_code", None)
     if rewrite is not None:
         program._guards_code = rewrite(program.graph_module)
@@ -79,7 +91,7 @@ def _guards(
     graph: fx.Graph, placeholders: list[fx.Node], program: ExportedProgram | None, as_asked: bool
 ) -> Iterator[Any]:
     """Yields guards as expressions in the symbols of the graph."""
-    env = _environment(placeholders if program is None else program.graph.nodes)
+    env = shape_environment(placeholders if program is None else program.graph.nodes)
     if env is not None and env.guards:
         for guard in env.guards:
             expr = env.replace(guard.expr)
@@ -93,8 +105,12 @@ def _guards(
             continue
 
 
-def _environment(nodes: Iterable[fx.Node]) -> Any:
-    """The shape environment that the inputs' sizes belong to; None where all are fixed."""
+def shape_environment(nodes: Iterable[fx.Node]) -> Any:
+    """Returns the shape environment that sizes of inputs belong to; None where all are fixed.
+
+    Args:
+        nodes: The nodes of a graph.
+    """
     for node in nodes:
         value = node.meta.get("val") if node.op == "placeholder" else None
         sizes = value.shape if isinstance(value, torch.Tensor) else (value,)

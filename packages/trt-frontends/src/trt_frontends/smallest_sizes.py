@@ -1,0 +1,281 @@
+"""Decides whether a captured graph is the model at a size of 1, where that was asked for.
+
+PyTorch captures with the assumption that sizes which vary are at least 2, and most models do not mind. Those that do
+are told in two ways: their code asked (`size_questions`), and takes another way at 1; or an operator makes other
+results there (`structure_at_sizes`). Much code that asks computes the same either way, such as attention that is causal
+for more than one token. So where code takes another way, the model and the graph are both run at that size. The
+condition stays where results differ, or nobody can tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from trt_core import Input, logger
+from trt_core.provenance import source_line
+from trt_core.ranges import ShapeRanges
+from trt_frontends.comparison.output_error import measure_error
+from trt_frontends.comparison.sample_inputs import SampleInputs
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.structure_at_sizes import first_other_result
+from trt_lowering.size_questions import SizeQuestion, is_code_of_models
+from trt_runtime.program.exported_guards import rewrite_guard_text, shape_environment
+
+_TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_TOLERANCE: Final = 1e-3
+"""Of an output's scale: both run the same operators in PyTorch, or other kernels for them."""
+
+_UNCHECKED: Final = (
+    {"check_guards": False} if "check_guards" in inspect.signature(ExportedProgram.module).parameters else {}
+)
+"""Has a program run without a look at its guards; PyTorch before 2.9 has none."""
+
+_MOST_SIZES: Final = 512
+"""Ranges up to this length are searched for sizes at which an assumption of an operator does not hold."""
+
+_MOST_POINTS: Final = 4
+"""With how many such sizes it is tried whether the assumption matters; where there are more, it stays."""
+
+_SCALES: Final = (1.0, 30.0)
+"""Magnitudes of the numbers that a model is run on, so that it is seen what it does to small and to large ones."""
+
+
+def settle_smallest_sizes(
+    program: ExportedProgram,
+    module: nn.Module,
+    examples: ExampleInputs,
+    questions: Sequence[SizeQuestion],
+    device: torch.device,
+) -> None:
+    """Makes a program refuse sizes of 1 that were asked for, where it is not the model at them.
+
+    Args:
+        program: What was captured; conditions are added to its guards.
+        module: The model.
+        examples: What it was captured with.
+        questions: What its code asked of sizes.
+        device: Where the model lives.
+    """
+    env = shape_environment(program.graph.nodes)
+    if env is None:
+        return
+    ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
+    demanded = [env.replace(guard.expr) for guard in env.guards if not _is_assumption(guard)]
+    kept: dict[Any, str] = {}
+    for sizes in smallest_sizes(program.graph, ranges):
+        if not _all_hold((*demanded, *kept), sizes):
+            continue  # such sizes are refused anyway
+        broken = [question for question in questions if not _all_hold((question.answer,), sizes)]
+        if broken and not _is_the_model(program, module, examples, sizes, device):
+            kept.update((question.answer, question.place) for question in broken)
+        elif (node := first_other_result(program.graph, sizes)) is not None:
+            kept[no_such_sizes(sizes)] = f"{node.target}, {source_line(node) or node.name}"
+    _add_guards(env, kept)
+    drop_assumptions(program.graph, ranges, [question.answer for question in questions])
+    rewrite_guard_text(program)
+
+
+def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any] = ()) -> None:
+    """Removes guards by which operators told extents of 0 and 1 from others, where the graph is the same for all.
+
+    A slice of all rows but the first is one row where there are two; PyTorch notes that there were not two.
+
+    Args:
+        graph: The graph of a program that was captured here; its shape environment is changed.
+        ranges: What its sizes may be.
+        answers: What else holds for the sizes that it was captured for.
+    """
+    env = shape_environment(graph.nodes)
+    if env is None:
+        return
+    assumed = [guard for guard in env.guards if _is_assumption(guard)]
+    demanded = [env.replace(guard.expr) for guard in env.guards if guard not in assumed]
+    for guard in assumed:
+        points = _against(env.replace(guard.expr), graph, ranges)
+        if not all(_all_hold(answers, sizes) for sizes in points):  # a model wanted to know it, too
+            env.guards[env.guards.index(guard)] = guard._replace(sloc=_place("the model"))
+        elif points and all(
+            _all_hold(demanded, sizes) and first_other_result(graph, sizes) is None for sizes in points
+        ):
+            env.guards.remove(guard)
+
+
+def conditions_of_structure(program: ExportedProgram, ranges: ShapeRanges) -> list[Any]:
+    """Returns the conditions, relations of sympy, under which operators make the results that a graph goes on with.
+
+    Args:
+        program: Any program.
+        ranges: What it is compiled for.
+    """
+    return [
+        no_such_sizes(sizes)
+        for sizes in smallest_sizes(program.graph, ranges)
+        if first_other_result(program.graph, sizes) is not None
+    ]
+
+
+def smallest_sizes(graph: fx.Graph, ranges: ShapeRanges) -> Iterator[dict[Any, Any]]:
+    """Yields sizes by symbol with one of them 1, then with all of them 1 that may be; the others are what is usual."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    usual = _usual_sizes(graph, ranges)
+    small = [symbol for symbol in usual if ranges.symbols[str(symbol)][0] <= 1 < ranges.symbols[str(symbol)][2]]
+    for symbol in small:
+        yield {**usual, symbol: sympy.S.One}
+    if len(small) > 1:
+        yield {**usual, **dict.fromkeys(small, sympy.S.One)}
+
+
+def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
+    """Sizes that a graph was captured for, by symbol, as numbers of sympy."""
+    env = shape_environment(graph.nodes)
+    if env is None:
+        return {}
+    import sympy  # PyTorch has imported it where sizes vary
+
+    symbols = {str(symbol): symbol for symbol in env.var_to_range}
+    bounds = ranges.symbols.items()
+    return {symbols[name]: sympy.Integer(max(best, 2)) for name, (_, best, _) in bounds if name in symbols}
+
+
+def _is_assumption(guard: Any) -> bool:
+    """Whether an operator wanted to know if some extent is 0 or 1; its own code goes other ways to the same results."""
+    where = getattr(guard.sloc.framework_loc, "filename", None)
+    least = {"Unequality": (0, 1), "StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
+    limits = least.get(type(guard.expr).__name__, ())
+    return where is not None and not is_code_of_models(where) and guard.expr.args[-1] in limits if limits else False
+
+
+def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
+    return not any(condition.xreplace(sizes) == False for condition in conditions)  # noqa: E712 - sympy's false
+
+
+def _against(condition: Any, graph: fx.Graph, ranges: ShapeRanges) -> list[dict[Any, Any]]:
+    """Returns all sizes of one symbol at which a condition does not hold, the others usual; nothing for too many."""
+    import sympy
+
+    usual = _usual_sizes(graph, ranges)
+    if len(condition.free_symbols) != 1 or not condition.free_symbols <= usual.keys():
+        return []
+    (symbol,) = condition.free_symbols
+    low, _, high = ranges.symbols[str(symbol)]
+    if high - low > _MOST_SIZES:
+        return []
+    points = [{**usual, symbol: sympy.Integer(size)} for size in range(max(low, 1), high + 1)]
+    found = [sizes for sizes in points if not _all_hold((condition,), sizes)]
+    return found if len(found) <= _MOST_POINTS else []
+
+
+def no_such_sizes(sizes: Mapping[Any, int]) -> Any:
+    """The condition, a relation of sympy, that what is 1 in sizes is not 1 all at once."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    return sympy.Or(*(sympy.Ne(symbol, 1) for symbol, size in sizes.items() if size == 1))
+
+
+def _is_the_model(
+    program: ExportedProgram,
+    module: nn.Module,
+    examples: ExampleInputs,
+    sizes: Mapping[Any, int],
+    device: torch.device,
+) -> bool:
+    """Whether the graph computes at some sizes what the model computes; not where one of them fails."""
+    graph = program.module(**_UNCHECKED)
+    try:
+        for scale in _SCALES:
+            inputs = _inputs_at(program, examples, sizes, device, scale)
+            with torch.no_grad(), _attributes_kept(module):
+                expected, found = (inputs.call(function, _with_inputs) for function in (module, graph))
+            if not _agree(found, expected):
+                return False
+    except Exception:  # the model's own code, on inputs that are not its user's
+        return False
+    return True
+
+
+def _with_inputs(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns the result, and the inputs, which may have been written to."""
+    return function(*args, **kwargs), args, kwargs
+
+
+def _inputs_at(
+    program: ExportedProgram,
+    examples: ExampleInputs,
+    sizes: Mapping[Any, int],
+    device: torch.device,
+    scale: float,
+) -> SampleInputs:
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    taken = iter(program.graph_signature.user_inputs)
+
+    def materialize(leaf: Any) -> Any:
+        value = values.get(next(taken))
+        if not isinstance(leaf, Input) or not isinstance(value, torch.Tensor):
+            return leaf
+        shape = [
+            int(size.node.expr.xreplace(sizes)) if isinstance(size, torch.SymInt) else size for size in value.shape
+        ]
+        drawn = Input(shape, dtype=leaf.dtype, format=leaf.format, tensor_domain=leaf.tensor_domain).example(
+            device=device
+        )
+        return scale * torch.randn_like(drawn) if leaf.dtype.is_floating_point and scale != 1 else drawn
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        args, kwargs = pytree.tree_map(materialize, (examples.args, examples.kwargs))
+    return SampleInputs("smallest sizes", args, kwargs)
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    left, right = pytree.tree_leaves(found), pytree.tree_leaves(expected)
+    return len(left) == len(right) and all(map(_are_alike, left, right))
+
+
+def _are_alike(found: Any, expected: Any) -> bool:
+    if not isinstance(expected, torch.Tensor) or not isinstance(found, torch.Tensor):
+        return type(found) is type(expected) and (not isinstance(found, (int, float, str)) or found == expected)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    return measure_error(found, expected).scaled <= _TOLERANCES.get(expected.dtype, _TOLERANCE)
+
+
+@contextlib.contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[None]:
+    """Puts back what a call assigns to attributes of modules."""
+    tables = [table for item in module.modules() for table in (vars(item), item._buffers, item._parameters)]
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, values in zip(tables, before, strict=True):
+            table.clear()
+            table.update(values)
+
+
+def _add_guards(env: Any, kept: Mapping[Any, str]) -> None:
+    """Adds conditions to what a program asks of its sizes, as if PyTorch had noted them."""
+    from torch._guards import ShapeGuard
+
+    for condition, place in kept.items():
+        env.guards.append(ShapeGuard(condition, _place(place), size_oblivious=False))
+        logger.warning(
+            "an input may have a size of 1 by its Input, and the model takes another way there (%s): it was captured "
+            "for larger sizes, and calls with 1 are refused; compile another module for these",
+            place,
+        )
+
+
+def _place(place: str) -> Any:
+    """Where a model asked for something, as PyTorch notes it."""
+    from torch._guards import SLoc
+
+    return SLoc(place, None)
