@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
+from torch._ops import OpOverload
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
@@ -17,12 +18,17 @@ _SMALLEST_LIMIT: Final = 1 << 26
 _GROWTH: Final = 16
 
 
-def replay(recipe: Recipe, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+Admit = Callable[[OpOverload], Callable[..., Any]]
+"""Returns what calls an operator, or raises where it may not be called."""
+
+
+def replay(recipe: Recipe, weights: Mapping[str, torch.Tensor], *, admit: Admit = lambda op: op) -> torch.Tensor:
     """Makes a tensor from weights of the model.
 
     Args:
         recipe: How.
         weights: The weights by name; all of them on one device. They are not changed, and may be what is returned.
+        admit: Asked for each operator, before anything runs. A recipe that was read from a file may name any.
 
     Raises:
         RefitError: A weight is missing or has another type or shape, an operator fails, or a result would be far
@@ -34,7 +40,9 @@ def replay(recipe: Recipe, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
         check_weight(source, weights)
     device = weights[sources[0].name].device if sources else torch.device("cpu")
     given = sum(weights[source.name].nbytes for source in sources)
-    _check_sizes(order, max(_SMALLEST_LIMIT, _GROWTH * given))
+    operators = {item.operator for item in order if isinstance(item, Applied)}
+    calls = {operator: admit(operator) for operator in operators}
+    _check_sizes(order, calls, max(_SMALLEST_LIMIT, _GROWTH * given))
     remaining: dict[Recipe, int] = {}
     for item in order:
         for operand in operands_of(item):
@@ -47,7 +55,7 @@ def replay(recipe: Recipe, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
             elif isinstance(item, Literal):
                 values[item] = item.value.to(device)
             else:
-                values[item] = _run(item, values, device)
+                values[item] = _run(item, calls, values, device)
             for operand in operands_of(item):
                 remaining[operand] -= 1
                 if not remaining[operand]:
@@ -90,7 +98,10 @@ def content_digest(value: torch.Tensor) -> str:
     return hashlib.sha256(content.numpy().data).hexdigest()
 
 
-def _run(item: Recipe, values: Mapping[Recipe, Any], device: torch.device) -> Any:
+_Calls = Mapping[OpOverload, Callable[..., Any]]
+
+
+def _run(item: Recipe, calls: _Calls, values: Mapping[Recipe, Any], device: torch.device) -> Any:
     if not isinstance(item, Applied):
         assert isinstance(item, Lost)
         raise RefitError("a weight cannot be made again", why=item.why)
@@ -98,7 +109,7 @@ def _run(item: Recipe, values: Mapping[Recipe, Any], device: torch.device) -> An
     if not operands_of(item) and any(argument.name == "device" for argument in item.operator._schema.arguments):
         kwargs["device"] = device  # it makes a tensor of nothing
     try:
-        result = item.operator(*_put(item.args, values), **kwargs)
+        result = calls[item.operator](*_put(item.args, values), **kwargs)
     except Exception as error:
         raise RefitError(
             "a weight cannot be made again", where=str(item.operator), why=f"{type(error).__name__}: {error}"
@@ -118,7 +129,7 @@ def _put(value: Any, values: Mapping[Recipe, Any]) -> Any:
     return value
 
 
-def _check_sizes(order: list[Recipe], limit: int) -> None:
+def _check_sizes(order: list[Recipe], calls: _Calls, limit: int) -> None:
     """Runs everything on the meta device first, where nothing takes memory."""
     shapes: dict[Recipe, Any] = {}
     nowhere = torch.device("meta")
@@ -129,7 +140,7 @@ def _check_sizes(order: list[Recipe], limit: int) -> None:
             elif isinstance(item, Literal):
                 shapes[item] = torch.empty(item.value.shape, dtype=item.value.dtype, device=nowhere)
             else:
-                shapes[item] = _run(item, shapes, nowhere)
+                shapes[item] = _run(item, calls, shapes, nowhere)
             size = math.prod(shapes[item].shape) * shapes[item].element_size()
             if size > limit:
                 raise RefitError(

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trt_core import logger
+from trt_core.uncollected import uncollected
 from trt_lowering.decomposition_table import (
     Decomposition,
     DecompositionRules,
@@ -128,7 +129,7 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
         return function(*_mutable(args), **_mutable(kwargs))
 
     try:
-        with torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode):
+        with torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode), uncollected():
             module = make_fx(call, pre_dispatch=True)(*values)
     except Exception as error:  # a decomposition may fail in any way; the operator then stays whole
         logger.debug("%s stays whole: its decomposition failed with %s", node.target, error)

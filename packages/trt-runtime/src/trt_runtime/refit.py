@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 
 from trt_core import to_trt, trt
 from trt_core.errors import RefitError
@@ -26,6 +27,8 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
+from trt_runtime.program.operand_checks import checked
+from trt_runtime.program.operators import why_refused
 
 Weights = Mapping[str, torch.Tensor]
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -147,7 +150,7 @@ def check_replaceable(table: RefitTable, weights: Weights, title: str) -> None:
                 f"the weight {name!r} of {title} cannot be replaced", why=why, hint="compile the model again"
             )
     for recipe, digest in table.reads:
-        if content_digest(replay(recipe, weights)) != digest:
+        if content_digest(replay(recipe, weights, admit=_admit)) != digest:
             names = ", ".join(repr(source.name) for source in RefitTable(reads=((recipe, digest),)).sources)
             raise RefitError(
                 f"the weight {names} of {title} cannot be replaced by other numbers",
@@ -175,7 +178,7 @@ def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str) -> l
     """Hands over the new weights, and returns their memory, which is read when the engine is refitted."""
     held = []
     for weight in table.weights:
-        value = replay(weight.recipe, weights).detach().cpu().contiguous()
+        value = replay(weight.recipe, weights, admit=_admit).detach().cpu().contiguous()
         if value.dtype != weight.dtype or value.numel() != weight.count:
             raise RefitError(
                 f"the weight {weight.name!r} of {title} was not made as its engine needs it",
@@ -189,6 +192,14 @@ def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str) -> l
     if missing:
         raise RefitError(f"{title} needs weights that have no name in the model", where=", ".join(missing[:3]))
     return held
+
+
+def _admit(operator: OpOverload) -> Callable[..., Any]:
+    """Tables come from files: what they name may do no more than what programs call."""
+    why = why_refused(operator)
+    if why:
+        raise RefitError(f"weights cannot be made again with {operator}", why=why)
+    return checked(operator)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +220,7 @@ class _Attribute:
 
     def make(self, weights: Weights) -> torch.Tensor:
         """Returns the attribute's new value: shared with the given weights where it is one of them and only read."""
-        value, present = replay(self.recipe, weights), self.read()
+        value, present = replay(self.recipe, weights, admit=_admit), self.read()
         if value.shape != present.shape or value.dtype != present.dtype:  # a file need not tell the truth
             raise RefitError(
                 f"the tensor {self.paths[0]!r} was not made as PyTorch needs it",

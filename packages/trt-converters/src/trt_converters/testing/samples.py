@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from torch import fx
 
 from trt_converters.testing.calls import substitute
 from trt_core.nesting import tensors_in
+from trt_core.uncollected import uncollected
 
 
 @dataclass(frozen=True)
@@ -83,24 +82,8 @@ def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
                 calls.append(OperatorSample(target, tuple(args), dict(kwargs)))
             return super().call_function(target, args, kwargs)
 
-    with torch.no_grad(), _no_garbage_collected():
+    with torch.no_grad(), uncollected():
         # before dispatch, composite operators are still whole, as they are in exported programs
         graph = make_fx(function, pre_dispatch=True)(*tensors)
         Recorder(graph).run(*tensors)
     return calls
-
-
-@contextlib.contextmanager
-def _no_garbage_collected() -> Iterator[None]:
-    """Keeps the garbage collector from running.
-
-    A generator under `torch.no_grad` that was left half-way, as those of samples are, switches gradients when it is
-    collected. A trace before dispatch records that, and fails where it comes while the trace is written down.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

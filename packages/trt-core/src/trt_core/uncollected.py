@@ -1,0 +1,23 @@
+"""Traces that the garbage collector does not disturb."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps the garbage collector from running.
+
+    A generator under `torch.no_grad` that was left half-way switches gradients when it is collected. A trace before
+    dispatch records that as a step of its own, and fails where it comes while the trace is written down.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
