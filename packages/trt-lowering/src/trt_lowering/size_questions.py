@@ -41,8 +41,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
     Args:
         found: Gets the questions, each once.
     """
-    from sympy.logic.boolalg import Boolean  # costly to import, as is what PyTorch does with it
-    from torch.fx.experimental import symbolic_shapes
+    from torch.fx.experimental import symbolic_shapes  # costly to import
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     environments: Any = ShapeEnv
@@ -52,7 +51,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
     def noting(self: Any, expression: Any, *args: Any, **kwargs: Any) -> Any:
         answer = evaluate(self, expression, *args, **kwargs)
         is_general = any(args[2:]) or kwargs.get("size_oblivious") or kwargs.get("fallback_value") is not None
-        if is_general or threading.get_ident() != thread or not isinstance(expression, Boolean):
+        if is_general or threading.get_ident() != thread or not getattr(expression, "is_Boolean", False):
             return answer
         if expression.free_symbols and (key := (expression, bool(answer))) not in known:
             place = _place_in_model()
