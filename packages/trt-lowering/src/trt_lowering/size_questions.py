@@ -51,7 +51,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
     def noting(self: Any, expression: Any, *args: Any, **kwargs: Any) -> Any:
         answer = evaluate(self, expression, *args, **kwargs)
         is_general = any(args[2:]) or kwargs.get("size_oblivious") or kwargs.get("fallback_value") is not None
-        if is_general or threading.get_ident() != thread or not getattr(expression, "is_Boolean", False):
+        if is_general or threading.get_ident() != thread or not _is_truth_value(expression):
             return answer
         if expression.free_symbols and (key := (expression, bool(answer))) not in known:
             place = _place_in_model()
@@ -67,6 +67,11 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
         yield
     finally:
         environments.evaluate_expr = evaluate
+
+
+def _is_truth_value(expression: Any) -> bool:
+    """Whether an expression of sympy is true or false, rather than a number."""
+    return bool(getattr(expression, "is_Relational", False) or getattr(expression, "is_Boolean", False))
 
 
 def _place_in_model() -> str | None:
