@@ -148,13 +148,16 @@ def test_blocks_that_no_layer_has_are_refused() -> None:
     for args, constants, reason in (
         ((x, outer, 32, 4), (1,), Reason.NO_LOW_PRECISION),
         ((x, None, 16, 8), (), Reason.NO_LOW_PRECISION),
-        ((x, outer, 16, 4), (), Reason.NOT_CONSTANT),
         ((x, torch.tensor(0.0), 16, 4), (1,), Reason.UNSUPPORTED_ARGUMENT),
     ):
         refused = check_conversion(fake_quantize_blocks, args, constants=constants, expect_supported=False)
         assert refused.verdict.reason is reason
     refused = check_conversion(quantize, (x, outer, FLOAT8, 4), constants=(1,), expect_supported=False)
     assert refused.verdict.reason is Reason.NO_LOW_PRECISION
+
+
+def test_blocks_take_a_range_that_is_measured_at_each_call() -> None:
+    check_conversion(fake_quantize_blocks, (torch.randn(4, 96), torch.tensor(0.002), 16, 4))
 
 
 def test_four_bits_without_blocks_are_kept_in_eight() -> None:
