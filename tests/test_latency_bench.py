@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -96,6 +97,24 @@ def test_nothing_is_begun_when_the_budget_is_spent() -> None:
     assert [each["model"] for each in measure(jobs, run=one, budget_seconds=60)] == ["a"]
     assert all(0 < seconds <= 60 for seconds in asked)
     assert measure(jobs, run=one, budget_seconds=0) == [] and len(asked) == 2
+
+
+def test_processes_that_build_together_have_all_built_before_the_next_begin() -> None:
+    running: list[str] = []
+    seen: list[set[str]] = []
+    both = Barrier(2)
+
+    def one(job: Job, seconds: float) -> dict[str, Any]:
+        running.append(job.model)
+        both.wait(10)  # the second of a pair is begun before the first is done
+        seen.append(set(running))
+        both.wait(10)
+        running.remove(job.model)
+        return {"milliseconds": 1.0}
+
+    names = ["a", "b", "c", "d"]
+    assert [each["model"] for each in measure(plan(names, [1], ["eager"]), jobs=2, run=one)] == names
+    assert seen == [{"a", "b"}] * 2 + [{"c", "d"}] * 2
 
 
 def test_a_process_that_takes_too_long_is_ended() -> None:

@@ -1,7 +1,7 @@
 """Time of a call on one machine: portable engines beside eager, `torch.compile` and ONNX Runtime.
 
 `python -m tools.bench.latency [--models NAME...] [--batches N...] [--peers NAME...] [--jobs N] [--budget SECONDS]
-[--results FILE]`
+[--no-load] [--results FILE]`
 
 Each peer runs in a process of its own with empty compiler caches. float16 on a GPU, float32 on the CPU with
 ``OMP_NUM_THREADS`` threads, by default one. Times are medians of calls that are waited for, with the 10th and 90th
@@ -58,7 +58,8 @@ def measure(
 
     Args:
         work: What to measure, in order.
-        jobs: Processes at once. Calls are timed one process at a time, but builds slow each other down.
+        jobs: Processes at once: so many are started, and the next when all are done. They build together, which slows
+            builds, and time their calls one by one when all have built.
         budget_seconds: Nothing is begun after that time, and what is not done by then is left out.
         report: Receives each result when it is there.
         run: Measures a job within a number of seconds; by default a process of its own.
@@ -67,7 +68,7 @@ def measure(
         The results that are there when the time is spent, in the order of the work.
     """
     until = time.monotonic() + budget_seconds
-    run = run or _in_process
+    run = run or in_process
 
     def one(job: Job) -> Result | None:
         left = until - time.monotonic()
@@ -84,13 +85,14 @@ def measure(
         return result
 
     with ThreadPoolExecutor(jobs) as threads:
-        return [result for result in threads.map(one, work) if result is not None]
+        waves = [work[begin : begin + jobs] for begin in range(0, len(work), jobs)]
+        return [result for wave in waves for result in threads.map(one, wave) if result is not None]
 
 
-def _in_process(job: Job, seconds: float) -> Result:
-    model, batch, peer = job
+def in_process(job: Job, seconds: float, *flags: str) -> Result:
+    """Measures a job in a process of its own, which is ended after so many seconds."""
     limit = None if math.isinf(seconds) else seconds
-    return in_fresh_process("tools.bench.latency_peer", model, str(batch), peer, seconds=limit)
+    return in_fresh_process("tools.bench.latency_peer", job.model, str(job.batch), job.peer, *flags, seconds=limit)
 
 
 def plan(
@@ -138,6 +140,7 @@ def main() -> None:
     available = [name for name, peer in PEERS.items() if peer.is_available()]
     parser.add_argument("--peers", nargs="+", default=available, choices=list(PEERS))
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    parser.add_argument("--no-load", action="store_true", help="do not time loading")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which the run ends")
     parser.add_argument("--results", type=Path, help="append to this file, and leave out what it holds")
     arguments = parser.parse_args()
@@ -151,8 +154,11 @@ def main() -> None:
             append(arguments.results, line)
         console.print(json.dumps(found), markup=False, highlight=False, soft_wrap=True)
 
+    def run(job: Job, seconds: float) -> Result:
+        return in_process(job, seconds, *(["--no-load"] if arguments.no_load else []))
+
     work = plan(arguments.models, arguments.batches, arguments.peers, measured(known, here))
-    fresh = measure(work, jobs=arguments.jobs, budget_seconds=arguments.budget, report=report)
+    fresh = measure(work, jobs=arguments.jobs, budget_seconds=arguments.budget, report=report, run=run)
     console.print(table([*known, *fresh]))
     if len(fresh) < len(work):
         console.print(f"{len(work) - len(fresh)} of {len(work)} are left; the same command goes on with them")

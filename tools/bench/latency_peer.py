@@ -1,6 +1,6 @@
 """One peer of the latency benchmark, in a process of its own; prints JSON.
 
-`python -m tools.bench.latency_peer MODEL BATCH PEER [--load FOLDER]`
+`python -m tools.bench.latency_peer MODEL BATCH PEER [--load FOLDER | --no-load]`
 """
 
 from __future__ import annotations
@@ -31,12 +31,19 @@ def device_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
-def run(name: str, batch: int, peer: str) -> dict[str, Any]:
+def run(name: str, batch: int, peer: str, *, loads: bool = True) -> dict[str, Any]:
     """Builds and times one peer.
+
+    Args:
+        name: The model.
+        batch: Its batch size.
+        peer: How it is run.
+        loads: Whether to time loading too, in another process.
 
     Returns:
         ``milliseconds`` (median), ``low`` and ``high`` (10th and 90th percentile), ``build_seconds``, ``load_seconds``
-        (from what a build left behind to the first result, in another process; None where a peer keeps nothing),
+        (from what a build left behind to the first result, in another process; None where a peer keeps nothing, or
+        it was not asked for),
         ``host_bytes`` (peak of this process while building, above its level before), ``build_bytes`` and ``run_bytes``
         (peaks on the GPU, weights included), ``floor_milliseconds``, and ``error_float32``: the distance from
         float32 over its size.
@@ -45,34 +52,35 @@ def run(name: str, batch: int, peer: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))  # every peer begins with empty caches
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "triton"))
-        model, tensors = _subject(name, batch)
-        exact = _first(model(*tensors)).float().cpu()
-        if cuda:
-            model = model.half()
-            tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
-        least = floor_milliseconds(work(model, tensors), device_name(), "float16" if cuda else "float32")
-        wait_for_device()  # libraries have loaded at first use, whoever comes first
-        made: list[Call] = []
-        result: Any = None
+        with _among_others(fcntl.LOCK_SH):  # nobody times a call meanwhile
+            model, tensors = _subject(name, batch)
+            exact = _first(model(*tensors)).float().cpu()
+            if cuda:
+                model = model.half()
+                tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
+            least = floor_milliseconds(work(model, tensors), device_name(), "float16" if cuda else "float32")
+            wait_for_device()  # libraries have loaded at first use, whoever comes first
+            made: list[Call] = []
+            result: Any = None
 
-        def build() -> None:
-            nonlocal result
-            made.append(PEERS[peer].build(model, tensors, Path(folder)))
-            for _ in range(3):
-                result = made[0](*tensors)
-            wait_for_device()
+            def build() -> None:
+                nonlocal result
+                made.append(PEERS[peer].build(model, tensors, Path(folder)))
+                for _ in range(3):
+                    result = made[0](*tensors)
+                wait_for_device()
 
+            _forget_peak()
+            started = time.perf_counter()
+            host = peak_bytes(build)
+            build_seconds = time.perf_counter() - started
+            found = _first(result).float().cpu()
+            build_bytes = _peak()
         _forget_peak()
-        started = time.perf_counter()
-        host = peak_bytes(build)
-        build_seconds = time.perf_counter() - started
-        found = _first(result).float().cpu()
-        build_bytes = _peak()
-        _forget_peak()
-        with _alone():
+        with _among_others(fcntl.LOCK_EX):
             times = waited_milliseconds(lambda: made[0](*tensors))
         run_bytes = _peak()
-        load_seconds = _load_elsewhere(name, batch, peer, made[0], Path(folder))
+        load_seconds = _load_elsewhere(name, batch, peer, made[0], Path(folder)) if loads else None
     cuts = statistics.quantiles(times, n=10)
     return {
         "milliseconds": statistics.median(times),
@@ -129,10 +137,10 @@ def _subject(name: str, batch: int) -> tuple[torch.nn.Module, Tensors]:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Times one process of the benchmark at a time."""
+def _among_others(operation: int) -> Iterator[None]:
+    """Processes of the benchmark build together (``LOCK_SH``), and time their calls one by one (``LOCK_EX``)."""
     with open(Path(tempfile.gettempdir()) / "tools-bench-latency.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, operation)
         yield
 
 
@@ -158,10 +166,11 @@ def main() -> None:
     parser.add_argument("batch", type=int)
     parser.add_argument("peer", choices=list(PEERS))
     parser.add_argument("--load", type=Path, help="load from there instead of building")
+    parser.add_argument("--no-load", action="store_true", help="do not time loading")
     arguments = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     subject = (arguments.model, arguments.batch, arguments.peer)
-    found = run(*subject) if arguments.load is None else load(*subject, arguments.load)
+    found = run(*subject, loads=not arguments.no_load) if arguments.load is None else load(*subject, arguments.load)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

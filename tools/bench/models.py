@@ -125,6 +125,20 @@ def _double(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*steps)
 
 
+class Tagger(nn.Module):
+    """A recurrent network: features (N, L, 256) to scores (N, L, 32) by two layers of LSTM, 512 wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(256, 512, num_layers=2, batch_first=True)
+        self.last = nn.Linear(512, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Runs the network."""
+        scores: torch.Tensor = self.last(self.recurrent(x)[0])
+        return scores
+
+
 def _mlp() -> nn.Module:
     """A small model, to try things out."""
     return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10)).eval()
@@ -141,6 +155,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "gpt2": (_gpt2, _tokens(50257)),
     "llama_block": (lambda: LlamaBlock().eval(), (Input((1, 128, 2048), name="x"),)),
     "unet": (lambda: UNet().eval(), (Input((1, 3, 256, 256), name="x"),)),
+    "efficientnet_b0": (lambda: _timm("efficientnet_b0"), _image()),
+    "poolformer_s12": (lambda: _timm("poolformer_s12"), _image()),
+    "lstm": (lambda: Tagger().eval(), (Input((1, 64, 256), name="x"),)),
     "mlp": (_mlp, (Input((1, 64), name="input"),)),
 }
 """Name to (maker, inputs)."""
