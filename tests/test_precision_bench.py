@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from tools.bench import precision
+from tools.bench import models, precision
 
 EXTENSIONS = Path(__file__).parents[1] / "docs" / "_ext"
 
@@ -56,3 +59,18 @@ def test_the_page_shows_it(results: list[dict[str, Any]], tmp_path: Path, monkey
     assert "| mlp | float32 | " in shown
     assert "100% in float16" in shown
     assert "| mlp | bfloat16 | failed |" in shown
+
+
+def test_batch_norms_get_statistics() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4, eps=1e-12), nn.ReLU()]
+    model, x = nn.Sequential(*layers * 8).eval(), torch.randn(1, 4, 8, 8)
+    with torch.no_grad():
+        layers[0].weight *= 1e-3
+        layers[0].bias.zero_()
+        assert model(x).max() < 1e-16
+        model = nn.Sequential(*(copy.deepcopy(layer) for layer in model)).eval()
+        models.normalize(model, (x,))
+        assert 0.1 < model(x).max() < 100
+        assert torch.equal(model(x), model(x))
+    models.normalize(nn.Linear(2, 2), (torch.randn(1, 3),))  # nothing to do, so nothing is run

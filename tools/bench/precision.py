@@ -3,10 +3,11 @@
 `python -m tools.bench.precision [--models NAME...] [--settings NAME...] [--results FILE]`
 
 Each model and setting runs in a process of its own. Errors are those of the first output on the example inputs,
-relative to its largest magnitude, against eager in float32 without TF32. Times are medians of calls that are waited
-for. Sizes are the bytes of all plans. With ``--results``, each result is appended to a file as soon as it is there, and
-what the file already holds for this machine is not measured again, failures apart. ``--stop-after`` begins nothing more
-once so many seconds have passed: the same command goes on later.
+relative to its largest magnitude, against eager in float32 without TF32. Weights are random; batch norms have the
+statistics of the inputs (`models.normalize`). Times are medians of calls that are waited for. Sizes are the bytes of
+all plans. With ``--results``, each result is appended to a file as soon as it is there, and what the file already holds
+for this machine is not measured again, failures apart. ``--stop-after`` begins nothing more once so many seconds have
+passed: the same command goes on later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from tools.bench.latency_results import append, machine, read, today
 from tools.bench.measure import in_fresh_process, waited_milliseconds
-from tools.bench.models import MODELS, make
+from tools.bench.models import MODELS, make, normalize
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "float32": {},
@@ -56,6 +57,7 @@ def run(name: str, setting: str) -> Result:
     model = model.to(device)
     torch.manual_seed(0)
     inputs = tuple(spec.example(device=device) for spec in specs)
+    normalize(model, inputs)
     with torch.no_grad():
         expected = _first(model(*inputs))
         started = time.perf_counter()
