@@ -252,7 +252,7 @@ def test_children_are_limited_and_runs_resume(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     told: list[Record] = []
     names = ("test/sleeps", "test/dies", "test/good")
-    limits = Limits(seconds=20)
+    limits = Limits(seconds=300)
     runner.run(_cases(*names[1:]), path, jobs=2, limits=limits, told=told.append, work=_report)
     outcomes = {record.entry: record for record in read_records(path)}
     assert outcomes["test/good"].outcome is Outcome.WHOLE
