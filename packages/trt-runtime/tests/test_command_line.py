@@ -20,6 +20,7 @@ from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import main
 from trt_runtime.command_line.latency import measure, percentile
 from trt_runtime.command_line.tensor_files import read_tensors, write_tensors
+from trt_runtime.testing import ProgramFile
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
 
@@ -71,6 +72,18 @@ def test_inspect_tells_what_is_in_a_plan(
     write_plan(tmp_path / "block.plan", static_engine.header, static_engine.plan)
     assert main(["inspect", str(tmp_path / "block.plan")]) == 0
     assert "returns y: float32[2, 3]" in capsys.readouterr().out
+
+
+def test_names_in_a_file_command_no_terminal(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = ProgramFile.read(saved.read_bytes())
+    name = "\x1b[2J\u202e\ud800"
+    parts.graph["writer_version"] = parts.graph["engines"][0]["header"]["name"] = name
+    parts.write(saved)
+    assert main(["inspect", str(saved)]) == 0
+    text = capsys.readouterr().out
+    assert text.count(r"\x1b[2J\u202e\ud800") == 2
+    assert main(["run", str(saved.with_name("\x1b[2J"))]) == 2
+    assert r"\x1b" in capsys.readouterr().err
 
 
 def test_inspect_runs_nothing(saved: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from trt_core import ExecutionError, PlanError
+from trt_core import ExecutionError, InputError, PlanError
 from trt_runtime import load
 from trt_runtime.program.allowed_operators import allowed_operators
 from trt_runtime.program.operators import find_operator
@@ -36,6 +37,7 @@ def path(tmp_path: Path) -> Path:
         b'{"a": 1e999}',
         b'{"a": ' + b"9" * 5000 + b"}",
         b'{"a": "\xff"}',
+        b'["' + b"]" * 2000 + b'", ' + b"[" * 900 + b"]" * 901,  # brackets in a string end nothing
     ],
     ids=lambda graph: graph[:12].decode("latin-1"),
 )
@@ -178,6 +180,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a tensor inside of a tensor": lambda graph: graph["tensors"][0].update(names=["count.inner"]),
     "a tensor in the place of a method": lambda graph: graph["tensors"][0].update(names=["forward"]),
     "a tensor of a special name": lambda graph: graph["tensors"][0].update(names=["__class__"]),
+    "a tensor in the place of a part": lambda graph: graph["tensors"][0].update(names=["_LoadedProgram__executor"]),
+    "a tensor in a thousand modules": lambda graph: graph["tensors"][0].update(names=[".".join(1000 * "a")]),
+    "an engine in the place of a part": lambda graph: graph["engines"][0].update(name="_LoadedProgram__direct"),
     "a tensor of no name": lambda graph: graph["tensors"][0].update(names=[""]),
     "an engine in the place of a method": lambda graph: graph["engines"][0].update(name="_apply"),
     "an engine in no section": lambda graph: graph["engines"][0].update(section=9),
@@ -203,6 +208,35 @@ def test_graphs_that_are_not_right_are_refused_when_loaded(
     with pytest.raises(PlanError) as caught:
         load(parts.write(path))
     assert caught.value.where.startswith(str(path))
+
+
+def test_the_caller_says_how_much_may_depend_on_data(parts: ProgramFile, path: Path) -> None:
+    first = len(parts.graph["signature"]["leaves"]) + len(parts.graph["tensors"]) + len(parts.graph["steps"])
+    _operator("aten::ones", [[300]], [300])(parts.graph)
+    _operator("aten::nonzero", [{"value": first}], [None, 1], dtype="int64")(parts.graph)
+    _operator("aten::t", [{"value": first + 1}], [1, None], dtype="int64")(parts.graph)
+    _operator("aten::mul.Tensor", [{"value": first + 1}, {"value": first + 2}], [None, None], dtype="int64")(
+        parts.graph
+    )
+    parts.write(path)
+    load(path)(torch.ones(4, 3))
+    with pytest.raises(ExecutionError, match="data_dependent_elements=90000"):
+        load(path, data_dependent_elements=1000)(torch.ones(4, 3))
+    sent = pickle.loads(pickle.dumps(load(path, data_dependent_elements=1000)))
+    with pytest.raises(ExecutionError, match="data_dependent_elements=90000"):
+        sent(torch.ones(4, 3))
+    with pytest.raises(InputError, match="number of elements"):
+        load(path, data_dependent_elements=-1)
+
+
+def test_what_depends_on_data_and_is_known_is_refused_when_loaded(parts: ProgramFile, path: Path) -> None:
+    first = len(parts.graph["signature"]["leaves"]) + len(parts.graph["tensors"]) + len(parts.graph["steps"])
+    _operator("aten::ones", [[300]], [300])(parts.graph)
+    _operator("aten::outer", [{"value": first}] * 2, [None, None])(parts.graph)
+    parts.write(path)
+    load(path)
+    with pytest.raises(PlanError, match="data_dependent_elements=90000"):
+        load(path, data_dependent_elements=1000)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trt_core import PlanError
-from trt_runtime import TRTModule, load, plan_to_bytes
+from trt_runtime import TRTModule, load, plan_to_bytes, read_plan
 from trt_runtime.program.layout import ALIGNMENT, SectionKind
 from trt_runtime.testing import ProgramFile
 
@@ -64,8 +64,9 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
     (tmp_path / "zeros").symlink_to("/dev/zero")
     (tmp_path / "nothing").symlink_to("/dev/null")
     for name in ("pipe", "zeros", "nothing", "."):
-        with pytest.raises(PlanError, match=r"not a regular file|a folder"):
-            load(tmp_path / name)
+        for read in (load, read_plan):
+            with pytest.raises(PlanError, match=r"not a regular file|a folder"):
+                read(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing")
 

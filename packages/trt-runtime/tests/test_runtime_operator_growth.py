@@ -97,6 +97,7 @@ HUGE: dict[str, tuple[Any, ...]] = {
     "choices without end": (aten.combinations.default, torch.zeros(1 << 10), 500),
     "padding": (aten.conv1d.default, torch.zeros(1, 1, 4), torch.zeros(1, 1, 1), None, [1], [1 << 40]),
     "values on the way": (aten.mvlgamma.default, torch.zeros(1 << 16), 1 << 20),
+    "values on the way to one": (aten.special_multigammaln.default, torch.zeros(1), 1 << 30),
     "memory between elements": (aten.new_empty_strided.default, M, [2], [1 << 40]),
 }
 

@@ -17,7 +17,6 @@ The payload is used where it lies: files are mapped into memory, not read. Nothi
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import struct
 from typing import Any, Final
@@ -28,6 +27,7 @@ from trt_core.errors import PlanError
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.digest import is_vouched, plan_bytes, plan_digest
 from trt_runtime.header import PlanHeader
+from trt_runtime.mapped_file import map_file
 from trt_runtime.replacing import Path as Path
 from trt_runtime.replacing import replacing as replacing
 
@@ -83,15 +83,12 @@ def read_plan(path: Path, *, check: bool = True) -> tuple[PlanHeader, torch.Tens
         OSError: The file cannot be read.
     """
     name = os.fspath(path)
-    with open(name, "rb") as file:
-        is_empty = not os.fstat(file.fileno()).st_size
-        content = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    return _read(content, where=name, check=check)
+    return plan_from_memory(map_file(name, "a plan file", "trt_runtime.write_plan"), where=name, check=check)
 
 
 def plan_from_bytes(data: bytes, *, check: bool = True) -> tuple[PlanHeader, torch.Tensor]:
     """Reads an engine from bytes; see `read_plan`. The bytes are copied once."""
-    return _read(bytearray(data), where="", check=check)
+    return plan_from_memory(bytearray(data), where="", check=check)
 
 
 def _front(header: PlanHeader, plan: torch.Tensor) -> bytes:
@@ -129,13 +126,22 @@ def check_payload(header: PlanHeader, plan: torch.Tensor, where: str = "") -> No
         )
 
 
-def _read(content: Any, *, where: str, check: bool) -> tuple[PlanHeader, torch.Tensor]:
+def plan_from_memory(content: Any, *, where: str, check: bool) -> tuple[PlanHeader, torch.Tensor]:
+    """Reads an engine from memory that nobody else writes to, and uses it where it is; see `read_plan`.
+
+    Args:
+        content: A private map of a file, or a bytearray.
+        where: The file's name for messages.
+        check: See `read_plan`.
+
+    Raises:
+        PlanError: See `read_plan`.
+    """
+
     def refuse(what: str, why: str = "", hint: str = _COPY_AGAIN) -> PlanError:
         return PlanError(what, where=where, why=why, hint=hint)
 
     data = memoryview(content)
-    if not data.nbytes:
-        raise refuse("the plan file is empty")
     start = bytes(data[: len(MAGIC)])
     if start != MAGIC[: len(start)]:
         raise refuse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,16 @@ from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
 from trt_runtime.header_fields import read_fields
 from trt_runtime.shape_ranges import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
+from trt_runtime.strict_json import parse_json
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable
 
 FORMAT_VERSION: Final = 2
 """Version of the header's fields, its bindings and its refit table; a header of another version is refused."""
+
+MAX_BYTES: Final = 256 << 20
+"""Longest header that is read."""
 
 _DEVICES: Final = ("cpu", "cuda")
 
@@ -227,8 +232,8 @@ class PlanHeader:
             PlanError: The text is not JSON, or not a header.
         """
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(text.encode() if isinstance(text, str) else text, max_bytes=MAX_BYTES)
+        except ValueError as error:  # text with halves of characters cannot be encoded
             raise PlanError("the plan header is not JSON", why=str(error)) from error
         return cls.from_json(value)
 
@@ -236,8 +241,8 @@ class PlanHeader:
         return self
 
     def _check_names(self) -> None:
-        names = [binding.name for binding in (*self.inputs, *self.outputs)]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        counts = Counter(binding.name for binding in (*self.inputs, *self.outputs))
+        twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
             raise PlanError(f"{self.title} has two bindings called {', '.join(twice)}")
 

@@ -11,9 +11,6 @@ MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1 << 23
 """Most values in one text, which bounds what parsing it takes to about a hundred times as many bytes."""
 
-_BRACKETS: Final = b"[]{}"
-_EVERYTHING_ELSE: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS)
-
 
 class BadJson(ValueError):
     """The text is not JSON as this project writes it; the message says why."""
@@ -35,9 +32,8 @@ def parse_json(text: bytes, *, max_bytes: int, max_values: int = MAX_VALUES) -> 
         raise BadJson(f"the text has {len(text)} bytes, more than {max_bytes}")
     if text.count(b",") + text.count(b"[") + text.count(b"{") > max_values:
         raise BadJson(f"the text has more than {max_values} values")
-    _check_depth(text)
     try:
-        return json.loads(
+        value = json.loads(
             text.decode(),
             object_pairs_hook=_unique,
             parse_constant=_refuse_constant,
@@ -48,26 +44,31 @@ def parse_json(text: bytes, *, max_bytes: int, max_values: int = MAX_VALUES) -> 
         raise
     except (ValueError, RecursionError) as error:
         raise BadJson(f"the text is not JSON: {error}") from error
+    _check_depth(value)
+    return value
 
 
-def _check_depth(text: bytes) -> None:
-    """Bounds the depth by counting brackets; those inside of strings count too, which real names never reach."""
-    depth = deepest = 0
-    for bracket in text.translate(None, _EVERYTHING_ELSE):
-        if bracket in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    if deepest > MAX_DEPTH:
-        raise BadJson(f"the text nests deeper than {MAX_DEPTH}")
+def _check_depth(value: Any) -> None:
+    """Bounds the depth, level by level: the text does not tell, for brackets stand in strings as well."""
+    level: list[Any] = [value] if isinstance(value, (list, dict)) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise BadJson(f"the text nests deeper than {MAX_DEPTH}")
+        level = [
+            item
+            for container in level
+            for item in (container if type(container) is list else container.values())
+            if type(item) is list or type(item) is dict
+        ]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise BadJson(f"the key {twice!r:.60} appears twice")
     return values
 

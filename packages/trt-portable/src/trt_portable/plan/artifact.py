@@ -95,7 +95,7 @@ def read_artifacts(section: bytes) -> list[Artifact]:
     try:
         (length,) = _LENGTH.unpack_from(section)
         start = _LENGTH.size + length
-        entries = typed.items(json.loads(section[_LENGTH.size : start]), "the table of compiled artifacts")
+        entries = typed.items(typed.parsed(section[_LENGTH.size : start]), "the table of compiled artifacts")
         return [_read_artifact(entry, section, start) for entry in entries]
     except (TypeError, ValueError, RecursionError, struct.error) as error:
         raise ValueError(f"not a section of compiled artifacts: {error}") from error

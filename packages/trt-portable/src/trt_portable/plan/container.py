@@ -248,8 +248,8 @@ def _check_header(view: memoryview, *, is_verified: bool) -> _Bounds:
 
 def _parse_structure(text: bytes) -> dict[str, Any]:
     try:
-        structure = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        structure = typed.parsed(text)
+    except ValueError as error:
         raise PlanError(f"the structure is not JSON: {error}") from error
     if not isinstance(structure, dict) or structure.get("provider") != "trt_portable":
         raise PlanError("the structure does not describe a trt-portable engine")
@@ -297,7 +297,7 @@ def _open_weights(view: memoryview, bounds: slice) -> tuple[torch.Tensor, dict[s
         data_at = bounds.start + 8 + table_bytes
         if data_at > bounds.stop:
             raise PlanError("corrupted: the table of weights is longer than the weights")
-        entries = json.loads(bytes(view[bounds.start + 8 : data_at]))
+        entries = typed.parsed(bytes(view[bounds.start + 8 : data_at]))
         data = _bytes_tensor(view[data_at : bounds.stop])
         weights, offsets = {}, {}
         for name, entry in typed.mapping(entries, "the table of weights").items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -9,7 +10,22 @@ from typing import Any, TypeVar
 from trt_portable.dims import MAX_RANK
 
 _LARGEST = 2**63 - 1
+_MOST_VALUES = 1 << 23
 _E = TypeVar("_E", bound=Enum)
+
+
+def parsed(text: bytes) -> Any:
+    """Values of JSON, of which bounded memory is made.
+
+    Raises:
+        ValueError: It is not JSON, nests too deep, or has too many values.
+    """
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES} values")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it nests too deep") from error
 
 
 def fields(value: Any, what: str, names: Collection[str]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from trt_core.errors import TrtError
 from trt_runtime.command_line import inspection, latency
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runt
     try:
         parsed.command(parsed)
     except (TrtError, OSError) as error:
-        print(f"error: {_told(error)}", file=sys.stderr)  # noqa: T201 - this is a command line
+        _say(f"error: {_told(error)}", sys.stderr)
         return BAD_INPUT
     return 0
 
@@ -125,5 +126,13 @@ def _bench(parsed: argparse.Namespace) -> None:
     _say(json.dumps(result, indent=1) if parsed.json else f"loaded in {load_seconds:.3f} s\n{measured}")
 
 
-def _say(text: str) -> None:
-    print(text)  # noqa: T201 - this is a command line
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """Prints text in which names from files may stand: nothing that a terminal obeys, or cannot show."""
+    stream = sys.stdout if stream is None else stream
+    shown = "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text)
+    encoding = stream.encoding or "utf-8"
+    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def _escaped(one: str) -> str:
+    return one.encode("unicode_escape").decode()

@@ -12,11 +12,12 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_runtime.bindings import format_extent
 from trt_runtime.container import MAGIC as PLAN_MAGIC
-from trt_runtime.container import read_plan
+from trt_runtime.container import plan_from_memory
 from trt_runtime.header import PlanHeader
+from trt_runtime.mapped_file import map_file
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import FixedInput, Leaf, OperatorCall, Program, TensorInput
-from trt_runtime.program.layout import MAGIC, SectionKind, map_file, read_sections, verify_section
+from trt_runtime.program.layout import MAGIC, SectionKind, read_sections, verify_section
 
 
 def inspect_file(path: Path) -> dict[str, Any]:
@@ -26,11 +27,11 @@ def inspect_file(path: Path) -> dict[str, Any]:
         PlanError: It is neither a saved program nor a plan, or it is damaged.
         OSError: It cannot be read.
     """
-    content = map_file(str(path))
+    content = map_file(str(path), "a saved program or plan", "trt_runtime.save or trt_runtime.write_plan")
     data = memoryview(content)
     start = bytes(data[: len(MAGIC)])
     if start == PLAN_MAGIC:
-        header, _ = read_plan(path, check=False)
+        header, _ = plan_from_memory(content, where=str(path), check=False)
         return {"kind": "plan", "bytes": data.nbytes, "engines": [_engine(header)]}
     if start != MAGIC:
         raise PlanError(

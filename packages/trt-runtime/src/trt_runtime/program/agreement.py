@@ -14,10 +14,10 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core.dtypes import dtype_name
-from trt_core.errors import TrtError
+from trt_core.errors import PlanError, TrtError
 from trt_core.extents import Extent, evaluate_extent
 from trt_runtime.header import PlanHeader
-from trt_runtime.program.fields import MAX_EXTENT, malformed
+from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import (
     EngineCall,
     FixedInput,
@@ -56,22 +56,24 @@ _MOST_BYTES: Final = 1 << 40
 _COMMON_SIZE: Final = 1 << 16
 
 
-def check_agreement(program: Program, operators: list[OpOverload]) -> None:
+def check_agreement(program: Program, operators: list[OpOverload], untold: int = UNTOLD) -> None:
     """Checks a whole program.
 
     Args:
         program: What was read from a file.
         operators: The operator of each `OperatorCall`, in order.
+        untold: Elements that an operator may make whose result has sizes that depend on data.
 
     Raises:
         PlanError: Two parts of it contradict each other; the message names the step.
     """
-    _Agreement(program, operators).check()
+    _Agreement(program, operators, untold).check()
 
 
 class _Agreement:
-    def __init__(self, program: Program, operators: list[OpOverload]) -> None:
+    def __init__(self, program: Program, operators: list[OpOverload], untold: int) -> None:
         self._program = program
+        self._untold = untold
         self._operators = iter(operators)
         homeless = program.symbols.keys() - homes_of(program.signature).keys()
         if homeless:
@@ -222,8 +224,14 @@ class _Agreement:
             return
         operands = {name: value for name, value in operands.items() if value is not None}
         made = elements_made(operator, operands)
-        if made is not None and not made <= most_elements(told, operands):
-            raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
+        if made is None or made <= most_elements(told, operands, self._untold):
+            return
+        if told is None:
+            raise PlanError(
+                f"{place} would make {made:.0f} elements, which the program does not say",
+                hint=f"if you trust the program, load it with data_dependent_elements={made:.0f}",
+            )
+        raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 
     def _number_or_shape(self, index: int) -> Any:
         from trt_runtime.program.operator_growth import MASKS

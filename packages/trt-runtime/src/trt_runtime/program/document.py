@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 256 << 20
 """Longest graph section that is read."""
 
+MAX_MODULES: Final = 128
+"""Most modules inside one another, of which PyTorch visits each by a call inside of a call."""
+
 
 def program_to_bytes(program: Program) -> bytes:
     """Writes a program.
@@ -213,5 +216,7 @@ def _check_names(tensors: tuple[StoredTensor, ...], engines: tuple[StoredEngine,
         parts = name.split(".")
         if not all(part and not part.startswith("__") for part in parts):
             raise malformed("names", f"{name!r:.80} is no name of a tensor or engine")
+        if len(parts) > MAX_MODULES:
+            raise malformed("names", f"{name!r:.80} lies in more than {MAX_MODULES} modules")
         if any(".".join(parts[:length]) in taken for length in range(1, len(parts))):
             raise malformed("names", f"{name!r:.80} lies inside of what is no module")

@@ -50,6 +50,7 @@ class Executor:
         engines: What runs each engine.
         operators: The operator of each `OperatorCall`, in order.
         device: What `"cuda"` among the arguments of operators means.
+        untold: Elements that an operator may make whose result has sizes that depend on data.
     """
 
     def __init__(
@@ -58,13 +59,16 @@ class Executor:
         engines: Sequence[Engine],
         operators: Sequence[OpOverload],
         device: torch.device,
+        untold: int,
     ) -> None:
         self._first_tensor = program.first_tensor
         self._first_result = program.first_result
         remaining = iter(operators)
         is_settled = program.is_static  # then sizes were compared when the program was loaded
         runs = [
-            _run_of(step, engines, next(remaining) if isinstance(step, OperatorCall) else None, device, is_settled)
+            _operator_run(next(remaining), step, device, is_settled, untold)
+            if isinstance(step, OperatorCall)
+            else _run_of(step, engines)
             for step in program.steps
         ]
         dying = _deaths(program)
@@ -110,14 +114,9 @@ class Executor:
             ) from error
 
 
-def _run_of(
-    step: Step, engines: Sequence[Engine], operator: OpOverload | None, device: torch.device, is_settled: bool
-) -> Run:
+def _run_of(step: Step, engines: Sequence[Engine]) -> Run:
     if isinstance(step, EngineCall):
         return _engine_run(engines[step.engine], step.inputs)
-    if isinstance(step, OperatorCall):
-        assert operator is not None
-        return _operator_run(operator, step, device, is_settled)
     if isinstance(step, NumberCall):
         return _number_run(step)
     if isinstance(step, SizeCall):
@@ -126,6 +125,7 @@ def _run_of(
     if isinstance(step, ItemCall):
         sequence, index = step.sequence, step.index
         return lambda slots, symbols: slots[sequence][index]
+    assert isinstance(step, WriteCall)
     return _write_run(step)
 
 
@@ -136,12 +136,12 @@ def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
     return lambda slots, symbols: engine(*[slots[index] for index in inputs])
 
 
-def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device, is_settled: bool) -> Run:
+def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device, is_settled: bool, untold: int) -> Run:
     from trt_runtime.program.operand_checks import checked  # only programs that call operators need these
     from trt_runtime.program.operator_growth import can_grow
 
-    call = checked(operator)
-    bound = None if is_settled or not can_grow(operator) else _bound(operator, step)
+    call = checked(operator, untold)
+    bound = None if is_settled or not can_grow(operator) else _bound(operator, step, untold)
     args = _on_device(list(step.args), device)
     kwargs = _on_device(dict(step.kwargs), device)
     title = f"{step.name}.{step.overload or 'default'}"
@@ -172,7 +172,9 @@ def _operator_run(operator: OpOverload, step: OperatorCall, device: torch.device
     return run_nested
 
 
-def _bound(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
+def _bound(
+    operator: OpOverload, step: OperatorCall, untold: int
+) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
     """Returns what refuses a call that would make far more than the program says, or than is there."""
     from trt_runtime.program.operator_growth import elements_in, elements_made, most_elements, operands_of
 
@@ -182,10 +184,14 @@ def _bound(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any],
             return  # whoever traces has no numbers
         operands = operands_of(operator, args, kwargs)
         made = elements_made(operator, operands)
-        if made is not None and not made <= most_elements(_told(step.result, symbols), operands):
+        told = None if made is None else _told(step.result, symbols)
+        if made is not None and not made <= most_elements(told, operands, untold):
             raise ExecutionError(
                 f"{step.name}.{step.overload or 'default'} would make {made:.0f} elements",
                 why=f"the program declares {step.result}, and its operands have {elements_in(operands)}",
+                hint=f"if you trust the program, load it with data_dependent_elements={made:.0f}"
+                if told is None
+                else "",
             )
 
     return check

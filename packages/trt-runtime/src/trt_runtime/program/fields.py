@@ -16,6 +16,9 @@ MAX_RANK = 64
 MAX_EXTENT = 1 << 48
 """No dimension, offset or size is as large; products of a few of them still fit 64 bits where PyTorch computes them."""
 
+UNTOLD = 1 << 26
+"""Elements that an operator may make whose result has sizes that depend on data, if the caller says nothing else."""
+
 DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (

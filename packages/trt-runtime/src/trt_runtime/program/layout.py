@@ -6,15 +6,12 @@ and the writer. Every bound is checked before anything is read through it.
 
 from __future__ import annotations
 
-import mmap
-import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from trt_core.errors import PlanError
 
@@ -65,29 +62,6 @@ class Section:
 def damaged(why: str) -> PlanError:
     """The error for a file whose bytes are not what was written."""
     return PlanError("the saved program is truncated or corrupt", why=why, hint=COPY_AGAIN)
-
-
-def map_file(path: str) -> Any:
-    """Maps a file into memory; changes to the memory never reach the file.
-
-    Raises:
-        PlanError: It is empty, or not a regular file: a folder, a pipe, a device.
-        OSError: It cannot be opened.
-    """
-    # without O_NONBLOCK, opening a pipe waits for somebody to write
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    if os.path.isdir(path):
-        raise PlanError("this is a folder, not a saved program", where=path)
-    descriptor = os.open(path, flags)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise PlanError("this is not a regular file", where=path, hint="give a file written by trt_runtime.save")
-        if not status.st_size:
-            raise PlanError("this is not a saved program", where=path, why="the file is empty", hint=COPY_AGAIN)
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-    finally:
-        os.close(descriptor)
 
 
 def read_sections(data: memoryview) -> tuple[Section, ...]:

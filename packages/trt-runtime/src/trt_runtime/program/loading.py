@@ -9,18 +9,19 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from trt_core.errors import PlanError
+from trt_core.errors import InputError, PlanError
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import MAGIC as PLAN_MAGIC
 from trt_runtime.digest import vouch
 from trt_runtime.engine import ENGINES
 from trt_runtime.host_code import allow_host_code as permit
+from trt_runtime.mapped_file import map_file
 from trt_runtime.module import TRTModule
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.fields import malformed
+from trt_runtime.program.fields import UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
-from trt_runtime.program.layout import MAGIC, Section, SectionKind, map_file, read_sections, verify_section
+from trt_runtime.program.layout import MAGIC, Section, SectionKind, read_sections, verify_section
 from trt_runtime.program.module import LoadedProgram
 from trt_runtime.program.operators import find_operator
 from trt_runtime.program.weights import unpack
@@ -35,6 +36,7 @@ def load(
     operators: Collection[str] = (),
     trust: bool = False,
     allow_host_code: bool = False,
+    data_dependent_elements: int = UNTOLD,
 ) -> nn.Module:
     """Loads a saved program; needs nothing of what compiled it.
 
@@ -51,38 +53,53 @@ def load(
             code here.
         allow_host_code: Also read programs that carry compiled code for this host, and let engines run kernels that
             were compiled elsewhere; like `trust`, for such code.
+        data_dependent_elements: Elements that a PyTorch operator may make where how many depends on data, so that the
+            program cannot say: all pairs of the points that a mask selects. An operator may always make 64 times as
+            many as its operands have. Raise it for programs that you trust and that make more.
 
     Returns:
         A module that is called like the model that was compiled.
 
     Raises:
+        InputError: `data_dependent_elements` is no number of elements.
         PlanError: The file is truncated, corrupt, foreign or hostile, calls an operator that it may not, or its engines
             cannot run here; the message says what does not match.
         OSError: The file cannot be read.
     """
+    if type(data_dependent_elements) is not int or data_dependent_elements < 0:
+        raise InputError(f"data_dependent_elements is a number of elements, not {data_dependent_elements!r:.60}")
     name = os.fspath(path)
     try:
-        content = map_file(name)
+        content = map_file(name, "a saved program", "trt_runtime.save")
         start = bytes(content[: len(MAGIC)])
         if start.startswith(_ZIP):
             del content
             return _load_exported(name, trust)
         if start == PLAN_MAGIC:
             raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
-        return program_from_memory(content, operators=operators, allow_host_code=allow_host_code)
+        return program_from_memory(
+            content,
+            operators=operators,
+            allow_host_code=allow_host_code,
+            data_dependent_elements=data_dependent_elements,
+        )
     except PlanError as error:
         where = error.where if error.where.startswith(name) else ", ".join(filter(None, (name, error.where)))
         raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
 
 
 def program_from_memory(
-    content: Any, *, operators: Collection[str] = (), allow_host_code: bool = False
+    content: Any,
+    *,
+    operators: Collection[str] = (),
+    allow_host_code: bool = False,
+    data_dependent_elements: int = UNTOLD,
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
     Args:
         content: Memory that nobody else writes to: a private map of the file, or a bytearray.
-        operators, allow_host_code: See `load`.
+        operators, allow_host_code, data_dependent_elements: See `load`.
 
     Raises:
         PlanError: See `load`.
@@ -101,7 +118,7 @@ def program_from_memory(
     targets = [
         find_operator(step.name, step.overload, operators) for step in program.steps if isinstance(step, OperatorCall)
     ]
-    check_agreement(program, targets)
+    check_agreement(program, targets, data_dependent_elements)
     device = _device(program)
     check_stored(program.tensors, device.type)
     storages = _storages(content, sections, program)
@@ -113,7 +130,8 @@ def program_from_memory(
         if allow_host_code:
             permit(module.plan)
         ENGINES.engine_for(module.plan, module.header.text, device)
-    return LoadedProgram(program, unpack(program.tensors, storages, device), engines, targets, device)
+    tensors = unpack(program.tensors, storages, device)
+    return LoadedProgram(program, tensors, engines, targets, device, data_dependent_elements)
 
 
 def _device(program: Program) -> torch.device:

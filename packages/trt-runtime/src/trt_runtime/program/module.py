@@ -15,7 +15,7 @@ from trt_core.errors import InputError
 from trt_runtime.module import TRTModule
 from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.executor import Executor, declares_symbols
-from trt_runtime.program.fields import malformed
+from trt_runtime.program.fields import UNTOLD, malformed
 from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, TensorInput, Value
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.literals import values_in
@@ -56,6 +56,7 @@ class LoadedProgram(nn.Module):
         engines: Its engines.
         operators: The operator of each `OperatorCall`, in order.
         device: Where it runs.
+        untold: Elements that an operator may make whose result has sizes that depend on data.
     """
 
     def __init__(
@@ -65,26 +66,28 @@ class LoadedProgram(nn.Module):
         engines: Sequence[TRTModule],
         operators: Sequence[OpOverload],
         device: torch.device,
+        untold: int = UNTOLD,
     ) -> None:
         super().__init__()
+        self.__untold = untold
         self.__program = program
         self.__operators = tuple(operators)
         self.__device = device
-        self.__held = [
-            self.__register(entry.names, tensor, entry.is_parameter)
-            for entry, tensor in zip(program.tensors, tensors, strict=True)
-        ]
-        for entry, engine in zip(program.engines, engines, strict=True):
-            owner, name = self.__owner(entry.name)
-            owner.add_module(name, engine)
         self.__engines = tuple(engines)
         # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
-        self.__executor = Executor(program, [engine.forward for engine in engines], operators, device)
+        self.__executor = Executor(program, [engine.forward for engine in engines], operators, device, untold)
         self.__reader = InputReader.of(program, device)
         self.__needs_symbols = declares_symbols(program)
         self.__direct = _direct_call(program, self.__engines) if self.__reader.takes_tensors_as_they_come else None
         self.__engine_checks = self.__reader.is_in_engine
         self.__arity = len(program.signature.leaves)
+        self.__held: list[_Home] = []
+        # names of the program come last, when every attribute that they may not hide is there
+        for entry, tensor in zip(program.tensors, tensors, strict=True):
+            self.__held.append(self.__register(entry.names, tensor, entry.is_parameter))
+        for stored, engine in zip(program.engines, engines, strict=True):
+            owner, name = self.__owner(stored.name)
+            owner.add_module(name, engine)
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -183,6 +186,10 @@ class LoadedProgram(nn.Module):
         bindings = [binding for engine in self.__engines for binding in engine.header.inputs]
         return {(binding.dtype, self.__device) for binding in bindings}
 
+    @property
+    def _most_untold(self) -> int:
+        return self.__untold
+
     def _captured_program(self) -> CapturedProgram:
         plans = tuple(engine.plan for engine in self.__engines)
         headers = [engine.header for engine in self.__engines]
@@ -192,7 +199,7 @@ class LoadedProgram(nn.Module):
         return CapturedProgram(replace(self.__program, engines=engines), self.__tensors(), plans)
 
     def __with(self, tensors: Sequence[torch.Tensor], engines: Sequence[TRTModule]) -> LoadedProgram:
-        return LoadedProgram(self.__program, tensors, engines, self.__operators, self.__device)
+        return LoadedProgram(self.__program, tensors, engines, self.__operators, self.__device, self.__untold)
 
     def __copy__(self) -> LoadedProgram:
         return self.__with(self.__tensors(), self.__engines)
@@ -213,6 +220,11 @@ def _refuse_taken(owner: nn.Module, name: str) -> None:
 def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     """A loaded program with its present tensors and plans, as it is saved."""
     return loaded._captured_program()
+
+
+def most_untold(loaded: LoadedProgram) -> int:
+    """Elements that its operators may make where that depends on data."""
+    return loaded._most_untold
 
 
 def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[..., Any] | None:

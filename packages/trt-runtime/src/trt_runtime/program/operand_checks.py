@@ -16,6 +16,7 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError
+from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_growth import most_elements
 
 Operands = Mapping[str, Any]
@@ -25,12 +26,18 @@ Check = Callable[[Operands], str]
 """Says what does not fit, or nothing."""
 
 
-def checked(operator: OpOverload) -> Callable[..., Any]:
+def checked(operator: OpOverload, untold: int = UNTOLD) -> Callable[..., Any]:
     """Returns an operator, or what compares its operands first where it does not do so itself.
 
     What is returned raises `ExecutionError` where they do not fit.
+
+    Args:
+        operator: The operator.
+        untold: Elements that it may make where numbers in its operands say how many.
     """
     check = _CHECKS.get(operator._schema.name)
+    if operator._schema.name in _COUNTED:
+        check = functools.partial(_COUNTED[operator._schema.name], untold=untold)
     if check is None:
         return operator
     arguments = operator._schema.arguments
@@ -157,15 +164,15 @@ def _transform(operands: Operands) -> str:
     return ""
 
 
-def _bins(operands: Operands) -> str:
+def _bins(operands: Operands, untold: int) -> str:
     """Counting makes a bin for every number up to the largest."""
     x, least = operands["self"], operands.get("minlength", 0)
     can_look = x.numel() and not x.is_floating_point() and _has_numbers(x)
     high = int(x.max()) if can_look else 0
-    return _too_many(max(high + 1, least), x)
+    return _too_many(max(high + 1, least), x, untold)
 
 
-def _repeats(operands: Operands) -> str:
+def _repeats(operands: Operands, untold: int) -> str:
     """Numbers say how often elements are repeated, and kernels on a GPU believe the total that is given."""
     repeats, total = operands["repeats"], operands.get("output_size")
     if not isinstance(repeats, torch.Tensor) or repeats.is_floating_point() or not _has_numbers(repeats):
@@ -176,15 +183,15 @@ def _repeats(operands: Operands) -> str:
     count = int(repeats.sum()) * (extent if repeats.numel() == 1 and "self" in operands else 1)
     if total is not None and total != count:
         return f"{count} repetitions cannot make {total}"
-    return _too_many(count * x.numel() // max(extent, 1), x)
+    return _too_many(count * x.numel() // max(extent, 1), x, untold)
 
 
-def _classes(operands: Operands) -> str:
+def _classes(operands: Operands, untold: int) -> str:
     """Numbers that name a class each, of as many as the largest says where nobody does."""
     x = operands["self"]
     if operands.get("num_classes", -1) >= 0 or not x.numel() or x.is_floating_point() or not _has_numbers(x):
         return ""
-    return _too_many((int(x.max()) + 1) * x.numel(), x)
+    return _too_many((int(x.max()) + 1) * x.numel(), x, untold)
 
 
 def _has_numbers(x: torch.Tensor) -> bool:
@@ -194,9 +201,10 @@ def _has_numbers(x: torch.Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _too_many(count: int, x: torch.Tensor) -> str:
-    most = most_elements(None, {"self": tuple(x.shape)})
-    return f"it would make {count} elements of {x.numel()}" if count > most else ""
+def _too_many(count: int, x: torch.Tensor, untold: int) -> str:
+    if count <= most_elements(None, {"self": tuple(x.shape)}, untold):
+        return ""
+    return f"it would make {count} elements of {x.numel()}; load(..., data_dependent_elements={count}) allows that"
 
 
 def _order(operands: Operands) -> str:
@@ -221,9 +229,6 @@ _CHECKS: Final[dict[str, Check]] = {
             *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
         )
     },
-    "aten::bincount": _bins,
-    "aten::repeat_interleave": _repeats,
-    "aten::one_hot": _classes,
     **{f"{prefix}fft_{kind}": _transform for prefix in ("aten::_", "prims::") for kind in ("c2c", "c2r", "r2c")},
     **dict.fromkeys(
         (
@@ -261,8 +266,15 @@ _CHECKS: Final[dict[str, Check]] = {
 }
 """What is looked at, by the operator's name."""
 
+_COUNTED: Final[dict[str, Callable[..., str]]] = {
+    "aten::bincount": _bins,
+    "aten::repeat_interleave": _repeats,
+    "aten::one_hot": _classes,
+}
+"""Operators of which numbers in operands say how much they make."""
+
 
 @functools.cache
 def checked_names() -> frozenset[str]:
     """Names of the operators whose operands are compared."""
-    return frozenset(_CHECKS)
+    return frozenset(_CHECKS) | frozenset(_COUNTED)

@@ -110,7 +110,7 @@ def _powers(operands: Operands) -> float:
 
 def _gammas(operands: Operands) -> float:
     """One value per element, by way of as many as a number says, of which some dozens are nobody's concern."""
-    return float(math.prod(operands["self"]) * operands["p"] / 64)
+    return float(math.prod(operands["self"]) * (operands["p"] if operands["p"] > 64 else 1))
 
 
 def _repeated(operands: Operands) -> float:

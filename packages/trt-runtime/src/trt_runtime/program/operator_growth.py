@@ -13,14 +13,12 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload
 
+from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_counts import COUNTS
 from trt_runtime.program.product_counts import Count, MaskShape, Operands, broadcast, shapes_in
 
 _COMMON: Final = 1 << 16
 """Elements that any operator may make."""
-
-_UNTOLD: Final = 1 << 26
-"""Elements that any operator may make whose result has sizes that depend on data."""
 
 
 def can_grow(operator: OpOverload) -> bool:
@@ -43,15 +41,16 @@ def elements_made(operator: OpOverload, operands: Operands) -> float | None:
         return None
 
 
-def most_elements(told: int | None, operands: Operands) -> int:
+def most_elements(told: int | None, operands: Operands, untold: int = UNTOLD) -> int:
     """Returns how many elements a call may make.
 
     Args:
         told: How many the program says that it makes; None where that depends on data.
         operands: Its arguments.
+        untold: How many it may make where that depends on data, or 64 times as many as its operands have.
     """
     given = elements_in(operands)
-    return max(_UNTOLD, 64 * given) if told is None else max(_COMMON, 2 * told, 2 * given)
+    return max(untold, 64 * given) if told is None else max(_COMMON, 2 * told, 2 * given)
 
 
 def _count_of(operator: OpOverload) -> Count | None:

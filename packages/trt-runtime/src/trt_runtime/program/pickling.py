@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.loading import program_from_memory
-from trt_runtime.program.module import LoadedProgram
+from trt_runtime.program.module import LoadedProgram, most_untold
 
 
 def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
@@ -23,11 +24,13 @@ def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
     captured = program_of(compiled)
     file = io.BytesIO()
     write_program(file, captured)
-    return _restore, (file.getvalue(), captured.program.libraries)
+    # what was compiled here has no limit, nor has its copy
+    untold = most_untold(compiled) if isinstance(compiled, LoadedProgram) else MAX_EXTENT
+    return _restore, (file.getvalue(), captured.program.libraries, untold)
 
 
-def _restore(data: bytes, libraries: tuple[str, ...]) -> LoadedProgram:
-    return program_from_memory(bytearray(data), operators=libraries)
+def _restore(data: bytes, libraries: tuple[str, ...], untold: int) -> LoadedProgram:
+    return program_from_memory(bytearray(data), operators=libraries, data_dependent_elements=untold)
 
 
 def register() -> None:
