@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,101 +10,31 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from low_precision_networks import (
+    COLUMNS,
+    DEPTH,
+    constant,
+    dequantized,
+    layers_of,
+    linear,
+    make_codes,
+    product_builder,
+    rounded,
+    through,
+    weights_of,
+)
 
 import trt_portable as trt
-from trt_portable.builder import low_precision_choice
 from trt_portable.dtypes import CARRIERS, pack, unpack
-from trt_portable.layers import product_kernels
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE
-from trt_portable.runtime.tracing import trace_engine
+from trt_portable.layers.product_kernels import PRODUCT_KERNELS
 
-CPU = torch.device("cpu")
-DEPTH, COLUMNS = 32, 16
 FLOAT_OF = {trt.float32: torch.float32, trt.bfloat16: torch.bfloat16}
 LOOSE = {trt.float32: 1e-4, trt.bfloat16: 3e-2}
 
 
-def weights_of(tensor: torch.Tensor, dtype: Any) -> Any:
-    """Weights that own a copy of a tensor's bytes; 4-bit types are packed."""
-    count = tensor.numel()
-    flat = tensor.contiguous().reshape(-1)
-    raw = (pack(flat, dtype) if dtype in (trt.int4, trt.fp4) else flat.view(torch.uint8)).clone()
-    weights = trt.Weights(dtype, raw.data_ptr(), count)
-    weights._owner = raw
-    return weights
-
-
-def constant(network: Any, tensor: torch.Tensor, dtype: Any = trt.float32) -> Any:
-    return network.add_constant(tuple(tensor.shape), weights_of(tensor, dtype)).get_output(0)
-
-
-def dequantized(network: Any, codes: Any, scale: torch.Tensor, axis: int = -1, dtype: Any = trt.float32) -> Any:
-    layer = network.add_dequantize(codes, constant(network, scale), dtype)
-    layer.axis = axis
-    return layer.get_output(0)
-
-
-def through(network: Any, x: Any, scale: float, to_type: Any, dtype: Any = trt.float32) -> Any:
-    """Q/DQ with one scale."""
-    factor = constant(network, torch.tensor(scale))
-    codes = network.add_quantize(x, factor, to_type).get_output(0)
-    return network.add_dequantize(codes, factor, dtype).get_output(0)
-
-
-def rounded(x: torch.Tensor, scale: float, to_type: Any) -> torch.Tensor:
-    """What Q/DQ with one scale means."""
-    steps = x.float() / scale
-    codes = steps.round().clamp(-128, 127) if to_type is trt.int8 else steps.clamp(-448, 448).to(torch.float8_e4m3fn)
-    return codes.float() * scale
-
-
-def make_codes(dtype: Any, *shape: int) -> torch.Tensor:
-    if dtype is trt.int8:
-        return torch.randint(-127, 128, shape, dtype=torch.int8)
-    if dtype is trt.int4:
-        return torch.randint(-8, 8, shape, dtype=torch.int8)
-    if dtype is trt.fp4:
-        return torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])[torch.randint(0, 8, shape)] * torch.randn(shape).sign()
-    return (torch.randn(shape) * 4).to(torch.float8_e4m3fn)
-
-
-def layers_of(engine: Any) -> list[dict[str, Any]]:
-    text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    found: list[dict[str, Any]] = json.loads(text)["Layers"]
-    return found
-
-
 @pytest.fixture
 def build(builder: Any, load: Any) -> Callable[..., Any]:
-    """Builds `define(network, x)`; rows of x are dynamic, 1 to 8."""
-
-    def build(define: Any, level: int = 0, dtype: Any = trt.float32, lead: tuple[int, ...] = (), **options: Any) -> Any:
-        network = builder.create_network()
-        x = network.add_input("x", dtype, (*lead, -1, DEPTH))
-        y = define(network, x)
-        y.name = "y"
-        network.mark_output(y)
-        config = builder.create_builder_config()
-        config.builder_optimization_level = level
-        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        if options.get("cache") is not None:
-            config.set_timing_cache(options["cache"], False)
-        ranges = {"x": tuple((*lead, rows, DEPTH) for rows in (1, 4, 8))}
-        return load(network, ranges, flags=options.get("flags", ()), config=config)
-
-    return build
-
-
-def linear(codes: torch.Tensor, scale: torch.Tensor, code_type: Any = trt.int8, step: float = 0.05) -> Any:
-    """DQ(Q(x)) @ DQ(codes).T with scales per row of the codes."""
-
-    def define(network: Any, x: Any) -> Any:
-        matrix = dequantized(network, constant(network, codes, code_type), scale, 0)
-        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
-        left = through(network, x, step, code_type)
-        return network.add_matrix_multiply(left, none, matrix, turned).get_output(0)
-
-    return define
+    return product_builder(builder, load)
 
 
 # what is recognized ------------------------------------------------------------------------------------
@@ -334,81 +263,3 @@ def test_a_refit_replaces_codes_and_scales(build: Any, execute: Any, logger: Any
         assert refitter.refit_cuda_engine(), logger.errors
         wanted = rounded(x, 0.05, trt.int8) @ (fresh_codes.float() * fresh_scale[:, None]).t()
         torch.testing.assert_close(execute(context, {"x": x})["y"], wanted, rtol=1e-4, atol=1e-3)
-
-
-# kernels and their choice ------------------------------------------------------------------------------
-
-
-def test_a_kernel_that_fails_or_errs_is_not_chosen(build: Any, execute: Any, logger: Any, monkeypatch: Any) -> None:
-    def fail(*_: Any) -> Any:
-        raise AssertionError("no such kernel")
-
-    monkeypatch.setattr(product_kernels.OneDnnLinear, "multiply", fail)
-    monkeypatch.setattr(torch, "_int_mm", lambda a, b: a.int() @ b.int() + 1000)
-    engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) + 1))
-    (product,) = [layer for layer in layers_of(engine) if layer["LayerType"] == "LOW_PRECISION_PRODUCT"]
-    assert product["TacticName"] == REFERENCE.name
-    assert any("int_mm is left out" in text for _, text in logger.messages)
-
-
-def test_the_timing_cache_remembers_kernels(build: Any, builder: Any, monkeypatch: Any) -> None:
-    define = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))
-    cache = builder.create_builder_config().create_timing_cache(b"")
-    monkeypatch.setattr(
-        low_precision_choice, "milliseconds", lambda alone, *_: 1.0 if alone._kernel.name == "int_mm" else 2.0
-    )
-    monkeypatch.setattr(low_precision_choice, "_HOPELESS", 1e9)
-    first = build(define, level=3, cache=cache)
-    monkeypatch.setattr(low_precision_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
-    flags = [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]
-    engines = [first, build(define, level=3, cache=cache, flags=flags)]
-    names = [
-        layer["TacticName"] for engine in engines for layer in layers_of(engine) if "PRODUCT" in layer["LayerType"]
-    ]
-    assert names == ["int_mm", "int_mm"]
-
-
-def test_an_unknown_choice_is_an_error_where_that_is_asked_for(builder: Any, logger: Any) -> None:
-    network = builder.create_network()
-    y = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))(
-        network, network.add_input("x", trt.float32, (2, DEPTH))
-    )
-    network.mark_output(y)
-    config = builder.create_builder_config()
-    config.set_timing_cache(config.create_timing_cache(b""), False)
-    config.set_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
-    assert builder.build_serialized_network(network, config) is None
-    assert any("timing cache has no entry" in error for error in logger.errors)
-
-
-def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any) -> None:
-    define = linear(make_codes(trt.fp8, COLUMNS, DEPTH), torch.rand(COLUMNS), trt.fp8)
-    monkeypatch.setattr(
-        low_precision_choice, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0
-    )
-    monkeypatch.setattr(low_precision_choice, "_HOPELESS", 1e9)
-    for setting, is_held in (("0", False), ("1", True)):
-        monkeypatch.setenv(low_precision_choice.SWITCH, setting)
-        (product,) = [la for la in layers_of(build(define, level=3)) if la["LayerType"] == "LOW_PRECISION_PRODUCT"]
-        assert (product["TacticName"] == "dequantize_once") is is_held
-
-
-def test_a_machine_without_the_kernel_computes_in_floats(
-    build: Any, execute: Any, logger: Any, monkeypatch: Any
-) -> None:
-    codes, scale = make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50
-    plan = build(linear(codes, scale)).serialize()
-    for kernel in PRODUCT_KERNELS.values():
-        if kernel is not REFERENCE:
-            monkeypatch.setattr(type(kernel), "accepts", lambda *_: False)
-            monkeypatch.setattr(type(kernel), "prepare", lambda *_: pytest.fail("no such kernel here"))
-    engine, x = trt.Runtime(logger).deserialize_cuda_engine(plan), torch.randn(3, DEPTH)
-    wanted = rounded(x, 0.05, trt.int8) @ (codes.float() * scale[:, None]).t()
-    found = execute(engine.create_execution_context(), {"x": x})["y"]
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
-
-
-def test_an_engine_with_kernels_that_no_compiler_knows_is_traced(build: Any, monkeypatch: Any) -> None:
-    engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) / 50))
-    graph = trace_engine(engine).graph
-    assert all("onednn" not in str(node.target) for node in graph.nodes)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import CARRIERS, PACKED, pack, unpack
 from trt_portable.enums import DataType
+from trt_portable.layers.integer_sums import onednn_is_exact
 from trt_portable.layers.product_form import Finish, ProductForm, ProductKernel
 from trt_portable.layers.product_kernels import FastFloat8Product, Float8Product, IntegerProduct
 
@@ -152,9 +153,9 @@ class OneDnnConvolution(ConvolutionKernel):
     is_traceable = False
 
     def accepts(self, form: ConvolutionForm, device: torch.device) -> bool:
-        """int8 on both sides, on the CPU."""
+        """int8 on both sides, on a CPU that adds up exactly."""
         fits = form.codes is DataType.INT8 is form.left and not form.is_scaled
-        return fits and device.type == "cpu" and torch.backends.mkldnn.is_available()
+        return fits and device.type == "cpu" and onednn_is_exact()
 
     def prepare(
         self, codes: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import CARRIERS, PACKED, pack, unpack
 from trt_portable.enums import DataType
+from trt_portable.layers.integer_sums import int_mm_is_exact, onednn_is_exact
 from trt_portable.layers.product_form import Finish, ProductForm, ProductKernel, spread_blocks
 from trt_portable.layers.rounding import is_scratch
 
@@ -77,8 +78,8 @@ class IntegerProduct(ProductKernel):
     _MULTIPLE: ClassVar[int] = 8  # and a multiple of 8 of the others
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
-        """int8 on both sides, scales outside of the sum."""
-        return form.codes is DataType.INT8 and form.left is DataType.INT8 and form.is_per_channel
+        """int8 on both sides, scales outside of the sum, on devices that add up exactly."""
+        return _is_integer_product(form) and (device.type != "cpu" or int_mm_is_exact())
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded to extents that cuBLAS takes, on CUDA."""
@@ -108,8 +109,8 @@ class OneDnnLinear(ProductKernel):
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """As `IntegerProduct`, on the CPU, with a constant scale on the left."""
-        fits = IntegerProduct().accepts(form, device) and not form.is_rowwise
-        return fits and device.type == "cpu" and torch.backends.mkldnn.is_available()
+        fits = _is_integer_product(form) and not form.is_rowwise
+        return fits and device.type == "cpu" and onednn_is_exact()
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """In oneDNN's own layout."""
@@ -284,6 +285,11 @@ class PackedInt4(ProductKernel):
         if left.is_cuda:
             return finish(torch._weight_int4pack_mm(left.contiguous(), matrix, group, scale))
         return finish(torch.ops.aten._weight_int4pack_mm_for_cpu(left.contiguous(), matrix, group, scale))
+
+
+def _is_integer_product(form: ProductForm) -> bool:
+    """Whether a product is one of int8 by int8, with scales outside of the sum."""
+    return form.codes is DataType.INT8 and form.left is DataType.INT8 and form.is_per_channel
 
 
 def _int4_group(form: ProductForm) -> int | None:
