@@ -48,9 +48,10 @@ def grows_hot(now: float) -> float:
     return 1.0 if now < 0.2 else 0.93
 
 
+# works differ by more than speeds do: nobody can tell 5 % apart on a device that slows down by 7 % in between
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.sampled_from([1e-5, 2.1e-3, 2.2e-3, 3e-3, 0.4]), min_size=1, max_size=3, unique=True),
+    st.lists(st.sampled_from([1e-5, 2.1e-3, 2.3e-3, 3e-3, 0.4]), min_size=1, max_size=3, unique=True),
     st.sampled_from([wakes_up, grows_hot, lambda now: 1.0 / (1.0 + now)]),
     st.integers(1, 9),
 )
