@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from trt_core import InputError
 from trt_core.attributes import read_attribute
 from trt_core.export_examples import distinct_tensors
-from trt_core.misfits import misfit, require_fixed, with_article
+from trt_core.misfits import misfit, require_fixed
 from trt_core.nesting import children_of, tensors_in
 
 
@@ -55,4 +55,3 @@ def test_inputs_that_are_nested_otherwise_are_described() -> None:
         misfit("x", {"a": 1, "b": 2}, "a tuple of 2")
     )
     assert "input x is an int, " in str(misfit("x", 3, "a list of 1"))
-    assert with_article("OrderedDict") == "an OrderedDict"

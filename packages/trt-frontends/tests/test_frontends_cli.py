@@ -151,7 +151,7 @@ def test_a_limit_in_percent_is_refused() -> None:
         ("cli_broken:small", "cli_broken.py:2"),
         ("cli_models:smal", "did you mean 'small'?"),
         ("cli_models:MODELS", "has no callable 'MODELS'"),
-        ("cli_models:nothing", "returned a NoneType"),
+        ("cli_models:nothing", "returned None"),
         ("cli_models:reversed_result", "returned a tuple of tuple, Sequential"),
         ("cli_models:broken", "RuntimeError: broken on purpose"),
         ("cli_models:misfit", "the inputs do not fit Sequential.forward(input)"),

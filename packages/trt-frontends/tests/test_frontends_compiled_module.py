@@ -90,7 +90,7 @@ def test_a_graph_module_that_is_called_like_the_model(relu: CompiledModule) -> N
         ((), {}, "the model takes 1 input, 0 were given"),
         ((X, X), {}, "the model takes 1 input, 2 were given"),
         ((X,), {"scale": X}, "takes no input 'scale'"),
-        ((None,), {}, "input input is a NoneType, not a tensor"),
+        ((None,), {}, "input input is None, not a tensor"),
         ((X[0],), {}, "input input has rank 1"),
         ((X.int(),), {}, "input input has type int32"),
         ((torch.ones(9, 4),), {}, "dimension 0 of input input is 9"),

@@ -162,7 +162,7 @@ def test_empty_tensors(make_engine: Any, sum_and_difference: Any) -> None:
     [
         ((), "takes 1 inputs, 0 were given"),
         ((torch.ones(2, 3),) * 2, "takes 1 inputs, 2 were given"),
-        ((3,), "is a int, not a tensor"),
+        ((3,), "is an int, not a tensor"),
         ((torch.ones(2, 3, dtype=torch.float64),), r"input 0 \('x'\) of engine 'block' has type float64, not float32"),
         ((torch.ones(2, 3).half(),), "has type float16, not float32"),
         ((torch.ones(3),), r"input 0 \('x'\) of engine 'block' has rank 1, not 2"),

@@ -34,7 +34,7 @@ def loaded(saved: Path) -> LoadedProgram:
         ((torch.ones(2, 3),), {"bias": torch.ones(3), "extra": 1}, "takes no input 'extra'"),
         ((torch.ones(2, 3), torch.ones(3)), {"bias": torch.ones(3)}, "input 'bias' is taken by name"),
         ((torch.ones(2, 3),), {"bias": torch.ones(3), "x": torch.ones(3)}, "input 'x' was given twice"),
-        ((None,), {"bias": torch.ones(3)}, "input x is a NoneType, not a tensor"),
+        ((None,), {"bias": torch.ones(3)}, "input x is None, not a tensor"),
         (([[1.0]],), {"bias": torch.ones(3)}, "input x is a list, not a tensor"),
         ((torch.ones(3),), {"bias": torch.ones(3)}, "input x has rank 1, the model was compiled for rank 2"),
         ((torch.ones(2, 4),), {"bias": torch.ones(3)}, "dimension 1 of input x is 4, the model was compiled for 3"),
@@ -63,7 +63,7 @@ def test_one_engine_tells_wrong_calls_in_the_same_words(static_engine: TRTModule
     loaded = load(tmp_path / "model.trtp")
     for wrong, message in [
         ((), "missing: x"),
-        ((None,), "x is a NoneType"),
+        ((None,), "x is None"),
         ((torch.ones(3),), "rank 1"),
         ((torch.ones(4, 3),), "is 4, the model was compiled for 2"),
         ((torch.ones(2, 3).int(),), "type int32"),

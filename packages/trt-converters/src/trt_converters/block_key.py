@@ -25,6 +25,7 @@ from trt_core.extents import extent_of
 from trt_core.provenance import node_location
 from trt_core.ranges import ShapeRanges
 from trt_core.uncacheable import Uncacheable
+from trt_core.wording import kind_of
 
 DescribeConstant = Callable[[fx.Node, torch.Tensor], str]
 """Says what a constant of a graph is: a digest of its content, or where it comes from."""
@@ -129,7 +130,7 @@ class _GraphWriter:
     def _constant(self, node: fx.Node) -> Any:
         value = read_attribute(self._block, str(node.target))
         if not isinstance(value, torch.Tensor):
-            raise Uncacheable(f"the attribute {node.target} is a {type(value).__name__}", node.name)
+            raise Uncacheable(f"the attribute {node.target} is {kind_of(value)}", node.name)
         self.constants.append([*self.tensor(value, node), self._describe_constant(node, value)])
         return len(self.constants) - 1
 
@@ -140,7 +141,7 @@ class _GraphWriter:
             Uncacheable: The value is no tensor.
         """
         if not isinstance(value, torch.Tensor):
-            raise Uncacheable(f"{node.name} is no tensor but a {type(value).__name__}", node.name)
+            raise Uncacheable(f"{node.name} is no tensor but {kind_of(value)}", node.name)
         return [dtype_name(value.dtype), [self._extent(extent) for extent in value.shape]]
 
     def value(self, value: Any, node: fx.Node) -> Any:
@@ -175,7 +176,7 @@ class _GraphWriter:
             return ["list", [self.literal(item, node) for item in value]]
         if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
             return ["dict", {name: self.literal(item, node) for name, item in value.items()}]
-        raise Uncacheable(f"an argument is a {type(value).__name__}", node.name)
+        raise Uncacheable(f"an argument is {kind_of(value)}", node.name)
 
     def _extent(self, value: int | torch.SymInt) -> Any:
         if isinstance(value, int):

@@ -17,6 +17,7 @@ from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 from trt_core.extents import depends_on_data
 from trt_core.quantization import dequantize
+from trt_core.wording import kind_of
 
 MAX_RANK = 8
 
@@ -151,7 +152,7 @@ def general_checks(call: Call, converter: Converter) -> Verdict | None:
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(call.result)}")
     for value in call.arguments.values():
         if isinstance(value, (torch.SymFloat, torch.SymBool, complex)):
-            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes a {type(value).__name__}")
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes {kind_of(value)}")
     for tensor in call.tensors():
         refusal = _check_tensor(tensor, converter)
         if refusal is not None:
@@ -172,7 +173,7 @@ def _is_tensors(value: Any) -> bool:
 
 
 def _describe(value: Any) -> str:
-    return "nothing that is known" if value is None else f"a {type(value).__name__}"
+    return "nothing that is known" if value is None else kind_of(value)
 
 
 def _check_tensor(tensor: torch.Tensor, converter: Converter) -> Verdict | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trt_core.uncacheable import Uncacheable
+from trt_core.wording import kind_of
 
 _THREADS_FROM_BYTES = 1 << 20
 
@@ -39,7 +40,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     """
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise Uncacheable(f"a constant is a {type(tensor).__name__} on {tensor.device} with layout {tensor.layout}")
+        raise Uncacheable(f"a constant is {kind_of(tensor)} on {tensor.device} with layout {tensor.layout}")
     content = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return digest_of(content.view(torch.uint8).numpy())
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trt_core.errors import InputError
+from trt_core.wording import kind_of
 
 
 def require_fixed(place: str, value: Any, known: Any) -> None:
@@ -36,7 +37,7 @@ def misfit(place: str, value: Any, wanted: str) -> InputError:
         value: What was given.
         wanted: What it should be, such as `"a tuple of 2"`.
     """
-    given = with_article(type(value).__name__)
+    given = kind_of(value)
     if isinstance(value, Mapping):
         given += f" of {', '.join(map(repr, value))}"
     elif isinstance(value, (tuple, list)):
@@ -45,8 +46,3 @@ def misfit(place: str, value: Any, wanted: str) -> InputError:
         f"input {place} is {given}, the model was compiled for {wanted}",
         hint="nest the inputs as they were when the model was captured",
     )
-
-
-def with_article(name: str) -> str:
-    """Returns a name behind its article: `an int`."""
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

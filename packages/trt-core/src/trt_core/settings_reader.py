@@ -16,6 +16,7 @@ from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS, NoEffec
 from trt_core.setting_values import read_setting
 from trt_core.settings import CompilationSettings, setting_annotations, setting_names
 from trt_core.suggest import did_you_mean
+from trt_core.wording import kind_of
 
 DEFAULT_MAX_ERROR: Final = 1e-2
 """Error that `precision="auto"` allows where `max_error` is not given."""
@@ -40,7 +41,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
         UserWarning: A key was given that has no effect here; the message says why.
     """
     if options is not None and not isinstance(options, Mapping):
-        raise SettingsError(f"settings must be a mapping of names to values, not a {type(options).__name__}")
+        raise SettingsError(f"settings must be a mapping of names to values, not {kind_of(options)}")
     given = {**(options or {}), **keywords}
     base = given.pop("settings", None)
     if base is not None and not isinstance(base, CompilationSettings):

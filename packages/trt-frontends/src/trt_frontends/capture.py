@@ -15,6 +15,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, Device, ExportError, InputError, read_settings
 from trt_core.nesting import children_of
 from trt_core.ranges import constrain_to_inputs
+from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_names import require_names
@@ -93,7 +94,7 @@ def capture(
         return mod
     if not isinstance(mod, nn.Module) or isinstance(mod, torch.jit.ScriptModule):
         raise InputError(
-            f"cannot capture a {type(mod).__name__}",
+            f"cannot capture {kind_of(mod)}",
             hint="give an nn.Module or an ExportedProgram; wrap a function in a module's forward",
         )
     if examples is None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from trt_core import InputError, RefitError
+from trt_core.wording import kind_of
 from trt_runtime.refit import refit_module
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -78,7 +79,7 @@ def weights_in(
         named = dict(source)
     else:
         raise InputError(
-            f"weights cannot be taken from a {type(source).__name__}",
+            f"weights cannot be taken from {kind_of(source)}",
             hint="give an exported program, a model, or its state dict",
         )
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}

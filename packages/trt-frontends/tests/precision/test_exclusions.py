@@ -138,10 +138,10 @@ def test_measuring_changes_no_state() -> None:
     [
         ([], "has no inputs"),
         ("text", "is a str"),
-        (5, "is a int"),
+        (5, "is an int"),
         ([(torch.full((6, 8), float("nan")),)], "contains NaN"),
         ([(torch.zeros(6, 9),)], "dimension"),
-        ([object()], "is a object"),
+        ([object()], "is an object"),
     ],
 )
 def test_calibration_data_that_cannot_be_used_is_refused(overflowing: nn.Module, data: Any, message: str) -> None:

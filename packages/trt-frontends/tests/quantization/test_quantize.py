@@ -283,7 +283,7 @@ class TestRefusals:
             (torch.randn(2, 3, 8, 8), "not a collection"),
             (3, "not a collection"),
             ("images", "not a collection"),
-            ([3], "calibration input 0 is a int"),
+            ([3], "calibration input 0 is an int"),
             ([(torch.randn(2, 3, 8, 8), torch.zeros(2))], "holds 2 inputs, the program takes 1"),
             ([torch.randn(2, 3, 9, 9)], "has shape"),
             ([torch.randn(2, 3, 8, 8).double()], "is float64"),

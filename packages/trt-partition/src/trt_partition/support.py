@@ -14,6 +14,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, operator_name, total_verdict
 from trt_core.operators import packet_name
+from trt_core.wording import kind_of
 from trt_partition.checked_indices import CheckedIndices
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
 from trt_partition.module_names import matching_module
@@ -116,4 +117,4 @@ def _is_data(value: Any) -> bool:
 
 
 def _describe(value: Any) -> str:
-    return "nothing that is known" if value is None else f"a {type(value).__name__}"
+    return "nothing that is known" if value is None else kind_of(value)

@@ -18,6 +18,7 @@ from trt_core.errors import ExportError, InputError, PlanError
 from trt_core.export_examples import distinct_tensors
 from trt_core.input import Input
 from trt_core.ranges import allow_extent_one
+from trt_core.wording import kind_of
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.operator import execute_engine
@@ -196,6 +197,6 @@ def _refuse_pickled_state(program: ExportedProgram) -> None:
         if isinstance(value, torch.Tensor) and type(value.data) is torch.Tensor:
             continue
         raise ExportError(
-            f"{name!r} is a {type(value).__name__}, which can only be saved with pickle",
+            f"{name!r} is {kind_of(value)}, which can only be saved with pickle",
             hint="replace tensor subclasses and script objects by plain tensors before compiling",
         )

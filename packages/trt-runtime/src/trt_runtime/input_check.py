@@ -11,6 +11,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.extents import evaluate_extent
 from trt_core.profile_fit import VaryingSize, require_profile
+from trt_core.wording import kind_of
 from trt_runtime.bindings import format_extent, format_shape, symbol_values
 from trt_runtime.header import PlanHeader
 
@@ -86,7 +87,7 @@ def _check_signature(header: PlanHeader, index: int, value: Any) -> None:
     binding = header.inputs[index]
     if not isinstance(value, torch.Tensor):
         raise InputError(
-            f"{_name(header, index)} is a {type(value).__name__}, not a tensor",
+            f"{_name(header, index)} is {kind_of(value)}, not a tensor",
             hint=f"give a tensor: {binding}",
         )
     if value.dtype is not binding.dtype:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError, PlanError
+from trt_core.wording import kind_of
 from trt_runtime.container import check_payload
 from trt_runtime.digest import check_plan
 from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients, refuse_transforms
@@ -95,12 +96,12 @@ class TRTModule(nn.Module):
         for index, value in enumerate(inputs):
             if not isinstance(value, torch.Tensor):
                 raise InputError(
-                    f"input {index} of {self._header.title} is a {type(value).__name__}, not a tensor",
+                    f"input {index} of {self._header.title} is {kind_of(value)}, not a tensor",
                     hint=f"give {', '.join(map(str, self._header.inputs)) or 'no inputs'}",
                 )
             if is_foreign(value):
                 raise InputError(
-                    f"input {index} of {self._header.title} is a {type(value).__name__}, which computes in its own way",
+                    f"input {index} of {self._header.title} is {kind_of(value)}, which computes in its own way",
                     hint="engines take plain tensors: give the tensor that it is made of",
                 )
         refuse_gradients(self._header, inputs)

@@ -9,6 +9,7 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
+from trt_core.wording import kind_of
 from trt_runtime.call_shapes import CallShapes
 from trt_runtime.header import PlanHeader
 
@@ -68,7 +69,7 @@ def check_outputs(
 def _check_output(place: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
     wanted = f"{dtype_name(dtype)} {shape} on {device}"
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        raise InputError(f"{place} is a {type(value).__name__}, not a plain tensor", hint=f"give {wanted}")
+        raise InputError(f"{place} is {kind_of(value)}, not a plain tensor", hint=f"give {wanted}")
     found = f"{dtype_name(value.dtype)} {tuple(value.shape)} on {value.device}"
     if found != wanted:
         raise InputError(f"{place} is {found}", hint=f"give {wanted}")

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import ExecutionError, InputError, TrtError, provider_identity
 from trt_core.dtypes import dtype_name
+from trt_core.wording import kind_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
 from trt_frontends.accuracy.subject import Model, Subject
 from trt_frontends.capture import device_of
@@ -82,7 +83,7 @@ def verify(
     require_tolerance(tolerance)
     if compiled is not None and not callable(compiled):
         raise InputError(
-            f"compiled is a {type(compiled).__name__}, which cannot be called",
+            f"compiled is {kind_of(compiled)}, which cannot be called",
             hint="give what `compile` returned, or leave it out",
         )
     if compiled is None:

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from trt_core import InputError
-from trt_core.misfits import with_article
 from trt_core.suggest import did_you_mean
+from trt_core.wording import kind_of
 from trt_runtime.exchange import engines_in
 from trt_runtime.program.layout import MAGIC
 
@@ -123,7 +123,7 @@ def _read_result(source: str, function: Callable[[], Any]) -> Model:
 def _describe(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
-    return with_article(type(result).__name__)
+    return kind_of(result)
 
 
 def _place(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import Input, InputError
+from trt_core.wording import kind_of
 from trt_frontends.comparison.same_conditions import call_alike
 from trt_frontends.example_inputs import ExampleInputs
 
@@ -93,7 +94,7 @@ def read_inputs(inputs: Iterable[Any], when_empty: str = "there are no inputs to
             yield SampleInputs(name, tuple(item), {})
         else:
             raise InputError(
-                f"{name} is a {type(item).__name__}",
+                f"{name} is {kind_of(item)}",
                 hint="give tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)",
             )
     if index < 0:

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core import InputError
+from trt_core.wording import kind_of
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.example_inputs import ExampleInputs
 from trt_runtime.program.input_reader import InputReader
@@ -59,7 +60,7 @@ class Calibration:
             return
         if isinstance(self.given, (str, bytes, torch.Tensor)) or not isinstance(self.given, Iterable):
             raise InputError(
-                f"autocast_calibration_dataloader is a {type(self.given).__name__}",
+                f"autocast_calibration_dataloader is {kind_of(self.given)}",
                 hint="give an iterable of inputs: a DataLoader, or a list of tuples",
             )
         for case in read_inputs(self.given, "autocast_calibration_dataloader has no inputs"):

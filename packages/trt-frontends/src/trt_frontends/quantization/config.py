@@ -13,6 +13,7 @@ from trt_core import SettingsError
 from trt_core.operators import operator_name, packet_name
 from trt_core.quantization import limits
 from trt_core.suggest import did_you_mean
+from trt_core.wording import kind_of
 
 
 class Scheme(enum.Enum):
@@ -132,7 +133,7 @@ def read_config(config: QuantizationConfig | Mapping[str, Any] | str | None) -> 
         return QuantizationConfig(dtype=config)
     if not isinstance(config, Mapping):
         raise SettingsError(
-            f"a {type(config).__name__} is no configuration of quantization",
+            f"{kind_of(config)} is no configuration of quantization",
             hint="give a QuantizationConfig, a dict of its fields, or a type such as 'int8'",
         )
     known = [field.name for field in fields(QuantizationConfig)]

@@ -10,6 +10,7 @@ from torch.export.graph_signature import InputKind
 
 from trt_core import InputError
 from trt_core.dtypes import dtype_name
+from trt_core.wording import kind_of
 from trt_frontends.capture import keyword_inputs
 from trt_frontends.example_inputs import ExampleInputs
 
@@ -33,7 +34,7 @@ def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
         raise InputError("there is no calibration data", hint=f"quantizing activations needs some: {_HINT}")
     if isinstance(calibration, (torch.Tensor, str, bytes, Mapping)) or not isinstance(calibration, Iterable):
         raise InputError(
-            f"calibration data is a {type(calibration).__name__}, not a collection of inputs",
+            f"calibration data is {kind_of(calibration)}, not a collection of inputs",
             hint=f"give a list, a data loader, or a generator; {_HINT}",
         )
     samples = [_read(item, index) for index, item in enumerate(_items(calibration))]
@@ -75,7 +76,7 @@ def _read(item: Any, index: int) -> ExampleInputs:
     if isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
         pair = len(item) == 2 and isinstance(item[0], (tuple, list)) and isinstance(item[1], Mapping)
         return ExampleInputs(tuple(item[0]), dict(item[1])) if pair else ExampleInputs(tuple(item), {})
-    raise InputError(f"calibration input {index} is a {type(item).__name__}", hint=_HINT)
+    raise InputError(f"calibration input {index} is {kind_of(item)}", hint=_HINT)
 
 
 def flat_inputs(program: torch.export.ExportedProgram, samples: Sequence[ExampleInputs]) -> Iterator[list[Any]]:
@@ -112,7 +113,7 @@ def _fitting(leaf: Any, name: str, meta: Any, where: str) -> Any:
         return leaf
     if not isinstance(leaf, torch.Tensor):
         raise InputError(
-            f"input {name} is a {type(leaf).__name__}, not a tensor",
+            f"input {name} is {kind_of(leaf)}, not a tensor",
             where=where,
             hint="convert it with torch.as_tensor",
         )

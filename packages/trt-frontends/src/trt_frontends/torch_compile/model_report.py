@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from trt_core import InputError
+from trt_core.wording import kind_of
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
 from trt_partition import PartitionReport
 
@@ -163,7 +164,7 @@ def model_report(optimized: Any) -> ModelReport:
     wrapper = _backend_of(optimized)
     if wrapper is None:
         raise InputError(
-            f"there is no report of a {type(optimized).__name__} that torch.compile did not return",
+            f"there is no report of {kind_of(optimized)} that torch.compile did not return",
             hint='give what torch.compile(..., backend="torch_tensorrt") returned',
         )
     graphs: Sequence[CapturedGraph] = getattr(wrapper, _GRAPHS, ())

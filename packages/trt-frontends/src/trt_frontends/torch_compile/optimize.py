@@ -9,6 +9,7 @@ from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import InputError, read_settings
+from trt_core.wording import kind_of
 from trt_frontends.backend import refuse_settings_of_whole_models, torch_tensorrt_backend
 from trt_frontends.entry_point import entry_point
 from trt_frontends.torch_compile.model_report import GraphKeeper
@@ -55,7 +56,7 @@ def optimize(
     from torch._dynamo import optimize as optimize_with  # costly to import
 
     if not callable(model):
-        raise InputError(f"cannot optimize a {type(model).__name__}", hint="give an nn.Module or a function")
+        raise InputError(f"cannot optimize {kind_of(model)}", hint="give an nn.Module or a function")
     refuse_settings_of_whole_models(read_settings(settings))
     chosen = None if registry is DYNAMO_CONVERTERS else registry
     return optimize_with(EngineBackend(settings, chosen), nopython=fullgraph, dynamic=dynamic)(model)

@@ -127,7 +127,7 @@ class IQuantizeLayer(_ScaledLayer):
         require_type(scale, _SCALE_TYPES, "the scale")
         require(
             scale._dtype in {x._dtype, DataType.FLOAT, DataType.E8M0},
-            f"a {scale._dtype.name} scale for a {x._dtype.name} input",
+            f"the scale is {scale._dtype.name}, the input {x._dtype.name}",
         )
         require_minimum_rank(x, 1, "the input")
 
@@ -158,7 +158,7 @@ class IDequantizeLayer(_ScaledLayer):
         require_type(scale, _SCALE_TYPES, "the scale")
         require(
             scale._dtype in {self.to_type, DataType.FLOAT, DataType.E8M0},
-            f"a {scale._dtype.name} scale for a {self.to_type.name} output",
+            f"the scale is {scale._dtype.name}, the output {self.to_type.name}",
         )
         require_minimum_rank(x, 1, "the input")
 

@@ -51,7 +51,7 @@ def mapping(value: Any, what: str) -> Mapping[str, Any]:
         TypeError: It is none.
     """
     if not isinstance(value, dict):
-        raise TypeError(f"{what} is a {type(value).__name__}, not an object")
+        raise TypeError(f"{what} is of type {type(value).__name__}, not an object")
     return value
 
 
@@ -74,7 +74,7 @@ def number(value: Any, what: str) -> float:
         TypeError: It is none.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} is a {type(value).__name__}, not a number")
+        raise TypeError(f"{what} is of type {type(value).__name__}, not a number")
     return float(value)
 
 
@@ -104,7 +104,7 @@ def text(value: Any, what: str) -> str:
         TypeError: It is none.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{what} is a {type(value).__name__}, not text")
+        raise TypeError(f"{what} is of type {type(value).__name__}, not text")
     return value
 
 
@@ -124,7 +124,7 @@ def flag(value: Any, what: str) -> bool:
         TypeError: It is neither.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{what} is a {type(value).__name__}, not true or false")
+        raise TypeError(f"{what} is of type {type(value).__name__}, not true or false")
     return value
 
 
@@ -136,7 +136,7 @@ def integer(value: Any, what: str, least: int = 0) -> int:
         ValueError: It is out of bounds.
     """
     if type(value) is not int:
-        raise TypeError(f"{what} is a {type(value).__name__}, not an integer")
+        raise TypeError(f"{what} is of type {type(value).__name__}, not an integer")
     if not least <= value <= _LARGEST:
         raise ValueError(f"{what} is {value}")
     return value
@@ -149,7 +149,7 @@ def items(value: Any, what: str) -> Sequence[Any]:
         TypeError: It is none.
     """
     if not isinstance(value, list):
-        raise TypeError(f"{what} is a {type(value).__name__}, not a list")
+        raise TypeError(f"{what} is of type {type(value).__name__}, not a list")
     return value
 
 

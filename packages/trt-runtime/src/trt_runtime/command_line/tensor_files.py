@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from trt_core.errors import InputError
+from trt_core.wording import kind_of
 
 ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"
 
@@ -33,7 +34,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise InputError(
-                f"{path} holds a {type(value).__name__} under {name!r}", hint="write a dict of tensors by input name"
+                f"{path} holds {kind_of(value)} under {name!r}", hint="write a dict of tensors by input name"
             )
     return dict(named)
 

@@ -17,6 +17,7 @@ from trt_core.operators import operator_name
 from trt_core.ranges import ShapeRanges
 from trt_core.refit_table import recipe_text, why_unwritable
 from trt_core.weight_recipes import RECIPE, Recipe
+from trt_core.wording import kind_of
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
@@ -217,7 +218,7 @@ class _Capture:
         if node.target == _GUARDS:
             return None
         if not isinstance(child, fx.GraphModule) or node.kwargs:
-            raise _no_place(f"a call of a {type(child).__name__}", node)
+            raise _no_place(f"a call of {kind_of(child)}", node)
         placeholders = [item for item in child.graph.nodes if item.op == "placeholder"]
         return self._inline(child, dict(zip(placeholders, inputs, strict=True)), f"{name}.")
 

@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.extents import Extent, evaluate_extent, symbols_in
+from trt_core.wording import kind_of
 from trt_runtime.program.graph import (
     EngineCall,
     ItemCall,
@@ -272,7 +273,7 @@ def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], Non
 
         def check_number(result: Any, symbols: Symbols) -> None:
             if type(result) is not wanted and not isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                raise wrong(f"a {type(result).__name__}", wanted.__name__)
+                raise wrong(kind_of(result), wanted.__name__)
 
         return check_number
     if isinstance(kind, SequenceType):
@@ -280,7 +281,7 @@ def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], Non
 
         def check_sequence(result: Any, symbols: Symbols) -> None:
             if not isinstance(result, (tuple, list)) or len(result) != len(checks):
-                raise wrong(f"a {type(result).__name__}", f"{len(checks)} results")
+                raise wrong(kind_of(result), f"{len(checks)} results")
             for check, item in zip(checks, result, strict=True):
                 check(item, symbols)
 
@@ -288,7 +289,7 @@ def _checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols], Non
 
     def check_nothing(result: Any, symbols: Symbols) -> None:
         if result is not None:
-            raise wrong(f"a {type(result).__name__}", "nothing")
+            raise wrong(kind_of(result), "nothing")
 
     return check_nothing
 
@@ -314,7 +315,7 @@ def _list_checker(kind: ValueType | None, title: str) -> Callable[[Any, Symbols]
 
     def check_list(result: Any, symbols: Symbols) -> None:
         if not isinstance(result, (tuple, list)):
-            raise ExecutionError(f"{title} made a {type(result).__name__}, the program declares a list")
+            raise ExecutionError(f"{title} made {kind_of(result)}, the program declares a list")
         for check, item in zip(checks, result, strict=False):
             check(item, symbols)
 

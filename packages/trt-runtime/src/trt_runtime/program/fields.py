@@ -9,6 +9,7 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.extents import Extent, check_extent
+from trt_core.wording import kind_of
 
 MAX_RANK = 64
 """Most dimensions of a tensor, as in PyTorch."""
@@ -146,4 +147,4 @@ def extent(value: Any, place: str, symbols: Collection[str]) -> Extent:
 
 
 def _show(value: Any) -> str:
-    return f"{value!r:.80}" if isinstance(value, (str, int, float, bool, type(None))) else f"a {type(value).__name__}"
+    return f"{value!r:.80}" if isinstance(value, (str, int, float, bool, type(None))) else kind_of(value)

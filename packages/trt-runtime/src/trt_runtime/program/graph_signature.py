@@ -14,6 +14,7 @@ from trt_core.extents import Extent, extent_of, symbols_in
 from trt_core.nesting import children_of
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_core.state import is_written
+from trt_core.wording import with_article
 from trt_runtime.plain_structure import plain
 from trt_runtime.program.conditions import Condition, symbols_of
 from trt_runtime.program.fields import MAX_EXTENT
@@ -100,7 +101,8 @@ def require_plain(signature: Signature) -> None:
     for name, tree in zip(signature.names, signature.structure, strict=True):
         for foreign in _foreign(tree):
             raise ExportError(
-                f"input {name!r} is a {foreign.spec.type.__name__}, and programs take tuples, lists and dicts",
+                f"input {name!r} is {with_article(foreign.spec.type.__name__)}, "
+                "and programs take tuples, lists and dicts",
                 hint=INTERCHANGE,
             )
 

@@ -10,7 +10,8 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.extents import evaluate_extent, format_multiple, solve_extent
-from trt_core.misfits import require_fixed, with_article
+from trt_core.misfits import require_fixed
+from trt_core.wording import kind_of, with_article
 from trt_runtime.direct_call import is_foreign
 from trt_runtime.program.conditions import Homes, write_extent
 from trt_runtime.program.fields import MAX_EXTENT
@@ -39,8 +40,7 @@ def require_leaf(place: str, value: Any, leaf: Leaf, device: torch.device | None
         require_fixed(place, value, leaf.value)
     elif not _is_number(value, leaf):
         raise InputError(
-            f"input {place} is {with_article(type(value).__name__)}, the model was compiled for "
-            f"{with_article(leaf.kind.__name__)}",
+            f"input {place} is {kind_of(value)}, the model was compiled for {with_article(leaf.kind.__name__)}",
             hint=f"give {with_article(leaf.kind.__name__)}, of any value",
         )
 
@@ -103,15 +103,13 @@ def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -
 
 def describe(leaf: TensorInput) -> str:
     """What a tensor must be, in words: `a float32 tensor of shape (1 to 8, 3)`."""
-    return f"a {dtype_name(leaf.dtype)} tensor of shape ({', '.join(map(_range, leaf.shape))})"
+    return f"{with_article(dtype_name(leaf.dtype))} tensor of shape ({', '.join(map(_range, leaf.shape))})"
 
 
 def _require_tensor(place: str, value: Any, leaf: TensorInput) -> None:
     """Checks what a tensor is, apart from its sizes and where it lies."""
     if not isinstance(value, torch.Tensor):
-        raise InputError(
-            f"input {place} is {with_article(type(value).__name__)}, not a tensor", hint=f"give {describe(leaf)}"
-        )
+        raise InputError(f"input {place} is {kind_of(value)}, not a tensor", hint=f"give {describe(leaf)}")
     if value.is_nested and type(value) is torch.Tensor:
         raise InputError(
             f"input {place} is a nested tensor, the model was compiled for dense tensors",
@@ -119,7 +117,7 @@ def _require_tensor(place: str, value: Any, leaf: TensorInput) -> None:
         )
     if is_foreign(value):
         raise InputError(
-            f"input {place} is {with_article(type(value).__name__)}, which computes in its own way",
+            f"input {place} is {kind_of(value)}, which computes in its own way",
             hint="engines take plain tensors: give the tensor that it is made of",
         )
     if value.layout is not torch.strided:

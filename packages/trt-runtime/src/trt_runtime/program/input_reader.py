@@ -13,8 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from trt_core.errors import InputError
-from trt_core.misfits import misfit, with_article
+from trt_core.misfits import misfit
 from trt_core.profile_fit import VaryingSize, require_profile
+from trt_core.wording import with_article
 from trt_runtime.program.conditions import Home, home_of, require_conditions
 from trt_runtime.program.graph import ForeignTree, NumberInput, Program, Signature, TensorInput, Value, WriteCall
 from trt_runtime.program.input_fit import require_leaf, require_own_memory, require_relations

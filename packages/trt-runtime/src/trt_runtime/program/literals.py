@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.wording import kind_of
 from trt_runtime.program import fields
 from trt_runtime.program.fields import DTYPES, malformed
 from trt_runtime.program.graph import Value
@@ -76,7 +77,7 @@ def _name(value: Any) -> Any:
         return {"layout": str(value).removeprefix("torch.")}
     if isinstance(value, torch.memory_format):
         return {"memory_format": str(value).removeprefix("torch.")}
-    raise NoLiteral(f"{value!r:.80} is a {type(value).__name__}, which a saved program cannot hold")
+    raise NoLiteral(f"{value!r:.80} is {kind_of(value)}, which a saved program cannot hold")
 
 
 def from_json(value: Any, place: str, known: int) -> Any:

@@ -13,6 +13,7 @@ from torch import fx, nn
 from trt_core.errors import ExportError, InputError
 from trt_core.input import Input
 from trt_core.ranges import Bounds, ShapeRanges
+from trt_core.wording import kind_of
 from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import PlanHeader
@@ -242,7 +243,7 @@ def _refuse_callables(compiled: Any) -> None:
             hint="compile the model with trt_frontends.compile(model, arg_inputs=...), and save that",
         )
     if not isinstance(compiled, nn.Module) and type(compiled).__name__ != "ExportedProgram":
-        raise InputError(f"a {type(compiled).__name__} cannot be saved", hint="give what compile or load returned")
+        raise InputError(f"{kind_of(compiled)} cannot be saved", hint="give what compile or load returned")
 
 
 def _own_version() -> str:

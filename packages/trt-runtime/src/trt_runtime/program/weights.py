@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import ExportError
+from trt_core.wording import with_article
 from trt_runtime.digest import plan_bytes
 from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.graph import Storage, StoredTensor
@@ -63,7 +64,7 @@ def check_storable(tensor: Any, name: str) -> None:
     if not plain or tensor.dtype not in DTYPES.values() or tensor.device.type not in ("cpu", "cuda"):
         what = kind.__name__ if kind not in (torch.Tensor, torch.nn.Parameter) else f"{tensor.layout} {tensor.dtype}"
         raise ExportError(
-            f"{name!r} is a {what} tensor on {tensor.device.type}, which a saved program cannot hold",
+            f"{name!r} is {with_article(what)} tensor on {tensor.device.type}, which a saved program cannot hold",
             hint="replace it by a plain dense tensor before compiling",
         )
 
