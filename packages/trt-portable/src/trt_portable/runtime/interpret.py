@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trt_portable.runtime.cuda_products import fuse_cuda_products, fuse_traced_products
 from trt_portable.runtime.fusion import fuse_clamps, fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
-from trt_portable.runtime.odd_products import split_odd_products
+from trt_portable.runtime.odd_products import split_odd_products, split_traced_odd_products
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 from trt_portable.runtime.program import LayerCall, Program
@@ -44,7 +44,7 @@ def fused_program(image: ProgramImage) -> Program:
 
 def traced_program(image: ProgramImage) -> Program:
     """The same for tracing into a graph that is compiled for CUDA."""
-    calls = fuse_traced_products(split_odd_products(_written_out(image)), image.visible)
+    calls = fuse_traced_products(split_traced_odd_products(_written_out(image)), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 
