@@ -278,6 +278,11 @@ def test_half_precision_writes_back(options: dict[str, Any], function: Program) 
             torch.testing.assert_close(model.cache, twin.cache, rtol=1e-2, atol=1e-2)
 
 
+def test_results_whose_size_depends_on_data_keep_their_strides() -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        agree(lambda: Model(lambda m, x: (torch.relu(x).nonzero(), torch.relu(x)[x > 0])), matrix)
+
+
 def test_captured_scalars() -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         agree(lambda: Model(lambda m, x: torch.relu(x) * x.sum().item() + x.argmax().item()), matrix)
@@ -335,6 +340,10 @@ def _replace_in_a_list(model: Model, call: int) -> None:
     model.several[0] = torch.full((4,), call + 2.0)
 
 
+def _swap(model: Model, call: int) -> None:
+    torch.utils.swap_tensors(model.linear.weight, nn.Parameter(torch.full((4, 4), call + 0.5)))
+
+
 def _tie(model: Model, call: int) -> None:
     model.linear.bias = nn.Parameter(model.linear.weight.detach()[call])  # a view of another weight
 
@@ -377,6 +386,7 @@ def test_what_changes_between_calls_is_seen(change: Callable[[Model, int], None]
         _set_memory,
         _load_by_assignment,
         _replace_in_a_list,
+        _swap,
         _tie,
         _parametrize,
         _write_to_transposed_data,

@@ -5,6 +5,8 @@ PyTorch finds it through the entry point group `torch_dynamo_backends`, so nothi
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +61,7 @@ def torch_tensorrt_backend(
         torch.Size([2, 8])
     """
     _refuse_keywords(keywords)
+    _make_known()
     given = dict(options or {})
     registry = _registry_in(given, registry)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
@@ -179,6 +182,19 @@ def _registry_in(options: dict[str, Any], given: ConverterRegistry | None) -> Co
             hint="give a ConverterRegistry, such as a changed DYNAMO_CONVERTERS.copy()",
         )
     return registry
+
+
+@functools.cache
+def _make_known() -> None:
+    """Tells Dynamo of the backend, which a user may have given as a function.
+
+    After capturing for backends that it knows, Dynamo drops the weak references by which it remembers tensors, and
+    `torch.utils.swap_tensors`, for which these are in the way, works on weights.
+    """
+    from torch._dynamo import register_backend
+
+    with contextlib.suppress(AssertionError):  # this module was imported twice
+        register_backend(torch_tensorrt_backend, name="trt_frontends")
 
 
 def _refuse_keywords(keywords: Mapping[str, Any]) -> None:

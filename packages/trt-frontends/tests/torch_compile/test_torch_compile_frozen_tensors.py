@@ -75,6 +75,14 @@ def test_tensors_are_not_kept_alive() -> None:
     assert not frozen.unchanged([*tensors, torch.zeros(1)])
 
 
+def test_frozen_tensors_can_be_swapped() -> None:
+    tensors = _tensors()[:2]
+    frozen = FrozenTensors(tensors)
+    torch.utils.swap_tensors(tensors[0], nn.Parameter(torch.ones(3, 4)))
+    assert frozen.changed(tensors) == (0,)
+    assert not frozen.unchanged(tensors)
+
+
 @given(
     st.sampled_from([torch.float16, torch.float32, torch.float64, torch.complex128, torch.int8]),
     st.lists(st.integers(1, 4), max_size=4),

@@ -8,6 +8,7 @@ results share.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -118,6 +119,7 @@ class CompiledGraph:
         self._builds: dict[int, Build] = {}
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
+        self._most_kept = MOST_SHORT_BUILDS  # modules with engines, before it is looked which of them are gone
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -186,6 +188,9 @@ class CompiledGraph:
 
     def _forget_dead_instances(self, former: Build | None) -> list[str]:
         """Drops engines of modules that no longer exist, or whose parameters were replaced; `former` is looked at."""
+        if former is None and len(self._builds) >= self._most_kept:
+            gc.collect()  # graphs that a build leaves behind are cycles, and hold the memory of its weights
+            self._most_kept *= 2
         dead = [key for key, build in self._builds.items() if build is not former and not build.frozen.are_alive]
         gone = [self._builds.pop(key) for key in dead]
         reasons = ["parameters were replaced, or their module is gone"] if gone else []

@@ -27,18 +27,19 @@ class FrozenTensors:
     the CPU one element is compared as well, which finds what changes a tensor as a whole, such as a step of an
     optimizer. On a GPU looking at an element would wait for the device, so such a write is not seen there.
 
-    The tensors are not kept alive.
+    The tensors are not kept alive. Their memory is held weakly, so that no other tensor is taken for one of them, and
+    not they themselves: `torch.utils.swap_tensors` refuses tensors that anybody holds weakly.
 
     Args:
         tensors: The tensors.
 
     Attributes:
-        are_alive: Whether all of them still exist.
+        are_alive: Whether the memory of all of them still exists.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.are_alive = True
-        self._references = [weakref.ref(tensor, self._note_death) for tensor in tensors]
+        self._memory = [weakref.ref(tensor.untyped_storage(), self._note_death) for tensor in tensors]
         self._ids = list(map(id, tensors))
         self._tracked_at = [at for at, tensor in enumerate(tensors) if not tensor.is_inference()]
         self._versions = [tensors[at]._version for at in self._tracked_at]
@@ -69,7 +70,7 @@ class FrozenTensors:
         Args:
             current: What stands in the place of each tensor now.
         """
-        found = {at for at, now in enumerate(current) if self._references[at]() is not now}
+        found = {at for at, now in enumerate(current) if id(now) != self._ids[at] or self._memory[at]() is None}
         pairs = zip(self._tracked_at, self._versions, strict=True)
         found.update(at for at, version in pairs if at not in found and current[at]._version != version)
         found.update(
@@ -79,7 +80,7 @@ class FrozenTensors:
         found.update(at for at, element, word in sampled if at not in found and element.value != word)
         return tuple(sorted(found))
 
-    def _note_death(self, _: weakref.ref[torch.Tensor]) -> None:
+    def _note_death(self, _: weakref.ref[torch.UntypedStorage]) -> None:
         self.are_alive = False
 
 

@@ -149,12 +149,16 @@ class _TailWriter:
         symbols: dict[str, fx.Node] = {}
         for name in sorted(set().union(*(symbols_in(stride) for stride in strides))):
             found = self._read_symbol(name)
-            if found is None:
-                return taken
+            if found is None:  # a size that follows from data
+                return self._lay_out_densely(taken, value)
             symbols[name] = found
         if any(stride is None for stride in strides):
-            return taken
+            return self._lay_out_densely(taken, value)
         return self._graph.call_function(lay_out, (taken, strides, symbols))
+
+    def _lay_out_densely(self, taken: fx.Node, value: torch.Tensor) -> fx.Node:
+        order = _order(value)
+        return taken if order is None else self._graph.call_function(lay_out_densely, (taken, order))
 
     def _read_symbol(self, name: str) -> fx.Node | None:
         for node in self._source.find_nodes(op="placeholder"):
@@ -185,6 +189,20 @@ def lay_out(value: torch.Tensor, strides: Sequence[Extent], symbols: Mapping[str
     if value.numel() == 0 or all(extent == 1 or mine == other for extent, mine, other in pairs):
         return value.as_strided(value.shape, wanted)
     return torch.empty_strided(value.shape, wanted, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def lay_out_densely(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor whose memory is dense, its axes in some order; a copy only where it has to be one.
+
+    Args:
+        value: A tensor that owns its memory.
+        order: The axes, the one whose elements lie next to each other last.
+    """
+    strides, stride = {}, 1
+    for axis in reversed(order):
+        strides[axis] = stride
+        stride *= max(value.shape[axis], 1)
+    return lay_out(value, [strides[axis] for axis in range(value.dim())], {})
 
 
 def borrowed_results(gm: fx.GraphModule) -> frozenset[int]:
@@ -236,6 +254,20 @@ def _tensor(item: Any) -> torch.Tensor | None:
 
 def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, torch.SymInt))
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """Returns the axes of a dense tensor as they lie in memory, outermost first; None for one that is not dense."""
+    found: list[int] = []
+    expected: Any = 1
+    for _ in value.shape:
+        rest = (axis for axis in reversed(range(value.dim())) if axis not in found)
+        axis = next((axis for axis in rest if statically_known_true(value.stride(axis) == expected)), None)
+        if axis is None:
+            return None
+        found.append(axis)
+        expected = expected * value.shape[axis]
+    return tuple(reversed(found))
 
 
 def _is_plain(value: torch.Tensor) -> bool:
