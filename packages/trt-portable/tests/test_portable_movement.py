@@ -230,3 +230,19 @@ def test_identity_and_shape(run_network: Any) -> None:
     assert shape.tolist() == [2, 3]
     assert shape.dtype is torch.int64
     assert run_network(lambda n, t: n.add_shape(t), torch.tensor(1.0))[0].shape == (0,)
+
+
+def test_a_slice_that_was_computed_once_still_looks_at_the_extents(
+    network: Any, load: Any, execute: Any, logger: Any
+) -> None:
+    x = network.add_input("x", trt.float32, (-1, 6))
+    network.mark_output(network.add_slice(x, (1, 2), (3, 4), (1, 1)).get_output(0))
+    context = load(network, {"x": ((4, 6), (5, 6), (9, 6))}).create_execution_context()
+    for rows in (5, 9, 4):
+        data = torch.randn(rows, 6)
+        (found,) = execute(context, {"x": data}).values()
+        torch.testing.assert_close(found, data[1:4, 2:6])
+    layer = context.engine._state.program.calls[0].layer
+    layer._compute([torch.randn(4, 6)])
+    with pytest.raises(RuntimeError, match="outside its extent 3"):
+        layer._compute([torch.randn(3, 6)])

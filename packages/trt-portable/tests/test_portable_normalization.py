@@ -348,3 +348,14 @@ def test_non_maximum_suppression(run_network: Any) -> None:
     indices, count = run_network(define, boxes, scores, *limits)
     assert indices.tolist() == [[0, 0, 2], [0, 0, 0], [0, 1, 1], [0, 1, 3]]
     assert count.item() == 4
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_all_axes_with_a_coefficient_per_channel(run_network: Any, order: torch.memory_format) -> None:
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=order)
+    scale, bias = torch.randn(1, 3, 1, 1), torch.randn(1, 3, 1, 1)
+    (found,) = run_network(lambda network, *tensors: network.add_normalization(*tensors, 0b1110), x, scale, bias)
+    wide = x.double()
+    variance, mean = torch.var_mean(wide, (1, 2, 3), correction=0, keepdim=True)
+    wanted = (wide - mean) / torch.sqrt(variance + 1e-5) * scale + bias
+    torch.testing.assert_close(found, wanted.float())

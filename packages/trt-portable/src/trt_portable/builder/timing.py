@@ -21,6 +21,8 @@ _LEAST_SECONDS: Final = 0.002
 _LEAST_SAMPLES: Final = 5
 _LONG_SECONDS: Final = 0.01
 """A layer is run until that time is spent on it, or `_LEAST_SAMPLES` times."""
+_CLOCK_GRAIN: Final = 1e-6
+"""Seconds that a clock may take for nothing."""
 _MOST_FREED_BYTES: Final = 12 << 20
 """Freed memory goes back to the system when results and packed weights of as many bytes have come and gone."""
 # Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
@@ -145,23 +147,34 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
     return [value for at in program.output_slots if (value := slots[at]) is not None], seconds * 1e3
 
 
+def host_clock() -> Callable[[], float]:
+    """What tells seconds of work on the CPU: where one thread does all of it, only those that it had the processor.
+
+    On a machine with other work, a layer that was interrupted in every run would seem slow.
+    """
+    is_fine = time.get_clock_info("thread_time").resolution <= _CLOCK_GRAIN
+    return time.thread_time if is_fine and torch.get_num_threads() == 1 else time.perf_counter
+
+
 def _best_seconds(run: Callable[[], object]) -> float:
+    clock = host_clock()
     times: list[float] = []
     while len(times) < _LEAST_SAMPLES and sum(times) < _LONG_SECONDS:
-        started = time.perf_counter()
+        started = clock()
         run()
-        times.append(time.perf_counter() - started)
+        times.append(clock() - started)
     return min(times)
 
 
 def _seconds(run: object, repeats: int, device: torch.device) -> float:
     assert callable(run)
+    clock = time.perf_counter if device.type == "cuda" else host_clock()
     _wait(device)
-    started = time.perf_counter()
+    started = clock()
     for _ in range(repeats):
         run()
     _wait(device)
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def _wait(device: torch.device) -> None:

@@ -107,6 +107,8 @@ class INormalizationLayer(ILayer):
             if fits:
                 flat = (scale.reshape(trailing), bias.reshape(trailing))
                 return (F.layer_norm(x, trailing, *flat, self.epsilon),)
+            if axes[0] == 1 and _is_per_channel(scale, x) and _is_per_channel(bias, x):
+                return (_group_norm(x, 1, scale.reshape(-1), bias.reshape(-1), self.epsilon),)
         wide_x = x.to(torch.float32)
         variance, mean = torch.var_mean(wide_x, axes, correction=0, keepdim=True)
         normal = ((wide_x - mean) * torch.rsqrt(variance + self.epsilon)).to(x.dtype)
@@ -126,6 +128,10 @@ def _group_norm(
     wide = (1, -1, *([1] * (x.ndim - 2)))
     normal = normal if scale is None else normal * scale.reshape(wide)
     return normal if bias is None else normal + bias.reshape(wide)
+
+
+def _is_per_channel(coefficients: torch.Tensor, x: torch.Tensor) -> bool:
+    return x.ndim > 2 and tuple(coefficients.shape) == (1, x.shape[1], *[1] * (x.ndim - 2))
 
 
 def _volume(extents: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,14 @@ from trt_portable.values import HostValues, NotOnHost, Value, as_tensor, host_nu
 _RESAMPLED: Final = frozenset({DataType.BOOL, DataType.INT8, DataType.INT32, DataType.HALF, DataType.FLOAT})
 
 
+class _Window(NamedTuple):
+    """Neighbouring elements along an axis."""
+
+    axis: int
+    start: int
+    size: int
+
+
 class ISliceLayer(ILayer):
     """Elements at ``start + i * stride`` on every axis; ``shape`` is the size of the output.
 
@@ -50,6 +58,9 @@ class ISliceLayer(ILayer):
     stride = OverriddenDims(3, "Distance between indices on each axis; may be zero or negative.")
     axes = OverriddenDims(5, "The axes sliced; all of them if not set.")
     mode = member(SampleMode, SampleMode.STRICT_BOUNDS, "What is read out of bounds.")
+
+    _windows: tuple[_Window, ...] | None = None
+    """The whole slice in an engine, once it was computed, if it has neither gaps nor numbers that only a run knows."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         assert inputs[0] is not None
@@ -91,6 +102,10 @@ class ISliceLayer(ILayer):
             require_equal_types((x, fill), "input and fill value")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        if self._windows is not None and isinstance(inputs[0], torch.Tensor):
+            narrowed = _narrowed(inputs[0], self._windows)
+            if narrowed is not None:
+                return (narrowed,)
         x, *given = (*inputs, *([None] * 6))[:6]
         assert x is not None
         starts, sizes, strides, axes = (
@@ -106,6 +121,10 @@ class ISliceLayer(ILayer):
         chosen = [a + rank if a < 0 else a for a in axes] if axes else list(range(rank))
         if len(set(chosen)) != len(chosen) or not all(0 <= axis < rank for axis in chosen):
             raise Refusal(f"axes {axes} are not distinct axes of rank {rank}")
+        if self._IS_FROZEN and self.mode is SampleMode.STRICT_BOUNDS and given == [None] * 5:
+            windows = tuple(map(_Window, chosen, starts, sizes))
+            is_plain = all(window.start >= 0 and window.size > 0 for window in windows)
+            self._windows = windows if is_plain and all(stride == 1 for stride in strides) else None
         inside: torch.Tensor | None = None
         turns: dict[int, int] = {}
         margins: dict[int, tuple[int, int]] = {}
@@ -144,6 +163,17 @@ class ISliceLayer(ILayer):
                 value = as_tensor(given[3]).reshape(())
             x = torch.where(inside, as_tensor(x), value)
         return (x,)
+
+
+def _narrowed(x: torch.Tensor, windows: Sequence[_Window]) -> torch.Tensor | None:
+    """Elements within windows; None where that needs a closer look at the extents."""
+    for axis, start, size in windows:
+        extent = x.shape[axis]
+        if type(extent) is not int or start + size > extent:
+            return None
+        if size != extent:
+            x = x.narrow(axis, start, size)
+    return x
 
 
 def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,20 @@ class LoopRegion(Region):
         self._test = self._ancestors([self._while]) if self._while is not None else []
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return self._iterate(
+            inputs, lambda values: self._run(self._test, values), lambda values: self._run(self._body, values)
+        )
+
+    def _iterate(
+        self, inputs: Sequence[Value | None], test: Callable[[Values], None], body: Callable[[Values], None]
+    ) -> tuple[Value, ...]:
+        """Runs the loop.
+
+        Args:
+            inputs: In order.
+            test: Adds what the condition needs to the values of an iteration.
+            body: Adds all that follows.
+        """
         outside = self._start(inputs)
         state = [outside[id(layer._inputs[0])] for layer in self._recurrences]
         if any(isinstance(v, torch.Tensor) and v.device.type == "meta" for v in inputs):
@@ -61,10 +75,10 @@ class LoopRegion(Region):
         while count is None or trip < count:
             values = self._begin(outside, state, trip, count)
             if self._while is not None:
-                self._run(self._test, values)
+                test(values)
                 if not host_numbers(values[id(self._while)])[0]:
                     break
-            self._run(self._body, values)
+            body(values)
             for kept, layer in zip(collected, self._results, strict=True):
                 if layer.kind is not LoopOutput.LAST_VALUE:
                     kept.append(as_tensor(values[id(layer._inputs[0])]))

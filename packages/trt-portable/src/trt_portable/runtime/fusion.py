@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +27,9 @@ _TRANSPOSE: Final = MatrixOperation.TRANSPOSE
 Shape = tuple[int, ...]
 
 
-def fuse_linear(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
+def fuse_linear(
+    calls: Sequence[LayerCall], visible: Collection[int], outside: Mapping[int | None, Shape] | None = None
+) -> list[LayerCall]:
     """Computes a product with a constant matrix, and a constant bias added to it, as one linear map.
 
     The matrix may have leading extents of 1, over which a plain product would broadcast at great cost.
@@ -36,12 +38,9 @@ def fuse_linear(calls: Sequence[LayerCall], visible: Collection[int]) -> list[La
     Args:
         calls: Layers in executable order.
         visible: Ids of tensors that something besides the layers reads.
+        outside: Shapes of constants that other layers make.
     """
-    constants: dict[int | None, Shape] = {
-        call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
-        for call in calls
-        if call.layer.type is LayerType.CONSTANT
-    }
+    constants = {**(outside or {}), **constant_shapes(calls)}
     uses = Counter(tensor for call in calls for tensor in call.inputs)
     products: dict[int | None, int] = {}  # where products that only a bias may read are in `fused`
     fused: list[LayerCall | None] = []
@@ -62,6 +61,15 @@ def fuse_linear(calls: Sequence[LayerCall], visible: Collection[int]) -> list[La
                     break
         fused.append(biased or call)
     return [call for call in fused if call is not None]
+
+
+def constant_shapes(calls: Sequence[LayerCall]) -> dict[int | None, Shape]:
+    """Shapes of the tensors that constant layers make."""
+    return {
+        call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
+        for call in calls
+        if call.layer.type is LayerType.CONSTANT
+    }
 
 
 @dataclass(frozen=True)

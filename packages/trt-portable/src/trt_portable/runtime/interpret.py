@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trt_portable.runtime.cuda_products import fuse_cuda_products, fuse_traced_products
-from trt_portable.runtime.fusion import fuse_clamps, fuse_gates, fuse_linear
+from trt_portable.runtime.fused_loops import fuse_loops
+from trt_portable.runtime.fusion import Shape, fuse_clamps, fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.odd_products import split_odd_products, split_traced_odd_products
 from trt_portable.runtime.prepack_products import prepack_products
@@ -33,7 +35,28 @@ def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
 
 def _written_out(image: ProgramImage) -> list[LayerCall]:
     """The layers, with one call for what takes several layers to write."""
-    return fuse_clamps(fuse_linear(image.calls, image.visible), image.visible)
+    return _joined(image.calls, image.visible, {})
+
+
+def _joined(
+    calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
+) -> list[LayerCall]:
+    """Calls, with one for what takes several layers to write, inside of loops too.
+
+    Args:
+        calls: In executable order.
+        visible: Ids of tensors that something besides the layers reads.
+        outside: Shapes of constants that come from elsewhere.
+    """
+    linear = fuse_linear(calls, visible, outside)
+    return fuse_loops(fuse_clamps(linear, visible), outside, _fused_body)
+
+
+def _fused_body(
+    calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
+) -> list[LayerCall]:
+    """What runs in every iteration of a loop."""
+    return fuse_gates(_joined(calls, visible, outside), visible)
 
 
 def fused_program(image: ProgramImage) -> Program:
