@@ -181,6 +181,7 @@ def normalize(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
 
     def measure(norm: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
         (x,) = given
+        assert isinstance(norm.running_var, torch.Tensor)
         norm.running_var.copy_(x.square().mean([axis for axis in range(x.dim()) if axis != 1]))
 
     hooks = [norm.register_forward_pre_hook(measure) for norm in norms if norm.running_var is not None]

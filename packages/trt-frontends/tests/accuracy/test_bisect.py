@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import torch
 from torch import fx, nn
 
 import trt_frontends
+from trt_converters import DYNAMO_CONVERTERS, Converter
 from trt_core import Input, InputError
 from trt_frontends.accuracy import Stage, bisect
 from trt_lowering.contract import GraphPass
 
 aten = torch.ops.aten
+_SHIFTS = itertools.count(0.03125, 1e-4)
 
 
 def _operators(report: Any) -> list[str]:
@@ -82,6 +86,101 @@ def test_dynamic_models_are_searched(deep: nn.Module, plant_fault: Any) -> None:
     assert report.is_proved
 
 
+@pytest.fixture
+def plant_in_layer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes layers of hyperbolic tangents wrong where their first extent is so."""
+    import trt_portable
+
+    layer = trt_portable.IActivationLayer
+    compute = layer._compute
+
+    def plant(model: nn.Module, is_wrong: Callable[[int], bool]) -> None:
+        def wrong(self: Any, *arguments: Any) -> Any:
+            results = compute(self, *arguments)
+            if self.type.name != "TANH":
+                return results
+            return [
+                item * 1.5 if isinstance(item.shape[0], int) and is_wrong(item.shape[0]) else item for item in results
+            ]
+
+        monkeypatch.setattr(layer, "_compute", wrong)
+        with torch.no_grad():  # equal plans share an engine, and one of another test may be alive without this fault
+            for parameter in model.parameters():
+                parameter.add_(next(_SHIFTS))
+
+    return plant
+
+
+@pytest.mark.parametrize(("wrong", "given"), [(1, None), (5, None), (4, 4)])
+def test_faults_that_show_at_one_size_alone_are_found(
+    deep: nn.Module, plant_in_layer: Any, wrong: int, given: int | None
+) -> None:
+    plant_in_layer(deep, lambda size: size == wrong)
+    batch = Input(min_shape=(1, 8), opt_shape=(2, 8), max_shape=(5, 8), tensor_domain=(-1, 1))
+    inputs = None if given is None else [torch.randn(2, 8), torch.randn(given, 8)]
+    report = bisect(deep, arg_inputs=(batch,), inputs=inputs, optimization_level=0)
+    (culprit,) = report.culprits
+    assert culprit.operator == "torch.ops.aten.tanh.default"
+    assert culprit.error_alone == pytest.approx(0.5, rel=1e-3)  # on inputs of that size
+    assert culprit.inputs[0].shape == (wrong, 8)
+    assert report.is_proved
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_traced_to_where_they_are_born(
+    deep: nn.Module, plant_fault: Any, value: float
+) -> None:
+    plant_fault(aten.sigmoid.default, value)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),), optimization_level=0)
+    assert _operators(report) == ["torch.ops.aten.sigmoid.default"]
+    assert report.is_proved and report.error_before == float("inf")
+    assert "error inf" in report.to_text()
+    assert json.loads(report.to_json())["error_before"] is not None
+
+
+def test_a_wrong_weight_is_found(deep: nn.Module) -> None:
+    registry = DYNAMO_CONVERTERS.copy()
+    original = registry[aten.linear.default]
+
+    def spoiled(ctx: Any, **arguments: Any) -> Any:
+        if ctx.node.name == "linear_2":
+            arguments["weight"] = arguments["weight"].flip(0)
+        return original.function(ctx, **arguments)
+
+    registry.register(Converter(aten.linear.default, spoiled, original.checks, priority=original.priority + 1))
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),), registry=registry, optimization_level=0)
+    assert [(culprit.node, culprit.module) for culprit in report.culprits] == [("linear_2", "layers.2")]
+    assert report.is_proved
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place", "a part"])
+def test_what_torch_compile_made_is_searched_as_the_module_it_was_given(
+    deep: nn.Module, plant_fault: Any, how: str
+) -> None:
+    options = {"optimization_level": 0}
+    model = torch.compile(deep, backend="torch_tensorrt", options=options)
+    if how == "in place":
+        deep.compile(backend="torch_tensorrt", options=options)
+        model = deep
+    elif how == "a part":
+        model = nn.Sequential(model, nn.Linear(8, 8)).eval()
+    plant_fault(aten.tanh.default)
+    report = bisect(model, arg_inputs=(torch.randn(2, 8),), **options)
+    assert _operators(report) == ["torch.ops.aten.tanh.default"]
+    assert report.is_proved
+    assert report.model == ("Sequential" if how == "a part" else "Deep")
+
+
+def test_what_has_engines_already_is_refused(deep: nn.Module) -> None:
+    x = torch.randn(2, 8)
+    compiled = trt_frontends.compile(deep, arg_inputs=(x,), optimization_level=0)
+    for model in (compiled, nn.Sequential(compiled, nn.ReLU()), torch.export.export(compiled, (x,))):
+        with pytest.raises(InputError, match="has engines"):
+            bisect(model, arg_inputs=(x,))
+    with pytest.raises(InputError, match="model is a function"):
+        bisect(lambda x: x, arg_inputs=(x,))  # type: ignore[arg-type]
+
+
 def test_the_engine_is_named_where_there_are_several(plant_fault: Any) -> None:
     plant_fault(aten.tanh.default)
 
@@ -95,21 +194,9 @@ def test_the_engine_is_named_where_there_are_several(plant_fault: Any) -> None:
     assert wrong == [report.culprits[0].engine]
 
 
-def test_a_fault_in_a_layer_is_found(deep: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    import trt_portable
-
-    layer = trt_portable.IActivationLayer
-    compute = layer._compute
-
-    def wrong(self: Any, *arguments: Any) -> Any:
-        results = compute(self, *arguments)
-        return [result * 1.5 for result in results] if self.type.name == "TANH" else results
-
-    monkeypatch.setattr(layer, "_compute", wrong)
-    with torch.no_grad():  # equal plans share an engine, and one of another test may still be alive without the fault
-        for parameter in deep.parameters():
-            parameter.add_(0.03125)
-    report = bisect(deep, arg_inputs=(torch.randn(2, 8),))
+def test_a_fault_in_a_layer_is_found(deep: nn.Module, plant_in_layer: Any) -> None:
+    plant_in_layer(deep, lambda size: True)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),), optimization_level=0)
     assert _operators(report) == ["torch.ops.aten.tanh.default"]
 
 

@@ -62,6 +62,28 @@ def test_a_more_exact_compiled_model_is_said_to_be_nearer() -> None:
     assert "compiled is nearer" in report.to_text()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_torch_compile_made_is_compared_with_the_module_it_was_given(
+    deep: nn.Module, plant_fault: Any, in_place: bool
+) -> None:
+    options, x = {"optimization_level": 0}, torch.randn(2, 8)
+    if in_place:
+        deep.compile(backend="torch_tensorrt", options=options)
+    model = deep if in_place else torch.compile(deep, backend="torch_tensorrt", options=options)
+    plant_fault(aten.tanh.default)
+    report = verify(model, arg_inputs=(x,), samples=1)
+    assert not report.passed and report.model == "Deep"
+    assert report.outputs[0].nearer == "eager"
+
+
+def test_engines_are_not_compared_with_themselves(deep: nn.Module) -> None:
+    x = torch.randn(2, 8)
+    compiled = trt_frontends.compile(deep, arg_inputs=(x,), optimization_level=0)
+    with pytest.raises(InputError, match=r"has engines(.|\n)*compiled="):
+        verify(compiled, arg_inputs=(x,))
+    assert verify(compiled, deep, arg_inputs=(x,), samples=0).passed
+
+
 def test_dynamic_sizes_are_tried_at_both_ends(deep: nn.Module) -> None:
     batch = Input(min_shape=(1, 8), opt_shape=(2, 8), max_shape=(5, 8), tensor_domain=(-1, 1))
     report = verify(deep, arg_inputs=(batch,), samples=1)

@@ -48,6 +48,47 @@ def test_torchao_models(config: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(result(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_torchao_weights_with_zero_points_stay_small(bits: int, tmp_path: Path) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    torch.manual_seed(0)
+    model, x = nn.Linear(256, 512).eval(), torch.randn(3, 256)
+    with torch.no_grad():
+        model.weight.abs_()  # zero points far from 0
+    dtype = torch.int4 if bits == 4 else torch.int8
+    torchao.quantize_(
+        model,
+        torchao.IntxWeightOnlyConfig(
+            weight_dtype=dtype, granularity=torchao.PerGroup(64), mapping_type=torchao.MappingType.ASYMMETRIC
+        ),
+    )
+    expected = model(x)
+    result = compiled(model, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), expected, rtol=1e-4, atol=1e-5)
+    (engine,) = (child for child in result.modules() if isinstance(child, TRTModule))
+    assert engine.plan.numel() < 256 * 512 * (bits + 2) / 8  # scales and shifts take a bit each
+    trt_frontends.save(result, tmp_path / "model.trt")
+    torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_torchao_embeddings_stay_small(bits: int) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    torch.manual_seed(0)
+    model, ids = nn.Sequential(nn.Embedding(512, 64), nn.Linear(64, 8)).eval(), torch.tensor([[0, 5, 511]])
+    config = torchao.Int8WeightOnlyConfig(version=2)
+    if bits == 4:
+        config = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))
+    torchao.quantize_(model, config, filter_fn=lambda module, _: isinstance(module, nn.Embedding))
+    expected = model(ids)
+    result = compiled(model, ids)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(ids), expected, rtol=1e-4, atol=1e-5)
+    (engine,) = (child for child in result.modules() if isinstance(child, TRTModule))
+    assert engine.plan.numel() < 512 * 64 * (bits + 4) / 8
+
+
 @pytest.mark.parametrize("granularity", ["PerTensor", "PerRow"])
 def test_torchao_models_of_float8_products(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torchao = pytest.importorskip("torchao.quantization")
@@ -135,23 +176,62 @@ def test_torchao_models_of_blocks_stay_small(kind: str) -> None:
     assert size < count * (1.0 if kind == "nvfp4" else 1.9)  # bytes, of which layers take some; bfloat16 takes 2
 
 
-def test_models_of_pt2e() -> None:
-    pytest.importorskip("torchao.quantization.pt2e")
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+class SmallNet(nn.Module):
+    """Convolutions with batch norms, of which one is grouped, pooling and products."""
 
-    torch.manual_seed(0)
-    x = torch.randn(2, 3, 8, 8)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()
-    for dynamic in (False, True):
-        quantizer = x86.X86InductorQuantizer()
-        quantizer.set_global(x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic))
-        prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.first_norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.second, self.second_norm = nn.Conv2d(8, 8, 3, groups=4), nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first_norm(self.first(x)).relu()
+        x = self.second_norm(self.second(x)).relu() + 1
+        return self.linear(functional.max_pool2d(x, 2).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("x86", {}),
+        ("x86", {"is_dynamic": True}),
+        pytest.param("x86", {"is_qat": True}, marks=pytest.mark.slow),  # preparing takes a minute
+        ("xnnpack", {"is_per_channel": True}),
+        ("xnnpack", {"is_per_channel": True, "is_dynamic": True}),
+        pytest.param("xnnpack", {"is_qat": True}, marks=pytest.mark.slow),  # preparing takes a minute
+    ],
+)
+def test_models_of_pt2e(backend: str, options: dict[str, bool]) -> None:
+    pt2e = pytest.importorskip("torchao.quantization.pt2e")
+    flow = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+    if backend == "x86":
+        x86 = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+        quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config(**options))
+    else:
+        xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer")
+        quantizer = xnnpack.XNNPACKQuantizer().set_global(xnnpack.get_symmetric_quantization_config(**options))
+    trains = options.get("is_qat", False)
+    model, x = SmallNet().train(trains), torch.randn(4, 3, 8, 8)
+    captured = torch.export.export(model, (x,), strict=trains).module()
+    if trains:
+        prepared = flow.prepare_qat_pt2e(captured, quantizer)
+        pt2e.move_exported_model_to_train(prepared)
+        optimizer = torch.optim.SGD(prepared.parameters(), 1e-2)
+        prepared(x).square().mean().backward()
+        optimizer.step()
+        pt2e.move_exported_model_to_eval(prepared)
+    else:
+        prepared = flow.prepare_pt2e(captured, quantizer)
         prepared(x)
-        program = torch.export.export(convert_pt2e(prepared), (x,))
-        result = compiled(program, x)
-        assert result.meta["partition_report"].coverage == 1.0
-        torch.testing.assert_close(result(x), program.module()(x), rtol=1e-4, atol=1e-4)
+    converted = flow.convert_pt2e(prepared)
+    if trains:
+        pt2e.move_exported_model_to_eval(converted)
+    program = torch.export.export(converted, (x,))
+    result = compiled(program, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(x), program.module()(x), rtol=1e-4, atol=1e-4)
 
 
 class WithModelopt(nn.Module):

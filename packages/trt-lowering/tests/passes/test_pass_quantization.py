@@ -14,6 +14,7 @@ from torch.nn import functional
 from trt_core import CompilationSettings, read_settings
 from trt_core.quantization import dequantize, quantize
 from trt_lowering import lower
+from trt_lowering.operator_traits import argument
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")
 library = torch.ops.quantized_decomposed
@@ -142,11 +143,63 @@ def test_a_scaled_weight_stays_quantized_and_transposed() -> None:
     assert weight.args[0].meta["val"].shape == (8, 6) and weight.args[4] == 1
 
 
+def _zeros_of(low: int, high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(2))
+
+
+def _whole_shifted(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, library.dequantize_per_tensor(m.w, 0.03, 7, -128, 127, torch.int8))
+
+
+def _unsigned(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, library.dequantize_per_channel(m.w, m.s, m.z, 0, 0, 255, torch.uint8))
+
+
+def _channels_shifted(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, library.dequantize_per_channel(m.w, m.s, m.z, 0, -128, 127, torch.int8))
+
+
+@pytest.mark.parametrize(
+    ("function", "held", "bits"),
+    [
+        (_whole_shifted, {"w": WEIGHT}, 8),
+        (_channels_shifted, {"w": WEIGHT, "s": SCALES.double(), "z": _zeros_of(-128, 128, 6)}, 8),
+        (_unsigned, {"w": (WEIGHT.int() + 128).to(torch.uint8), "s": SCALES, "z": _zeros_of(0, 256, 6)}, 8),
+        (_groups, {"w": WEIGHT.clamp(-8, 7), "s": torch.rand(6, 2) + 0.1, "z": _zeros_of(-8, 8, 6, 2)}, 4),
+    ],
+)
+def test_zero_points_of_weights_become_a_shift(
+    function: Callable[..., torch.Tensor], held: dict[str, torch.Tensor], bits: int
+) -> None:
+    module, x = Called(function, **held), torch.randn(3, 8)
+    gm, targets = lowered(module, x)
+    assert targets.count(DQ) == 1
+    torch.testing.assert_close(gm(x), (module(x),) if isinstance(gm(x), tuple) else module(x), rtol=1e-5, atol=1e-5)
+    (weight,) = gm.graph.find_nodes(op="call_function", target=DQ)
+    assert weight.args[0].op == "get_attr" and weight.args[0].meta["val"].dtype is torch.int8
+    assert argument(weight, "bits") == bits
+    offsets = [node.meta["val"].numel() for node in gm.graph.find_nodes(op="get_attr") if node is not weight.args[0]]
+    assert max(offsets) <= 12  # one for each scale
+
+
+def test_weights_that_use_the_whole_of_int8_stay_small() -> None:
+    def spelled(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(x.long(), (m.w.to(torch.float32) - m.z) * m.s[:, None])
+
+    codes = WEIGHT.clone()
+    codes[0, 0] = -128
+    gm, targets = lowered(Called(spelled, w=codes, s=SCALES, z=ZEROS[:, None].float()), torch.ones(3))
+    assert DQ in targets
+    (weight,) = gm.graph.find_nodes(op="call_function", target=DQ)
+    assert weight.args[0].meta["val"].dtype is torch.int8
+
+
 def test_zero_points_and_scales_of_the_graph_are_left_to_the_float_path() -> None:
     def shifted(m: Any, x: torch.Tensor) -> torch.Tensor:
-        return library.dequantize_per_channel(m.w, m.s, m.z, 0, -128, 127, torch.int8)[0] + x
+        steps = library.quantize_per_tensor(x, 0.05, 3, -128, 127, torch.int8)
+        return library.dequantize_per_tensor(steps, 0.05, 3, -128, 127, torch.int8)
 
-    _, targets = lowered(Called(shifted, w=WEIGHT, s=SCALES, z=ZEROS + 1), torch.randn(8))
+    _, targets = lowered(Called(shifted), torch.randn(8))
     assert DQ not in targets
 
     def dynamic(m: Any, x: torch.Tensor) -> torch.Tensor:

@@ -10,15 +10,16 @@ import torch
 from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import TrtError, operator_name
+from trt_core import operator_name
 from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
-from trt_frontends.accuracy.blocks import EngineCase, LoweredModel, isolated_error, layers_of
+from trt_frontends.accuracy.blocks import EngineCase, LoweredModel
 from trt_frontends.accuracy.culprit_search import CulpritSearch
 from trt_frontends.accuracy.experiment import Experiment
+from trt_frontends.accuracy.lone_operator import LoneOperator
 from trt_frontends.accuracy.lowering_fault import find_lowering_passes
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
-from trt_frontends.accuracy.subject import Model, Subject
+from trt_frontends.accuracy.subject import Model, Subject, eager_only, require_no_engines, without_wrapper
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.pipeline import Progress, no_progress
@@ -51,7 +52,8 @@ def bisect(
     setting that keeps those operators in float32, or in PyTorch.
 
     Args:
-        model: The model in eager PyTorch, or an exported program of it.
+        model: The model in eager PyTorch, or an exported program of it. What `torch.compile` returned stands for the
+            module that it was given, which is searched as `compile` compiles it.
         arg_inputs, kwarg_inputs, inputs, samples, seed: Inputs to compare on; see `verify`.
         tolerance: Largest error that is right, relative to the largest magnitude of an output; by default by type.
         most: How many operators are looked for before the search gives up: errors that are spread over a whole model
@@ -65,14 +67,16 @@ def bisect(
         The report: where the error arises, the operators, their inputs, and the setting that avoids it.
 
     Raises:
-        InputError: There are no inputs, or `state` belongs to another search.
+        InputError: There are no inputs, the model has engines already, or `state` belongs to another search.
         TrtError: What compiling raises.
     """
+    model = without_wrapper(model)
+    require_no_engines(model)
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
     require_tolerance(tolerance)
     cases = cases_of(subject, inputs, samples, seed)
     eager = subject.eager
-    with torch.no_grad():
+    with torch.no_grad(), eager_only():
         expected = [tensors_of(run_case(case, eager, "the model")) for case in cases]
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
     lowered = LoweredModel.prepare(subject)
@@ -85,7 +89,7 @@ def bisect(
         return BisectReport(name, allowed, Stage.NONE, before, before, builds=experiment.builds)
     proof = _Proof(subject, cases, expected)
     if without_engines <= allowed:
-        return _search_engines(experiment, lowered, cases[0], proof, allowed, most, progress)
+        return _search_engines(experiment, lowered, cases, proof, allowed, most, progress)
 
     # beside a graph that is wrong already, engines are compared with that graph
     engines = experiment.against_pytorch()
@@ -96,7 +100,7 @@ def bisect(
     in_engines = None
     if engines.error(()) > beyond:
         of_graph = _Proof(subject, cases, None)
-        in_engines = _search_engines(engines, lowered, cases[0], of_graph, beyond, most, progress)
+        in_engines = _search_engines(engines, lowered, cases, of_graph, beyond, most, progress)
     if precision is None or not reduced:
         return BisectReport(
             name,
@@ -129,7 +133,7 @@ def bisect(
 def _search_engines(
     experiment: Experiment,
     lowered: LoweredModel,
-    case: SampleInputs,
+    cases: Sequence[SampleInputs],
     proof: _Proof,
     allowed: float,
     most: int,
@@ -140,7 +144,7 @@ def _search_engines(
     engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
     search = CulpritSearch(experiment, allowed, most, progress)
     found = search.run()
-    culprits = _describe(found, experiment, lowered, case)
+    culprits = _describe(found, experiment, lowered, cases)
     operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
     remedies = [operators] if reduced_type(lowered.settings) is None else [exclusions_of(found, ()), operators]
     remedy, after = proof.first_right(remedies, allowed) if culprits else ({}, before)
@@ -191,26 +195,33 @@ class _Proof:
 
 
 def _describe(
-    nodes: Sequence[fx.Node], experiment: Experiment, lowered: LoweredModel, case: SampleInputs
+    nodes: Sequence[fx.Node], experiment: Experiment, lowered: LoweredModel, cases: Sequence[SampleInputs]
 ) -> tuple[Culprit, ...]:
-    engines = {engine.name: engine for engine in lowered.run_engines(case)}
-    return tuple(_culprit(node, engines[experiment.engine_of(node)], lowered) for node in nodes)
+    """Returns what is known of nodes, each on the inputs on which it is most wrong by itself."""
+    lone: dict[fx.Node, LoneOperator] = {}
+    found: dict[fx.Node, Culprit] = {}
+    for case in cases:
+        engines = {engine.name: engine for engine in lowered.run_engines(case)}
+        for node in nodes:
+            engine = engines[experiment.engine_of(node)]
+            if node not in lone:
+                lone[node] = LoneOperator.build(node, engine, lowered)
+            culprit = _culprit(lone[node], engine)
+            if node not in found or (culprit.error_alone or 0) > (found[node].error_alone or 0):
+                found[node] = culprit
+    return tuple(found[node] for node in nodes)
 
 
-def _culprit(node: fx.Node, engine: EngineCase, lowered: LoweredModel) -> Culprit:
-    try:
-        alone = isolated_error(node, engine, lowered)
-        layers = layers_of(node, engine, lowered)
-    except TrtError:  # it converts in its block, and not alone
-        alone, layers = None, ()
+def _culprit(lone: LoneOperator, engine: EngineCase) -> Culprit:
+    node = lone.node
     return Culprit(
         node=node.name,
         operator=operator_name(node.target),
         engine=engine.name,
         module=module_path(node),
         source=source_line(node),
-        layers=layers,
-        error_alone=alone,
+        layers=lone.layers,
+        error_alone=lone.error(engine),
         inputs=tuple(
             describe_tensor(operand.name, engine.values[operand.name])
             for operand in node.all_input_nodes

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters import BlockInterpreter, build_block
-from trt_core import CompilationSettings, device_scope, trt
-from trt_core.provider_log import provider_logger
+from trt_converters import build_block
+from trt_core import CompilationSettings
 from trt_frontends.accuracy.subject import Subject
 from trt_frontends.comparison.output_error import OutputError, measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
@@ -150,55 +149,3 @@ def _values(graph: fx.GraphModule, inputs: tuple[torch.Tensor, ...]) -> dict[str
     with torch.no_grad():
         Recorder(graph).run(*inputs)
     return values
-
-
-def isolated_error(node: fx.Node, case: EngineCase, lowered: LoweredModel) -> float | None:
-    """Returns the scaled error of an engine of one operator, given PyTorch's inputs; None where it takes sizes.
-
-    Raises:
-        TrtError: It cannot be converted or built alone.
-    """
-    block = _alone(node, case)
-    if block is None:
-        return None
-    inputs = [case.values[item.name] for item in block.graph.nodes if item.op == "placeholder"]
-    with torch.no_grad():
-        found = lowered.build(block, "alone")(*inputs)
-    return measure_error(found, case.values[node.name]).scaled
-
-
-def layers_of(node: fx.Node, case: EngineCase, lowered: LoweredModel) -> tuple[str, ...]:
-    """Returns the layers that the converter of a node makes, `name (type)`; none where it takes sizes."""
-    block = _alone(node, case)
-    if block is None:
-        return ()
-    compilation = lowered.compilation
-    with device_scope(lowered.settings.device.torch_device):
-        network = trt.Builder(provider_logger()).create_network(
-            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-        )
-        BlockInterpreter(block, network, lowered.settings, compilation.ranges, compilation.registry).run()
-        # pooling and activation layers have a `type` of their own, which hides the kind of layer
-        kind_of = trt.ILayer.type.fget
-        layers = [network.get_layer(index) for index in range(network.num_layers)]
-        return tuple(f"{layer.name} ({kind_of(layer).name})" for layer in layers)
-
-
-def _alone(node: fx.Node, case: EngineCase) -> fx.GraphModule | None:
-    """A block of one node, which takes the tensors that the node takes; weights stay constants."""
-    if not isinstance(node.meta.get("val"), torch.Tensor):
-        return None
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for operand in node.all_input_nodes:
-        if operand.op == "get_attr":
-            copies[operand] = graph.node_copy(operand)
-        elif operand.name in case.values:
-            copies[operand] = graph.placeholder(operand.name)
-        else:
-            return None
-        copies[operand].meta = copy.copy(operand.meta)
-    copied = graph.node_copy(node, copies.__getitem__)
-    copied.meta, copied.name = copy.copy(node.meta), node.name
-    graph.output(copied)
-    return fx.GraphModule(case.graph, graph, class_name="alone")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
@@ -13,7 +14,7 @@ from trt_core import ExecutionError, InputError, TrtError, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_core.wording import kind_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.subject import Model, Subject
+from trt_frontends.accuracy.subject import Model, Subject, eager_only, is_wrapped, require_no_engines, without_wrapper
 from trt_frontends.capture import device_of
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
@@ -50,8 +51,10 @@ def verify(
     """Compares a compiled model with eager PyTorch on many inputs.
 
     Args:
-        model: The model in eager PyTorch, or an exported program of it.
-        compiled: What `compile` or `torch.compile` made of it; by default it is compiled here.
+        model: The model in eager PyTorch, or an exported program of it. Parts that `torch.compile` has compiled run in
+            eager PyTorch.
+        compiled: What `compile` or `torch.compile` made of it; by default the model where that is a module compiled by
+            `torch.compile`, else it is compiled here.
         arg_inputs, kwarg_inputs: Tensors or `Input`s, as `compile` takes them. Random inputs are drawn from their
             domains, and dynamic dimensions are tried at their smallest, tuned and largest sizes. An exported program
             brings its own example inputs.
@@ -69,7 +72,8 @@ def verify(
         The report; `report.passed` says whether every output is within the tolerance.
 
     Raises:
-        InputError: There are no inputs, or the two return results of different structure, shape or type.
+        InputError: There are no inputs, the two return results of different structure, shape or type, or the model
+            has engines and `compiled` is left out.
         ExecutionError: One of the two fails on an input.
         TrtError: What compiling raises.
 
@@ -78,6 +82,11 @@ def verify(
         >>> report.passed, report.inputs
         (True, ('as given', 'seed 0', 'all lowest', 'all highest'))
     """
+    if compiled is None and is_wrapped(model):
+        compiled = cast(nn.Module, model)
+    if compiled is None:
+        require_no_engines(model)
+    model = without_wrapper(model)
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
     cases = cases_of(subject, inputs, samples, seed)
     require_tolerance(tolerance)
@@ -121,7 +130,8 @@ class _Comparison:
         self._cases: list[str] = []
 
     def add(self, case: SampleInputs) -> None:
-        wanted = run_case(case, self._eager, "the model")
+        with eager_only():
+            wanted = run_case(case, self._eager, "the model")
         result = run_case(case, self._compiled, "the compiled model")
         _require_alike(case, result, wanted)
         (names, expected), found = _compared(wanted), _compared(result)[1]
@@ -160,7 +170,8 @@ class _Comparison:
         if self.skipped_exact:
             return None
         try:
-            _, results = _compared(case.call(self._eager, through=run_wide))
+            with eager_only():
+                _, results = _compared(case.call(self._eager, through=run_wide))
         except Exception as error:  # whatever a kernel, or the model itself, has against float64
             self.skipped_exact = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return None

@@ -24,22 +24,22 @@ from trt_core.quantization import (
 )
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
+from trt_lowering.chosen_scales import Form, choose, choose_per_token
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import trace_call
 from trt_lowering.inlining import inline_module
 from trt_lowering.operator_traits import argument, is_kept_in_torch
-
-Form = Callable[[Mapping[str, Any]], Any]
-"""Computes a call in the one form, from the operator's arguments by name."""
+from trt_lowering.zero_points import dequantize_shifted
 
 Reader = Callable[[fx.GraphModule, fx.Node], "Form | None"]
 """Says how a call is written in the one form, None where it cannot be."""
 
 
 class NormalizeQuantization(GraphPass):
-    """Rewrites calls that quantize and dequantize without zero points, so that later passes know one form of them.
+    """Rewrites calls that quantize and dequantize, so that later passes know one form of them, without zero points.
 
-    What has zero points, other types, or scales that are computed from data is left to decompositions and converters.
+    Those of weights become a shift behind it. Activations with zero points, other types, and scales that are computed
+    from data are left to decompositions and converters.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
@@ -90,11 +90,14 @@ def _quantize_per_tensor(gm: fx.GraphModule, node: fx.Node) -> Form | None:
 
 
 def _dequantize_per_tensor(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    if _rank(node) == 0 or not _is_symmetric(gm, node):
+    has_zero_point = _has_zero_point(gm, node)
+    if _rank(node) == 0 or has_zero_point is None:
         return None
 
     def form(given: Mapping[str, Any]) -> Any:
         scale = _as_scale(given["scale"], given["input"])
+        if has_zero_point:
+            return _shifted(node, given, scale, -1, _as_scale(given["zero_point"], given["input"]))
         return dequantize(given["input"], scale, node.meta["val"].dtype)
 
     return form
@@ -109,33 +112,43 @@ def _quantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
 
 
 def _dequantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    if not _is_symmetric(gm, node):
+    has_zero_point = _has_zero_point(gm, node)
+    if has_zero_point is None:
         return None
     axis = argument(node, "axis") % _rank(node)
 
     def form(given: Mapping[str, Any]) -> Any:
-        return dequantize(given["input"], given["scales"].to(torch.float32), node.meta["val"].dtype, 8, axis)
+        scale = given["scales"].to(torch.float32)
+        if has_zero_point:
+            return _shifted(node, given, scale, axis, given["zero_points"])
+        return dequantize(given["input"], scale, node.meta["val"].dtype, 8, axis)
 
     return form
 
 
 def _dequantize_groups(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    if not _is_symmetric(gm, node):
+    has_zero_point = _has_zero_point(gm, node)
+    if has_zero_point is None:
         return None
 
     def form(given: Mapping[str, Any]) -> Any:
-        return dequantize(given["input"], given["scales"].to(torch.float32), node.meta["val"].dtype, _bits(node))
+        scale = given["scales"].to(torch.float32)
+        if has_zero_point:
+            return _shifted(node, given, scale, -1, given["zero_points"])
+        return dequantize(given["input"], scale, node.meta["val"].dtype, _bits(node))
 
     return form
 
 
 def _dequantize_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    blocks = _blocks(node)
-    if blocks is None or not _is_symmetric(gm, node):
+    blocks, has_zero_point = _blocks(node), _has_zero_point(gm, node)
+    if blocks is None or has_zero_point is None:
         return None
 
     def form(given: Mapping[str, Any]) -> Any:
         scale, axis = _scale_of_blocks(given["scale"], blocks, given["input"].shape)
+        if has_zero_point:
+            return _shifted(node, given, scale, axis, given["zero_point"])
         return dequantize(given["input"], scale, node.meta["val"].dtype, _bits(node), axis)
 
     return form
@@ -197,55 +210,6 @@ def _in_blocks(node: fx.Node, bits: int, amax: Callable[[Mapping[str, Any]], Any
     return form
 
 
-def _choose(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    """Chooses scale and zero point in float32, where PyTorch widens the scale to a type that engines do not have."""
-    symmetric = "symmetric" in _name(node)
-    if not _serves(node, _WHOLE) or (symmetric and argument(node, "dtype") is not torch.int8):
-        return None
-    low, high = float(argument(node, "quant_min")), float(argument(node, "quant_max"))
-    least = argument(node, "eps")
-
-    def form(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        wide = given["input"].to(torch.float32)
-        smallest, largest = wide.amin().clamp(max=0.0), wide.amax().clamp(min=0.0)
-        if symmetric:
-            scale = (torch.maximum(-smallest, largest) / ((high - low) / 2)).clamp(min=least)
-            return scale, torch.zeros_like(scale, dtype=torch.int64)
-        scale = ((largest - smallest) / (high - low)).clamp(min=least)
-        zero = (low - (smallest / scale).round()).clamp(low, high)
-        return scale, zero.to(torch.int64)
-
-    return form
-
-
-def _choose_per_token(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    """Chooses a scale and zero point for each row in float32; see `_choose`."""
-    if not _serves(node, _ROWS) or argument(node, "dtype") is not torch.int8:
-        return None
-
-    def form(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        wide = given["input"].to(torch.float32)
-        smallest = wide.amin(-1, keepdim=True).clamp(max=0.0)
-        largest = wide.amax(-1, keepdim=True).clamp(min=0.0)
-        scale = ((largest - smallest) / 255.0).clamp(min=torch.finfo(torch.float32).eps)
-        below, above = smallest / scale, largest / scale
-        # the end of the range that is off by less decides
-        zero = torch.where(below + above - 1.0 > 0.0, -128.0 - below, 127.0 - above)
-        return scale, zero.clamp(-128.0, 127.0).round().to(torch.int64)
-
-    return form
-
-
-def _serves(node: fx.Node, readers: frozenset[str]) -> bool:
-    """Whether what a call chooses is read by operators alone that take scales of any float type."""
-    return all(_name(reader) in readers for item in node.users for reader in item.users)
-
-
-_WHOLE: Final = frozenset(
-    f"quantized_decomposed::{name}.tensor" for name in ("quantize_per_tensor", "dequantize_per_tensor")
-)
-_ROWS: Final = frozenset(f"quantized_decomposed::{name}" for name in ("quantize_per_token", "dequantize_per_token"))
-
 _READERS: Final[dict[str, Reader]] = {
     "quantized_decomposed::quantize_per_tensor": _quantize_per_tensor,
     "quantized_decomposed::quantize_per_tensor.tensor": _quantize_per_tensor,
@@ -254,10 +218,10 @@ _READERS: Final[dict[str, Reader]] = {
     "quantized_decomposed::quantize_per_channel": _quantize_per_channel,
     "quantized_decomposed::dequantize_per_channel": _dequantize_per_channel,
     "quantized_decomposed::dequantize_per_channel_group": _dequantize_groups,
-    "quantized_decomposed::choose_qparams.tensor": _choose,
-    "quantized_decomposed::choose_qparams_symmetric.tensor": _choose,
-    "quantized_decomposed::choose_qparams_per_token_asymmetric": _choose_per_token,
-    "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl": _choose_per_token,
+    "quantized_decomposed::choose_qparams.tensor": choose,
+    "quantized_decomposed::choose_qparams_symmetric.tensor": choose,
+    "quantized_decomposed::choose_qparams_per_token_asymmetric": choose_per_token,
+    "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl": choose_per_token,
     "aten::fake_quantize_per_channel_affine": _fake_quantize_per_channel,
     "tensorrt::dynamic_block_quantize_op": _weight_in_blocks,
     "tensorrt::dynamic_block_quantize_op.overload": _weight_in_blocks,
@@ -300,13 +264,33 @@ _MOVES: Final = frozenset(
 
 def _is_symmetric(gm: fx.GraphModule, node: fx.Node) -> bool:
     """Whether a call has a scale that is known, no zero point but 0, and values of a type that Q/DQ layers have."""
+    scale, zero_point = _scale_and_zero_point(node)
+    input: Any = argument(node, "input")
+    values = {input.meta["val"].dtype, node.meta["val"].dtype}
+    return len(values & QUANTIZED) == 1 and is_known(scale) and _is_zero(gm, zero_point)
+
+
+def _has_zero_point(gm: fx.GraphModule, node: fx.Node) -> bool | None:
+    """Whether a dequantization has zero points; None where they, or its types, keep it from having the one form."""
+    if _is_symmetric(gm, node):
+        return False
+    scale, zero_point = _scale_and_zero_point(node)
+    input: Any = argument(node, "input")
+    is_stored = input.meta["val"].dtype in (torch.int8, torch.uint8) and is_known(input)
+    return True if is_stored and is_known(scale) and is_known(zero_point) and zero_point is not None else None
+
+
+def _scale_and_zero_point(node: fx.Node) -> tuple[Any, Any]:
     assert isinstance(node.target, OpOverload)
     names = [declared.name for declared in node.target._schema.arguments]
     zero_point = next(name for name in names if name.startswith("zero_point"))
-    scale = next(name for name in names if name.startswith("scale"))
-    input: Any = argument(node, "input")
-    values = {input.meta["val"].dtype, node.meta["val"].dtype}
-    return len(values & QUANTIZED) == 1 and is_known(argument(node, scale)) and _is_zero(gm, argument(node, zero_point))
+    return argument(node, next(name for name in names if name.startswith("scale"))), argument(node, zero_point)
+
+
+def _shifted(
+    node: fx.Node, given: Mapping[str, Any], scale: torch.Tensor, axis: int, zero_point: torch.Tensor
+) -> torch.Tensor:
+    return dequantize_shifted(given["input"], scale, zero_point, node.meta["val"].dtype, _bits(node), axis)
 
 
 def _is_zero(gm: fx.GraphModule, value: Any) -> bool:
@@ -331,17 +315,14 @@ def _lowest(node: fx.Node, dtype: torch.dtype | None = None) -> float | None:
     return low if given[0] is None else float(given[0])
 
 
-def _name(node: fx.Node) -> str:
-    return node.target.name() if isinstance(node.target, OpOverload) else ""
-
-
 def _rank(node: fx.Node) -> int:
     return int(node.meta["val"].dim())
 
 
 def _bits(node: fx.Node) -> int:
     low, high = argument(node, "quant_min"), argument(node, "quant_max")
-    return 4 if low is not None and high is not None and low >= -8 and high <= 7 else 8
+    least = 0 if node.args[0].meta["val"].dtype is torch.uint8 else -8  # type: ignore[union-attr]
+    return 4 if low is not None and high is not None and low >= least and high <= least + 15 else 8
 
 
 def _as_scale(scale: Any, input: torch.Tensor) -> torch.Tensor:

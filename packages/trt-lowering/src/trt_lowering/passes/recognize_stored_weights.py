@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS
-from trt_core.quantization import dequantize, quantize
+from trt_core.quantization import dequantize, limits, quantize
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
@@ -179,12 +179,13 @@ def _type_that_holds(values: torch.Tensor) -> _Codes | None:
     wide = values.to(torch.float32)
     if not bool(wide.isfinite().all()):
         return None
-    largest = float(wide.abs().max())
+    least, largest = float(wide.min()), float(wide.max())
     if bool((wide == wide.round()).all()):
-        if float(wide.min()) >= -8 and float(wide.max()) <= 7:
-            return _Codes(torch.int8, 4)
-        if largest <= 127:
-            return _Codes(torch.int8, 8)
+        for bits in (4, 8):
+            low, high = limits(torch.int8, bits)
+            if low <= least and largest <= high:
+                return _Codes(torch.int8, bits)
+    largest = max(-least, largest)
     if largest > torch.finfo(_FLOAT8).max or not bool((wide == wide.to(_FLOAT8).to(torch.float32)).all()):
         return None
     one = torch.ones((), device=wide.device)
