@@ -111,6 +111,29 @@ def _execute() -> Callable[..., dict[str, torch.Tensor]]:
     return execute
 
 
+@pytest.fixture
+def layer_by_layer() -> Callable[..., Callable[..., list[torch.Tensor]]]:
+    """Makes of a network what runs its layers one by one, without a builder: no pass, no fusion, no tactic."""
+
+    def make(network: trt.INetworkDefinition, device: str = "cpu") -> Callable[..., list[torch.Tensor]]:
+        structure, weights = network_to_json(network)
+        structure = json.loads(json.dumps(structure))
+        image = layers_from_json(structure)
+        image.bind(weights, structure["layers"], device)
+
+        def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
+            pairs = zip(image.inputs, inputs, strict=True)
+            values: dict[int, Any] = {id(image.tensors[at]): value for at, value in pairs}
+            for layer in image.layers:
+                results = layer._compute([None if t is None else values[id(t)] for t in layer._inputs])
+                values.update((id(t), result) for t, result in zip(layer._outputs, results, strict=True))
+            return [as_tensor(values[id(image.tensors[at])]) for at in image.outputs]
+
+        return run
+
+    return make
+
+
 @pytest.fixture(name="run_network")
 def _run_network(logger: RecordingLogger) -> Callable[..., list[torch.Tensor]]:
     """Defines a network on the given inputs, runs its layers after a round trip through JSON, and holds

@@ -11,7 +11,8 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder import trial
-from trt_portable.builder.inductor import Inductor
+from trt_portable.builder.inductor import TACTICS, Inductor
+from trt_portable.builder.tactic_choice import choose_tactic
 from trt_portable.plan import artifact
 from trt_portable.runtime.specialized import SpecializedProgram
 
@@ -26,14 +27,14 @@ def _on_cuda(_on_cpu: None) -> Iterator[None]:
         yield
 
 
-def residual_network(builder: trt.Builder, layers: int = 4) -> trt.INetworkDefinition:
+def residual_network(builder: trt.Builder, layers: int = 4, kind: Any = np.float32) -> trt.INetworkDefinition:
     """Convolutions with bias, relu and a residual each; named kernels."""
     network = builder.create_network()
-    x = network.add_input("x", trt.float32, (-1, WIDTH, 16, 16))
+    x = network.add_input("x", trt.float32 if kind is np.float32 else trt.float16, (-1, WIDTH, 16, 16))
     generator = np.random.default_rng(0)
     for index in range(layers):
-        kernel = generator.standard_normal((WIDTH, WIDTH, 3, 3)).astype(np.float32) / 17
-        layer = network.add_convolution_nd(x, WIDTH, (3, 3), kernel, np.full(WIDTH, 0.1, np.float32))
+        kernel = (generator.standard_normal((WIDTH, WIDTH, 3, 3)) / 17).astype(kind)
+        layer = network.add_convolution_nd(x, WIDTH, (3, 3), kernel, np.full(WIDTH, 0.1, kind))
         layer.padding_nd = (1, 1)
         layer.name = f"conv {index}"
         relu = network.add_activation(layer.get_output(0), trt.ActivationType.RELU).get_output(0)
@@ -151,3 +152,19 @@ def test_a_wrong_result_is_not_chosen(
     engine = load(residual_network(builder), {"x": ((1, WIDTH, 16, 16), (4, WIDTH, 16, 16), (8, WIDTH, 16, 16))})
     assert engine._state.executable is engine._state.program
     assert any("something else" in text for _, text in logger.messages)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_convolutions_in_either_layout_compute_the_same(
+    builder: trt.Builder, load: Any, logger: Any, _compiled: None, monkeypatch: Any, kind: Any
+) -> None:
+    (planar,) = (tactic for tactic in TACTICS if tactic.name == "inductor-planar")
+    monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", (planar,))
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 4
+    network = residual_network(builder, 2, kind)
+    shape = (4, WIDTH, 16, 16)
+    engine = load(network, {"x": (shape, shape, shape)}, flags=[trt.BuilderFlag.REFIT], config=config)
+    assert isinstance(engine._state.executable, SpecializedProgram), logger.messages
+    x = torch.randn(shape, device="cuda", dtype=torch.float32 if kind is np.float32 else torch.float16)
+    torch.testing.assert_close(run(engine, x), interpreted(engine, x), rtol=1e-2, atol=1e-2)

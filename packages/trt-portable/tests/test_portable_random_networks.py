@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.network.serialization import layers_from_json, network_to_json
-from trt_portable.values import as_tensor
 
 STEPS = (
     "relu",
@@ -91,27 +87,10 @@ def _grow(network: Any, tensors: list[Any], step: str, pick: int) -> Any:
     return same
 
 
-def _interpreter(network: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Runs a network's layers one by one, without an engine."""
-    structure, weights = network_to_json(network)
-    structure = json.loads(json.dumps(structure))
-    image = layers_from_json(structure)
-    image.bind(weights, structure["layers"], "cpu")
-
-    def interpret(x: torch.Tensor) -> torch.Tensor:
-        values: dict[int, Any] = {id(image.tensors[image.inputs[0]]): x}
-        for layer in image.layers:
-            results = layer._compute([None if t is None else values[id(t)] for t in layer._inputs])
-            values.update((id(t), result) for t, result in zip(layer._outputs, results, strict=True))
-        return as_tensor(values[id(image.tensors[image.outputs[0]])])
-
-    return interpret
-
-
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 48)), min_size=1, max_size=10))
 def test_interpreted_serialized_and_traced_agree(
-    builder: Any, load: Any, execute: Any, steps: list[tuple[str, int]]
+    builder: Any, load: Any, execute: Any, layer_by_layer: Any, steps: list[tuple[str, int]]
 ) -> None:
     network = builder.create_network()
     tensors = [network.add_input("x", trt.float32, (-1, 4, 6))]
@@ -121,13 +100,13 @@ def test_interpreted_serialized_and_traced_agree(
     network.mark_output(tensors[-1])
     engine = load(network, {"x": ((1, 4, 6), (3, 4, 6), (8, 4, 6))})
     context = engine.create_execution_context()
-    interpret = _interpreter(network)
+    interpret = layer_by_layer(network)
     fixed, open_ = trt.trace_engine(engine, dynamic=False), trt.trace_engine(engine)
     for graph in (fixed, open_):
         assert {node.op for node in graph.graph.nodes} <= {"placeholder", "get_attr", "call_function", "output"}
     for batch in (3, 8):
         x = torch.randn(batch, 4, 6)
-        wanted = interpret(x)
+        (wanted,) = interpret(x)
         (built,) = execute(context, {"x": x}).values()
         torch.testing.assert_close(built, wanted)
         torch.testing.assert_close(open_(x)[0], wanted)

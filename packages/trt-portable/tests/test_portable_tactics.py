@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice, timing, trial
+from trt_portable.builder import inductor, tactic_choice, timing, trial
 from trt_portable.builder.record_launches import LaunchRecorder
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.builder.timing import first_difference
@@ -369,3 +369,23 @@ def test_work_of_one_thread_is_timed_by_what_the_thread_had_of_the_processor(mon
     assert timing.host_clock() is time.thread_time and waited < 0.02
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     assert timing.host_clock() is time.perf_counter
+
+
+@pytest.mark.parametrize("has_convolutions", [False, True])
+def test_layouts_of_convolutions_are_candidates_where_there_are_any(
+    builder: trt.Builder, load: Any, monkeypatch: pytest.MonkeyPatch, has_convolutions: bool
+) -> None:
+    monkeypatch.setattr(inductor.Inductor, "LEAST_STEPS", 1)
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (1, 2, 4, 4))
+    layer = (
+        network.add_convolution_nd(x, 2, (1, 1), np.ones((2, 2, 1, 1), np.float32))
+        if has_convolutions
+        else network.add_activation(x, trt.ActivationType.RELU)
+    )
+    network.mark_output(layer.get_output(0))
+    state = load(network)._state
+    subject = Subject(state.structure, state.info, (), torch.device("cuda"))
+    found = [tactic.name for tactic in inductor.TACTICS if tactic.is_candidate(subject)]
+    assert ("inductor-planar" in found) == has_convolutions
+    assert "inductor" in found  # with channels last

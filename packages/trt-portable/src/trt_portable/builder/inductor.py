@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import fx
@@ -12,6 +12,7 @@ from trt_portable.builder.compile_graph import compile_graph, decompositions, st
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
 from trt_portable.builder.record_launches import Launch, record
 from trt_portable.builder.tactics import Subject, Tactic
+from trt_portable.enums import LayerType
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, machine_of
 from trt_portable.runtime.cuda_products import is_compiled_depthwise
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from trt_portable.runtime.program import Program
 
 
+_CONVOLUTIONS: Final = frozenset({LayerType.CONVOLUTION.name, LayerType.DECONVOLUTION.name})
+
+
 class Inductor(Tactic):
     """Inductor on a CUDA device, at a profile's optimal shapes.
 
@@ -34,20 +38,24 @@ class Inductor(Tactic):
         name: Stands in the plan and in the timing cache.
         least_level: Builder optimization level from which it is tried.
         options: Inductor's settings beyond its defaults.
+        is_planar: Whether activations and kernels of convolutions lie as their extents say, and not with channels last.
     """
 
     LEAST_STEPS: ClassVar[int] = 12
     """Fewer layers gain less from a compiler than they wait for it; replay serves them."""
 
-    def __init__(self, name: str, least_level: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, least_level: int, options: Mapping[str, Any], *, is_planar: bool = False) -> None:
         super().__init__(name, least_level)
-        self._options = dict(options)
+        self._options = {**options, "layout_optimization": False} if is_planar else dict(options)
+        self._is_planar = is_planar
 
     def is_candidate(self, subject: Subject) -> bool:
         """Whether the program runs on CUDA, reads no numbers on the host, and is long enough to gain."""
         if subject.device.type != "cuda" or any(t.is_host for t in subject.info.io) or subject.info.debug_tensors:
             return False
         kinds = [layer["type"] for layer in subject.structure["layers"]]
+        if self._is_planar and not _CONVOLUTIONS.intersection(kinds):
+            return False
         if {"LOW_PRECISION_PRODUCT", "LOW_PRECISION_CONVOLUTION"}.intersection(kinds):
             return True  # quantizing takes many small kernels otherwise, and one if compiled
         return sum(kind not in ("CONSTANT", "SHUFFLE", "IDENTITY") for kind in kinds) >= self.LEAST_STEPS
@@ -60,6 +68,9 @@ class Inductor(Tactic):
         """Compiles, runs once to tune kernels, and records."""
         from trt_portable.builder.depthwise import convolve, teach_depthwise_operator
 
+        if self._is_planar:  # the fused convolutions of the other way want channels last
+            with torch.no_grad(), torch.cuda.device(subject.device):
+                return self._build(subject, profile, interpreted_program, lambda layer, slot: FLAT, {})
         teach_cudnn_operators()
         launched = {teach_depthwise_operator(): convolve}
         with torch.no_grad(), torch.cuda.device(subject.device):
@@ -156,6 +167,7 @@ def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
 
 TACTICS = (
     Inductor("inductor", 3, {}),
+    Inductor("inductor-planar", 4, {}, is_planar=True),
     Inductor("inductor-max-autotune", 4, {"max_autotune": True}),
     Inductor("inductor-coordinate-descent", 5, {"max_autotune": True, "coordinate_descent_tuning": True}),
 )

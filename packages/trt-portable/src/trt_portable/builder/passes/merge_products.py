@@ -105,10 +105,10 @@ def _merge(graph: PlanGraph, group: list[_Product]) -> None:
     transposed = _is_transposed(first.entry)
     name = " | ".join(product.entry["name"] for product in group)
     dtype = DataType[graph.tensors[first.output]["dtype"]]
-    matrix = torch.cat([product.matrix for product in group], -2 if transposed else -1)
-    total = matrix.shape[-2 if transposed else -1]
+    axis = -2 if transposed else -1
+    total = sum(product.matrix.shape[axis] for product in group)
     shape = [*graph.tensors[first.entry["outputs"][0]]["shape"][:-1], total]
-    constant = graph.new_constant(f"{name} matrix", dtype, matrix)
+    constant = graph.new_joined_constant(f"{name} matrix", dtype, [product.matrix for product in group], axis)
     result = graph.new_tensor(name, dtype.name, shape)
     fresh = [
         constant,
@@ -120,7 +120,8 @@ def _merge(graph: PlanGraph, group: list[_Product]) -> None:
         },
     ]
     if first.addition is not None:
-        bias = graph.new_constant(f"{name} bias", dtype, torch.cat([p.bias for p in group if p.bias is not None], -1))
+        biases = [product.bias for product in group if product.bias is not None]
+        bias = graph.new_joined_constant(f"{name} bias", dtype, biases, -1)
         biased = graph.new_tensor(f"{name} biased", dtype.name, shape)
         added = {
             **first.addition,
@@ -132,7 +133,7 @@ def _merge(graph: PlanGraph, group: list[_Product]) -> None:
         result = biased
     start = 0
     for product in group:
-        columns = product.matrix.shape[-2 if transposed else -1]
+        columns = product.matrix.shape[axis]
         fresh.append(_slice(f"{product.entry['name']} part", result, product.output, len(shape) - 1, start, columns))
         start += columns
     gone = {id(entry) for product in group for entry in (product.entry, product.addition)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +138,30 @@ class PlanGraph:
         """
         key = f"{name}:{len(self.weights)}"
         self.weights[key] = pack(value.reshape(-1), dtype) if dtype in PACKED else value.reshape(-1)
-        shape = list(value.shape)
+        return self._constant_of(key, name, dtype, list(value.shape))
+
+    def new_joined_constant(self, name: str, dtype: DataType, parts: Sequence[torch.Tensor], axis: int) -> Entry:
+        """A constant layer with the elements of several constants along an axis, joined where they are written to.
+
+        Args:
+            name: Of the layer and its output.
+            dtype: The element type, which takes whole bytes.
+            parts: Values, of the same extents on other axes.
+            axis: Along which they follow each other.
+        """
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        sizes = [part.shape[axis] for part in parts]
+
+        def write(target: torch.Tensor) -> None:
+            for place, part in zip(target.view(shape).split(sizes, axis), parts, strict=True):
+                place.copy_(part)
+
+        key = f"{name}:{len(self.weights)}"
+        self.weights.defer(key, parts[0].dtype, math.prod(shape), write)
+        return self._constant_of(key, name, dtype, shape)
+
+    def _constant_of(self, key: str, name: str, dtype: DataType, shape: list[int]) -> Entry:
         return {
             "type": LayerType.CONSTANT.name,
             "name": name,
@@ -147,7 +171,7 @@ class PlanGraph:
             "outputs": [self.new_tensor(name, dtype.name, shape)],
             "attributes": {"shape": shape},
             "weights": {"CONSTANT": key},
-            "weight_specs": {"CONSTANT": [dtype.name, value.numel()]},
+            "weight_specs": {"CONSTANT": [dtype.name, math.prod(shape)]},
         }
 
 
