@@ -8,35 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from refit_models import Net, X, assert_same, compile_to_refit
 from torch import nn
 from torch.nn import functional as F
 
 import trt_frontends
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, converter
 from trt_core import Input, InputError, RefitError
 from trt_frontends import MutableModule, refit_module_weights
 from trt_runtime import TRTModule, plan_from_bytes, plan_to_bytes
 
 aten = torch.ops.aten
-X = torch.linspace(-1, 1, 12).reshape(3, 4)
-
-
-class Net(nn.Module):
-    """Computes a function of itself and an input, with whatever parameters and buffers it is given."""
-
-    def __init__(self, function: Callable[..., Any], **tensors: torch.Tensor | nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, value in tensors.items():
-            if isinstance(value, nn.Module):
-                self.add_module(name, value)
-            elif value.is_floating_point():
-                self.register_parameter(name, nn.Parameter(value))
-            else:
-                self.register_buffer(name, value)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(self, x)
 
 
 def _image_net() -> nn.Module:
@@ -104,45 +85,38 @@ def _other(model: nn.Module) -> nn.Module:
     return other
 
 
-def _compile(model: nn.Module, *inputs: Any, **settings: Any) -> nn.Module:
-    return trt_frontends.compile(model.eval(), arg_inputs=inputs, **{"min_block_size": 1, "refit": True, **settings})
-
-
-def _assert_same(compiled: Callable[..., Any], model: nn.Module, *inputs: torch.Tensor, **tolerance: float) -> None:
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(*inputs), model(*inputs), **tolerance)
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("source", ["state dict", "module"])
 def test_engines_with_other_weights_compute_what_eager_does(name: str, source: str) -> None:
     make, x = CASES[name]
     torch.manual_seed(0)
     model = make().eval()
-    compiled = _compile(model, x)
+    compiled = compile_to_refit(model, x)
     other = _other(model)
     refitted = refit_module_weights(compiled, other.state_dict() if source == "state dict" else other)
-    _assert_same(refitted, other, x, rtol=1e-4, atol=1e-4)
-    _assert_same(compiled, model, x, rtol=1e-4, atol=1e-4)
+    assert_same(refitted, other, x, rtol=1e-4, atol=1e-4)
+    assert_same(compiled, model, x, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_of_an_exported_program(mlp: nn.Module) -> None:
     other = _other(mlp)
-    refitted = refit_module_weights(_compile(mlp, X), torch.export.export(other, (X,)), (X,), verify_output=True)
-    _assert_same(refitted, other, X)
+    refitted = refit_module_weights(
+        compile_to_refit(mlp, X), torch.export.export(other, (X,)), (X,), verify_output=True
+    )
+    assert_same(refitted, other, X)
 
 
 @pytest.mark.parametrize("settings", [{"precision": torch.float16}, {"enable_autocast": True}], ids=str)
 def test_weights_are_cast_as_they_were(settings: dict[str, Any], mlp: nn.Module) -> None:
-    refitted = refit_module_weights(_compile(mlp, X, **settings), _other(mlp).state_dict())
-    _assert_same(refitted, _other(mlp), X, rtol=1e-2, atol=1e-2)
+    refitted = refit_module_weights(compile_to_refit(mlp, X, **settings), _other(mlp).state_dict())
+    assert_same(refitted, _other(mlp), X, rtol=1e-2, atol=1e-2)
 
 
 def test_dynamic_shapes(mlp: nn.Module, batch: Input) -> None:
     other = _other(mlp)
-    refitted = refit_module_weights(_compile(mlp, batch), other.state_dict())
+    refitted = refit_module_weights(compile_to_refit(mlp, batch), other.state_dict())
     for rows in (1, 5, 8):
-        _assert_same(refitted, other, torch.ones(rows, 4))
+        assert_same(refitted, other, torch.ones(rows, 4))
 
 
 def _in_parts() -> Net:
@@ -160,20 +134,20 @@ def _in_parts() -> Net:
 @pytest.mark.parametrize("forced", [(), ("aten.matmul", "aten.mul", "aten.add", "aten.index")], ids=["few", "many"])
 def test_what_runs_in_pytorch_gets_its_weights_too(forced: tuple[str, ...], tmp_path: Any) -> None:
     model = _in_parts()
-    compiled = _compile(model, X, torch_executed_ops=forced)
+    compiled = compile_to_refit(model, X, torch_executed_ops=forced)
     other = _other(model)
-    _assert_same(refit_module_weights(compiled, other.state_dict()), other, X)
-    _assert_same(compiled, model, X)
+    assert_same(refit_module_weights(compiled, other.state_dict()), other, X)
+    assert_same(compiled, model, X)
     path = tmp_path / "model.trt"
     trt_frontends.save(compiled, path)
     loaded = trt_frontends.load(path)
     refitted = refit_module_weights(loaded, other.state_dict())
-    _assert_same(refitted, other, X)
-    _assert_same(loaded, model, X)
+    assert_same(refitted, other, X)
+    assert_same(loaded, model, X)
     trt_frontends.save(refitted, path)
     again = trt_frontends.load(path)
-    _assert_same(again, other, X)
-    _assert_same(refit_module_weights(again, model, in_place=True), model, X)
+    assert_same(again, other, X)
+    assert_same(refit_module_weights(again, model, in_place=True), model, X)
 
 
 class Counting(nn.Module):
@@ -193,7 +167,7 @@ class Counting(nn.Module):
 @pytest.mark.parametrize("is_saved", [False, True], ids=["compiled", "loaded"])
 def test_state_is_refitted_into_memory_of_its_own(is_saved: bool, tmp_path: Any) -> None:
     model, other = Counting(), Counting()
-    compiled = _compile(model, X)
+    compiled = compile_to_refit(model, X)
     if is_saved:
         trt_frontends.save(compiled, tmp_path / "model.trt")
         compiled = trt_frontends.load(tmp_path / "model.trt")
@@ -209,14 +183,14 @@ def test_state_is_refitted_into_memory_of_its_own(is_saved: bool, tmp_path: Any)
 
 
 def test_a_loaded_program_without_recipes_says_how_to_get_them(mlp: nn.Module, tmp_path: Any) -> None:
-    mixed = nn.Sequential(_compile(mlp, X), nn.Linear(2, 2)).eval()
+    mixed = nn.Sequential(compile_to_refit(mlp, X), nn.Linear(2, 2)).eval()
     trt_frontends.save(mixed, tmp_path / "model.trt", arg_inputs=(X,))
     with pytest.raises(RefitError, match="nothing says how these tensors follow"):
         refit_module_weights(trt_frontends.load(tmp_path / "model.trt"), mlp.state_dict())
 
 
 def test_tied_weights_stay_tied() -> None:
-    compiled = _compile(Tied(), X)
+    compiled = compile_to_refit(Tied(), X)
     state = {"first.weight": torch.eye(4), "second.weight": torch.eye(4)}
     torch.testing.assert_close(refit_module_weights(compiled, state)(X), torch.tanh(X))
     with pytest.raises(
@@ -226,155 +200,48 @@ def test_tied_weights_stay_tied() -> None:
 
 
 def test_refitting_again_and_again(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X)
+    compiled = compile_to_refit(mlp, X)
     for factor in (2.0, 0.5, -1.0):
         other = copy.deepcopy(mlp)
         with torch.no_grad():
             for value in other.parameters():
                 value.mul_(factor)
         compiled = refit_module_weights(compiled, other.state_dict())
-        _assert_same(compiled, other, X)
+        assert_same(compiled, other, X)
 
 
 def test_in_place_changes_the_module_and_not_those_that_share_its_engines(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X)
+    compiled = compile_to_refit(mlp, X)
     twin = copy.deepcopy(compiled)
     other = _other(mlp)
     assert refit_module_weights(compiled, other.state_dict(), in_place=True) is compiled
-    _assert_same(compiled, other, X)
-    _assert_same(twin, mlp, X)
+    assert_same(compiled, other, X)
+    assert_same(twin, mlp, X)
 
 
 def test_a_copy_checks_its_inputs_as_well(mlp: nn.Module) -> None:
-    refitted = refit_module_weights(_compile(mlp, X), mlp.state_dict())
+    refitted = refit_module_weights(compile_to_refit(mlp, X), mlp.state_dict())
     with pytest.raises(InputError, match="compiled for"):
         refitted(torch.ones(3, 5))
 
 
 def test_a_stored_engine_can_be_refitted(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X)
+    compiled = compile_to_refit(mlp, X)
     (engine,) = (module for module in compiled.modules() if isinstance(module, TRTModule))
     loaded = TRTModule(*plan_from_bytes(plan_to_bytes(engine.header, engine.plan)))
     assert loaded.header == engine.header and loaded.header.text == engine.header.text
     other = _other(mlp)
-    _assert_same(refit_module_weights(loaded, other.state_dict()), other, X)
+    assert_same(refit_module_weights(loaded, other.state_dict()), other, X)
 
 
 def test_a_saved_program_can_be_refitted(mlp: nn.Module, tmp_path: Any) -> None:
-    trt_frontends.save(_compile(mlp, X), tmp_path / "model.trt", arg_inputs=(X,))
+    trt_frontends.save(compile_to_refit(mlp, X), tmp_path / "model.trt", arg_inputs=(X,))
     loaded = trt_frontends.load(tmp_path / "model.trt")
     other = _other(mlp)
-    _assert_same(refit_module_weights(loaded, other.state_dict()), other, X)
-    _assert_same(loaded, mlp, X)
+    assert_same(refit_module_weights(loaded, other.state_dict()), other, X)
+    assert_same(loaded, mlp, X)
     refit_module_weights(loaded, other.state_dict(), in_place=True)
-    _assert_same(loaded, other, X)
-
-
-# what cannot be done
-
-
-def test_weights_that_are_missing_or_do_not_fit_are_named(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X)
-    state = dict(mlp.state_dict())
-    bias = state.pop("2.bias")
-    with pytest.raises(RefitError, match=r"'2\.bias' is missing"):
-        refit_module_weights(compiled, state)
-    for wrong in (bias.double(), torch.ones(3)):
-        with pytest.raises(RefitError, match=r"'2\.bias' does not fit"):
-            refit_module_weights(compiled, {**state, "2.bias": wrong})
-    _assert_same(compiled, mlp, X)
-
-
-def test_engines_without_refit_say_so(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X, refit=False)
-    with pytest.raises(RefitError, match="without refit=True"):
-        refit_module_weights(compiled, mlp.state_dict())
-    with pytest.raises(RefitError, match="no engines"):
-        refit_module_weights(mlp, mlp.state_dict())
-    with pytest.raises(InputError, match="weights cannot be taken"):
-        refit_module_weights(compiled, [])  # type: ignore[arg-type]
-
-
-def test_verification_needs_a_model_and_inputs(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X)
-    with pytest.raises(InputError, match="cannot be verified"):
-        refit_module_weights(compiled, mlp.state_dict(), (X,), verify_output=True)
-    with pytest.raises(InputError, match="cannot be verified"):
-        refit_module_weights(compiled, mlp, verify_output=True)
-
-
-def test_verification_finds_a_model_that_computes_something_else(mlp: nn.Module) -> None:
-    compiled = _compile(mlp, X)
-    other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
-    with pytest.raises(RefitError, match="output 0 of the refitted module differs"):
-        refit_module_weights(compiled, other, (X * 5,), verify_output=True, in_place=True)
-    _assert_same(compiled, mlp, X)
-
-
-class Constant(nn.Module):
-    """Has a buffer that no state dict holds."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("scale", torch.full((4,), scale), persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x) + self.linear.bias * self.scale
-
-
-def test_buffers_that_state_dicts_leave_out_stay_and_must_be_the_same() -> None:
-    model, other = Constant(2.0), Constant(2.0)
-    compiled = _compile(model, X)
-    for source in (other.state_dict(), other, torch.export.export(other.eval(), (X,))):
-        _assert_same(refit_module_weights(compiled, source), other, X)
-    with pytest.raises(RefitError, match="'scale' of the model has changed"):
-        refit_module_weights(compiled, Constant(3.0))
-
-
-def _registry(function: Callable[..., Any]) -> ConverterRegistry:
-    registry = DYNAMO_CONVERTERS.copy()
-    converter(aten.mul.Tensor, priority=1, fold=False, registry=registry)(function)
-    return registry
-
-
-def _scaled(ctx: Any, value: Any, factor: torch.Tensor) -> Any:
-    from trt_converters.layers import binary
-
-    return binary(ctx, "PROD", value, factor)
-
-
-def reads_numbers(ctx: Any, self: Any, other: Any) -> Any:
-    """Looks at a weight's numbers, and bakes one in."""
-    return _scaled(ctx, self, torch.full((4,), float(other[0])))
-
-
-def lists_numbers(ctx: Any, self: Any, other: Any) -> Any:
-    """The same, by a way that calls no operator."""
-    return _scaled(ctx, self, torch.tensor(other.tolist()))
-
-
-def writes_in_place(ctx: Any, self: Any, other: Any) -> Any:
-    """Changes a copy of a weight in place, where a view of it shows."""
-    doubled = other.clone()
-    view = doubled.view(4)
-    doubled.mul_(2)
-    return _scaled(ctx, self, view)
-
-
-@pytest.mark.parametrize("function", [reads_numbers, lists_numbers, writes_in_place])
-def test_a_weight_that_cannot_be_followed_is_named_when_it_changes(function: Callable[..., Any]) -> None:
-    model = Net(lambda n, x: n.linear(x) * n.w, linear=nn.Linear(4, 4), w=torch.full((4,), 3.0))
-    compiled = _compile(model, X, registry=_registry(function), pass_through_build_failures=True)
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    state["linear.bias"] += 1  # another weight may change
-    refitted = refit_module_weights(compiled, state)
-    torch.testing.assert_close(
-        refitted(X) - compiled(X), compiled(X) * 0 + (6.0 if function is writes_in_place else 3.0)
-    )
-    state["w"][0] = 5.0
-    with pytest.raises(RefitError, match="'w'"):
-        refit_module_weights(compiled, state)
+    assert_same(loaded, other, X)
 
 
 # the cache, and modules that change
@@ -383,14 +250,14 @@ def test_a_weight_that_cannot_be_followed_is_named_when_it_changes(function: Cal
 def test_a_cached_engine_is_refitted_for_other_weights(
     mlp: nn.Module, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _compile(mlp, X, engine_cache_dir=tmp_path / "engines")
+    compile_to_refit(mlp, X, engine_cache_dir=tmp_path / "engines")
 
     def build_block(*_: Any) -> None:
         raise AssertionError("built although it is cached")
 
     monkeypatch.setattr("trt_frontends.engine_source.build_block", build_block)
     for model in (mlp, _other(mlp)):
-        _assert_same(_compile(model, X, engine_cache_dir=tmp_path / "engines"), model, X)
+        assert_same(compile_to_refit(model, X, engine_cache_dir=tmp_path / "engines"), model, X)
 
 
 def test_a_mutable_module_follows_its_weights(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,23 +270,23 @@ def test_a_mutable_module_follows_its_weights(mlp: nn.Module, monkeypatch: pytes
     )
     mutable = MutableModule(mlp, min_block_size=1)
     assert not compiled
-    _assert_same(mutable, mlp, X)
+    assert_same(mutable, mlp, X)
     mutable.load_state_dict(_other(mlp).state_dict())
-    _assert_same(mutable, _other(mlp), X)
+    assert_same(mutable, _other(mlp), X)
     with torch.no_grad():
         mlp[0].bias.add_(3)
-    _assert_same(mutable, mlp, X)
+    assert_same(mutable, mlp, X)
     mlp[2].weight.data.mul_(2)
     mutable.refit()
-    _assert_same(mutable, mlp, X)
+    assert_same(mutable, mlp, X)
     assert len(compiled) == 1
-    _assert_same(mutable, mlp, torch.ones(2, 4))
+    assert_same(mutable, mlp, torch.ones(2, 4))
     assert len(compiled) == 2
     mlp[2] = nn.Linear(8, 5)
-    _assert_same(mutable, mlp, X)
+    assert_same(mutable, mlp, X)
     assert len(compiled) == 3
     mutable.recompile()
-    _assert_same(mutable, mlp, X)
+    assert_same(mutable, mlp, X)
     assert len(compiled) == 4
     mutable.note = 1
     assert mlp.note == 1 and "MutableModule(Sequential(" in repr(mutable)
@@ -431,18 +298,18 @@ def test_on_a_gpu(name: str, tmp_path: Any) -> None:
     make, x = CASES[name]
     model, x = make().eval().cuda(), x.cuda()
     settings = {"disable_tf32": True, "engine_cache_dir": tmp_path / "engines"}
-    compiled = _compile(model, x, **settings)
+    compiled = compile_to_refit(model, x, **settings)
     engines = [module for module in compiled.modules() if isinstance(module, TRTModule)]
     assert not any(engine.header.refit.fixed for engine in engines if engine.header.refit is not None)
     other = _other(model)
     on_cpu = {key: value.cpu() for key, value in other.state_dict().items()}
     for refitted in (refit_module_weights(compiled, on_cpu), refit_module_weights(compiled, other)):
-        _assert_same(refitted, other, x, rtol=1e-3, atol=1e-3)
-    _assert_same(_compile(other, x, **settings), other, x, rtol=1e-3, atol=1e-3)
-    _assert_same(compiled, model, x, rtol=1e-3, atol=1e-3)
+        assert_same(refitted, other, x, rtol=1e-3, atol=1e-3)
+    assert_same(compile_to_refit(other, x, **settings), other, x, rtol=1e-3, atol=1e-3)
+    assert_same(compiled, model, x, rtol=1e-3, atol=1e-3)
 
 
 def test_parts_whose_weights_are_unknown_are_not_left_behind(mlp: nn.Module) -> None:
-    mixed = nn.Sequential(_compile(mlp, X), nn.Linear(2, 2))
+    mixed = nn.Sequential(compile_to_refit(mlp, X), nn.Linear(2, 2))
     with pytest.raises(RefitError, match=r"cannot be replaced\n  where: 1\.weight, 1\.bias"):
         refit_module_weights(mixed, mlp.state_dict())

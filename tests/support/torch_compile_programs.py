@@ -1,0 +1,31 @@
+"""A model that runs any function of itself, for tests of what surrounds a call of a compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+Program = Callable[..., Any]
+
+
+class Model(nn.Module):
+    """Runs a function `(model, *inputs)` with layers, buffers and plain tensors to use."""
+
+    def __init__(self, function: Program) -> None:
+        super().__init__()
+        self.function = function
+        self.linear, self.conv, self.norm = nn.Linear(4, 4), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(3)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("cache", torch.zeros(3, 4))
+        self.plain, self.several = torch.ones(4), [torch.ones(4), torch.zeros(4)]
+        self.hidden = torch.zeros(4)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def matrix(_: int) -> Sequence[Any]:
+    return (torch.randn(3, 4),)
