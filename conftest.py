@@ -84,4 +84,8 @@ def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(autouse=True)
 def _seeded(pytestconfig: pytest.Config) -> None:
     """Makes random inputs the same in every run and in any order of the tests."""
-    torch.manual_seed(pytestconfig.getoption("--seed"))
+    seed = pytestconfig.getoption("--seed")
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:  # which would note a stack trace for each kind of device that is not there
+        torch.default_generator.manual_seed(seed)

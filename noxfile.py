@@ -19,6 +19,7 @@ nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "uv"
 nox.options.error_on_external_run = False
 nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True  # a cell that was skipped has proved nothing
 nox.options.sessions = ["tests", "lint", "typecheck", "docs"]
 
 ROOT = Path(__file__).parent
@@ -38,7 +39,11 @@ NUMERIC_TESTS = (
     "packages/trt-portable/tests",
     *(f"packages/trt-frontends/tests/{name}" for name in ("accuracy", "precision", "quantization")),
 )
-TEST_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+TEST_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONDONTWRITEBYTECODE": "",  # where an image sets it, every process would compile PyTorch's sources anew
+}
 
 
 def require_workspace(session: nox.Session) -> None:

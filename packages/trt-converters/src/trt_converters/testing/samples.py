@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -13,6 +13,8 @@ from torch import fx
 from trt_converters.testing.calls import substitute
 from trt_core.nesting import tensors_in
 from trt_core.uncollected import uncollected
+
+_SEED: Final = 1234  # that of PyTorch's own tests
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,28 @@ def _opinfo_samples(name: str, dtype: torch.dtype, limit: int) -> Iterator[tuple
     for info in op_db:
         if info.name != name or dtype not in info.supported_dtypes("cpu"):
             continue
-        torch.manual_seed(0)
-        found = list(itertools.islice(info.sample_inputs("cpu", dtype), 200))
+        found = list(itertools.islice(_drawn(info, dtype), 200))
         step = max(len(found) / limit, 1.0)
         for index in range(min(limit, len(found))):
             yield info, found[int(index * step)]
+
+
+def _drawn(info: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """PyTorch's samples, each drawn from one seed, without what `OpInfo.sample_inputs` does for PyTorch's own tests.
+
+    That looks for a test case in the source lines of every caller, and seeds devices that are not there.
+    """
+    from torch.testing._internal.common_utils import set_rng_seed
+
+    set_rng_seed(_SEED)  # NumPy's and Python's too
+    samples = iter(info.sample_inputs_func(info, "cpu", dtype, False))
+    while True:
+        torch.default_generator.manual_seed(_SEED)
+        try:
+            sample = next(samples)
+        except StopIteration:
+            return
+        yield sample
 
 
 def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
