@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,7 @@ def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], 
         + ["--group", f"{home / 'packages' / name / 'pyproject.toml'}:test"],
         work,
     )
+    _lend_bytecode(home / "env")
     present = [member.replace("-", "_") for member in members]
     absent = [other.replace("-", "_") for other in known if other not in members]
     run([python, "-c", _IMPORT_CHECK, " ".join(present), " ".join(absent), str(ROOT)], home)
@@ -111,6 +113,22 @@ def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], 
     ]
     output = run([*command, f"packages/{name}/tests"], home, expected=(0, _NO_TESTS_COLLECTED))
     return output.strip().splitlines()[-1]
+
+
+_LENT = ("torch", "sympy", "numpy", "transformers", "_pytest", "hypothesis")
+
+
+def _lend_bytecode(environment: Path) -> None:
+    """Copies bytecode of large packages from this environment, or each would compile PyTorch's sources anew.
+
+    Python looks at the time and size of a source file, and compiles it itself where they differ.
+    """
+    source = Path(sysconfig.get_path("purelib"))
+    for target in environment.glob("lib/python*/site-packages"):
+        for cache in (cache for package in _LENT for cache in (source / package).rglob("__pycache__")):
+            place = target / cache.relative_to(source)
+            if place.parent.is_dir() and not place.exists():
+                shutil.copytree(cache, place)
 
 
 _IMPORT_CHECK = """

@@ -105,6 +105,7 @@ print(DYNAMO_CONVERTERS[torch.ops.aten.abs.default].origin, [status.error for st
 """
 
 
+@pytest.mark.slow
 def test_a_compile_in_a_fresh_process_finds_the_plugin(install: Install, tmp_path: Path) -> None:
     install("asking", ASKING + CONVERTER.format(operator="abs"), "asking:register")
     assert _run(COMPILE, tmp_path) == "asking ['']"

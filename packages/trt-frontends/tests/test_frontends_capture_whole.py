@@ -70,6 +70,7 @@ class _Failing(nn.Module):
         raise ValueError("no")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="Dynamo of 2.11 captures the fused layer with fixed sizes only")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_an_encoder_whose_sizes_all_vary_is_one_engine(norm_first: bool) -> None:

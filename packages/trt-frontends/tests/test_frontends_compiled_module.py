@@ -181,6 +181,7 @@ def _in_worker(module: nn.Module, queue: Any) -> None:
         queue.put(module(torch.full((2, 4), -1.0)).tolist())
 
 
+@pytest.mark.slow
 def test_spawned_workers_get_compiled_modules(relu: CompiledModule) -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

@@ -231,6 +231,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_engine(tmp_path: Path) -> None:
     for expected in ("miss", "hit"):
         done = run_python(SCRIPT, str(tmp_path / "engines"), expected)

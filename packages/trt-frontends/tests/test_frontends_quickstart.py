@@ -40,6 +40,7 @@ def _tell(directory: Path | None = None) -> tuple[bool, str]:
     return agreed, stream.getvalue()
 
 
+@pytest.mark.slow
 def test_the_story_is_told_within_eighty_columns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(quickstart, "examples", _small)
     agreed, text = _tell(tmp_path / "kept")

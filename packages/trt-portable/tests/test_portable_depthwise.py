@@ -53,6 +53,7 @@ def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
     return ((found.float() - wanted).norm() / wanted.norm()).item()
 
 
+@pytest.mark.slow
 def test_in_the_interpreter() -> None:
     run = subprocess.run(
         [sys.executable, __file__],

@@ -268,6 +268,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [3])
 def test_processes_share_a_cache_and_never_see_half_an_entry(tmp_path: Path, processes: int) -> None:
     directory = tmp_path / "engines"

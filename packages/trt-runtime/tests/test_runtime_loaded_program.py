@@ -154,6 +154,7 @@ def _call(loaded: LoadedProgram, x: torch.Tensor, bias: torch.Tensor, answers: A
     answers.put(loaded(x, bias=bias)["result"].tolist())
 
 
+@pytest.mark.slow
 def test_spawned_workers_take_loaded_programs(loaded: LoadedProgram) -> None:
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

@@ -106,6 +106,7 @@ def test_leftovers_of_killed_writers_go(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
 
 
+@pytest.mark.slow
 @posix
 def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
     script = textwrap.dedent("""

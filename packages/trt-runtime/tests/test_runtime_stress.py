@@ -170,6 +170,7 @@ def test_a_fork_while_another_thread_loads_an_engine(static_engine: TRTModule) -
     assert worker.exitcode == 0
 
 
+@pytest.mark.slow
 def test_spawned_processes_get_engines_by_their_plans(static_engine: TRTModule) -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

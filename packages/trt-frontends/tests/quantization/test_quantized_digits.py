@@ -26,6 +26,7 @@ def compiled(model: Any, trained: Any) -> torch.nn.Module:
     return trt_frontends.compile(model, arg_inputs=(batches_of(trained),), optimization_level=0, min_block_size=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer"])
 def test_accuracy_is_kept(name: str, dtype: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -57,6 +58,7 @@ def _layers(model: torch.nn.Module) -> list[str]:
     return [str(layer) for text in texts for layer in json.loads(text)["Layers"]]
 
 
+@pytest.mark.slow
 def test_sensitivity_orders_layers(digits_transformer: Any) -> None:
     report = sensitivity(digits_transformer.model, digits_transformer.calibration[:2], "int8", compare=1)
     assert len(report.layers) == 10

@@ -44,6 +44,7 @@ print(len(built))
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_builds_nothing(tmp_path: Path) -> None:
     runs = [run_python(PROCESS, str(tmp_path / "engines")) for _ in range(2)]
     assert [run.returncode for run in runs] == [0, 0], [run.stderr for run in runs]
