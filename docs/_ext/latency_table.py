@@ -86,14 +86,12 @@ def _costs(results: Sequence[Result]) -> str:
     rows = []
     for (model, batch), found in _by_peer(results).items():
         ours = found.get(OURS)
-        if batch != 1 or ours is None or ours.get("load_seconds") is None:
+        if batch != 1 or ours is None or "host_bytes" not in ours:
             continue
+        load = "" if ours["load_seconds"] is None else f"{ours['load_seconds']:.2f}"
         sizes = (ours["host_bytes"], ours["build_bytes"], ours["run_bytes"])
         shown = " | ".join("" if size is None else f"{size / 2**20:.0f}" for size in sizes)
-        rows.append(
-            f"| {model} | {ours['build_seconds']:.1f} | {ours['load_seconds']:.2f} | {shown} | "
-            f"{ours['error_float32']:.1e} |"
-        )
+        rows.append(f"| {model} | {ours['build_seconds']:.1f} | {load} | {shown} | {ours['error_float32']:.1e} |")
     if not rows:
         return ""
     head = "| model | build, s | load, s | host peak, MiB | device peak at build, MiB | at run, MiB | error |"
