@@ -86,10 +86,12 @@ def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
     if settings.max_error is not None:
         raise SettingsError(
             "precision cannot be chosen under torch.compile",
-            why="an error is that of a whole model, and the model may be cut into graphs that are compiled one by one",
+            why="an error is that of what the model returns, which no graph is able to see: graphs are compiled when "
+            "calls reach them, before the next ones are known, and again for other sizes, where another choice would "
+            "change the numbers",
             hint='choose for the whole model: compile(model, arg_inputs=..., precision="auto")'
-            '.meta["precision_report"].setting holds settings to write into options; or exclude operators, modules or '
-            "large values with the autocast_* settings",
+            '.meta["precision_report"].setting_of_graphs holds settings to write into options; or exclude operators, '
+            "modules or large values with the autocast_* settings",
         )
     if settings.use_cuda_graphs:
         raise SettingsError(

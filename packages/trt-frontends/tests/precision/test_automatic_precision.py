@@ -65,6 +65,32 @@ def test_the_choice_can_be_written_as_settings(chosen: Any, overflowing: nn.Modu
     assert torch.equal(trt_frontends.compile(overflowing, arg_inputs=inputs, **given)(*inputs), chosen(*inputs))
 
 
+class Broken(nn.Module):
+    """The model around a graph break, in parts whose graphs number their nodes otherwise than the model does."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.model.first(x)) * 1000 + 1
+        torch._dynamo.graph_break()
+        return self.model.last(torch.tanh(self.model.second(torch.log(y * y))))
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_choice_can_be_written_as_options_of_torch_compile(
+    chosen: Any, overflowing: nn.Module, inputs: Any, breaks: bool
+) -> None:
+    setting = chosen.meta["precision_report"].setting_of_graphs
+    assert setting == r"precision=torch.float16, autocast_excluded_nodes={'^log(_\\d+)?$', '^mul(_\\d+)?$'}"
+    given = {**eval(f"dict({setting})", {"torch": torch}), "optimization_level": 0, "min_block_size": 1}
+    model = Broken(overflowing).eval() if breaks else overflowing
+    optimized = torch.compile(model, backend="torch_tensorrt", options=given)
+    with torch.no_grad():
+        assert 0 < _error(optimized, overflowing, *inputs) <= 1e-2
+
+
 def test_the_choice_is_the_same_each_time(chosen: Any, overflowing: nn.Module, inputs: Any) -> None:
     report = trt_frontends.explain(overflowing, arg_inputs=inputs, precision="auto")
     assert report.kept_in_float32 == chosen.meta["partition_report"].kept_in_float32

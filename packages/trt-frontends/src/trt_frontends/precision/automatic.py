@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, InputError, logger
 from trt_core.dtypes import dtype_name
+from trt_core.provenance import module_path
 from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.pipeline import Compilation, Progress, no_progress
 from trt_frontends.precision.exclusions import has_weights
@@ -157,7 +159,18 @@ class AutomaticPrecision:
             engines_tried=self._engines,
             conclusion=self._conclusion(),
             setting=_as_text(self.settings),
+            setting_of_graphs=_as_text(self._settings_of_graphs()),
         )
+
+    def _settings_of_graphs(self) -> CompilationSettings:
+        """The choice with patterns that fit whatever part of the model a graph holds, and however it numbers nodes."""
+        if self._choice is None or not self._choice.selection.reduced:
+            return self.settings
+        kept = {name for group in self._kept(self._choice) for name in group.nodes}
+        nodes = [node for node in self._begun.decomposed.graph.graph.nodes if node.name in kept]
+        settings = self._choice.settings
+        patterns = frozenset(map(_pattern_of_kind, nodes))
+        return settings.replace(autocast_excluded_nodes=settings.autocast_excluded_nodes | patterns)
 
     def _wanted(self) -> list[CompilationSettings]:
         """The settings that may be chosen: the type that was named, else every reduced one, the finest first."""
@@ -302,6 +315,12 @@ def _reference(gm: fx.GraphModule, flats: Sequence[Sequence[Any]]) -> tuple[list
             first_line = str(error).partition("\n")[0]
             why = f"{type(error).__name__}: {first_line:.80}"
     return [GraphRun(gm).results(flat) for flat in flats], f"float32 ({why})"
+
+
+def _pattern_of_kind(node: fx.Node) -> str:
+    """The pattern of a node's kind in its module, whatever number its name ends with."""
+    kind, path = re.sub(r"_\d+$", "", node.name), module_path(node)
+    return f"^{re.escape(path)}/{kind}(_\\d+)?$" if path else f"^{kind}(_\\d+)?$"
 
 
 def _as_text(settings: CompilationSettings) -> str:

@@ -48,7 +48,9 @@ class PrecisionReport:
         measurements: How many choices were measured.
         engines_tried: How many of them as engines.
         conclusion: What came of it, one sentence.
-        setting: The choice as settings, to be written in place of the search.
+        setting: The choice as settings of `compile`, to be written in place of the search.
+        setting_of_graphs: The choice as options of `torch.compile`, whose graphs number their nodes anew: of a kind of
+            operator in a module every call stays in float32 that stays so for one, so that more may than was measured.
     """
 
     max_error: float
@@ -64,6 +66,7 @@ class PrecisionReport:
     engines_tried: int
     conclusion: str
     setting: str
+    setting_of_graphs: str
 
     def __deepcopy__(self, memo: dict[int, object]) -> PrecisionReport:
         return self  # nothing in it can change, so copies of a compiled module share it
