@@ -215,6 +215,55 @@ def test_what_cannot_be_recorded_runs_directly(engine: Any, expected: Any, monke
     assert context._execution.replay._is_refused
 
 
+def test_an_output_allocator_is_asked_in_every_run(engine: Any, expected: Any) -> None:
+    class Fresh(trt.IOutputAllocator):
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self.asked = 0
+            self.memory = torch.empty(0)
+            self.shape: tuple[int, ...] = ()
+
+        def reallocate_output_async(
+            self, tensor_name: str, memory: int, size: int, alignment: int, stream: int
+        ) -> int | None:
+            self.asked += 1
+            self.memory = torch.empty(size // 4, device="cuda")
+            return self.memory.data_ptr()
+
+        def notify_shape(self, tensor_name: str, shape: trt.Dims) -> None:
+            self.shape = tuple(shape)
+
+    context = engine.create_execution_context()
+    for _ in range(3):
+        run(context, torch.randn(4, 64, device="cuda"))
+    allocator = Fresh()
+    assert context.set_output_allocator("y", allocator)
+    for count in (1, 2, 3):
+        x = torch.randn(4, 64, device="cuda")
+        _, sums = run(context, x)
+        same((allocator.memory.view(4, 64), sums), expected(x))
+        assert allocator.asked == count and allocator.shape == (4, 64)
+
+
+def test_numbers_that_the_host_reads_run_directly(builder: trt.Builder, load: Any) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (8,))
+    extents = network.add_input("extents", trt.int64, (2,))
+    layer = network.add_shuffle(x)
+    layer.set_input(1, extents)
+    layer.get_output(0).name = "y"
+    network.mark_output(layer.get_output(0))
+    context = load(network, None, {"extents": ((1, 1), (2, 4), (8, 8))}).create_execution_context()
+    assert context._execution.replay is None
+    x = torch.randn(8, device="cuda")
+    for shape in ((2, 4), (8, 1), (2, 4)):
+        y, numbers = torch.empty(shape, device="cuda"), torch.tensor(shape)
+        for name, tensor in (("x", x), ("extents", numbers), ("y", y)):
+            assert context.set_tensor_address(name, tensor.data_ptr())
+        assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+        assert torch.equal(y, x.view(shape))
+
+
 def test_profilers_see_layers(engine: Any, expected: Any) -> None:
     class Names(trt.IProfiler):
         def __init__(self) -> None:
