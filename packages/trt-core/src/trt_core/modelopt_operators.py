@@ -139,4 +139,4 @@ if importlib.util.find_spec("modelopt") is None:
             _kernel = modelopt_quantize if _name == "quantize_op" else modelopt_quantize_blocks
             _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
             _library.impl(_name, _kernel, "CompositeExplicitAutograd")
-            torch.library.register_fake(f"tensorrt::{_name}", _infer, lib=_library)
+            _library.impl(_name, _infer, "Meta")

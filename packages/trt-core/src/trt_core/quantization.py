@@ -203,7 +203,7 @@ for _name, _function, _shape in (
     ("fake_quantize_blocks", _fake_quantize_blocks, _infer_blocks),
 ):
     _library.impl(_name, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"trt::{_name}", _shape, lib=_library)
+    _library.impl(_name, _shape, "Meta")
 
 quantize: Final = torch.ops.trt.quantize.default
 dequantize: Final = torch.ops.trt.dequantize.default

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,7 +93,7 @@ def _status(name: str) -> os.stat_result | None:
 def _create(folder: str, prefix: str, ending: str, mode: int) -> tuple[str, int]:
     """A new file that is locked as long as it is open, which tells that its writer lives."""
     while True:
-        name = os.path.join(folder, f"{prefix}{secrets.token_hex(8)}{_MARK}{ending}")
+        name = os.path.join(folder, f"{prefix}{os.urandom(8).hex()}{_MARK}{ending}")
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
         if fcntl is None:
             return name, descriptor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,8 +21,10 @@ from trt_portable.plan.engine_plan import write_engine
 from trt_portable.runtime.engine_queries import EngineQueries
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.runtime.execution_context import IExecutionContext
-from trt_portable.runtime.inspector import EngineInspector
 from trt_portable.runtime.runtime_config import IRuntimeConfig, ISerializationConfig
+
+if TYPE_CHECKING:
+    from trt_portable.runtime.inspector import EngineInspector
 
 
 class ICudaEngine(EngineQueries):
@@ -148,6 +151,8 @@ class ICudaEngine(EngineQueries):
 
     def create_engine_inspector(self) -> EngineInspector:
         """Makes an inspector of this engine."""
+        from trt_portable.runtime.inspector import EngineInspector  # most processes that run engines never ask
+
         return EngineInspector(self, self._state, self._reporter.child())
 
     def create_serialization_config(self) -> ISerializationConfig:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.plan import tables, typed
-from trt_portable.plan.artifact import Artifact, is_trusted, machine_of, read_artifacts
 from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant
@@ -24,16 +23,16 @@ from trt_portable.runtime.interpret import (
     prepacked_program,
     streamed_program,
 )
-from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.shape_program import META, load_shape_program
 from trt_portable.runtime.shape_report import ShapeReport, report_shapes
-from trt_portable.runtime.specialized import SpecializedProgram
-from trt_portable.runtime.streamed_program import StreamedProgram
-from trt_portable.runtime.weight_streaming import WeightStreaming
-from trt_portable.runtime.without_tf32 import WithoutTF32
 from trt_portable.values import HostValues, Value
+
+if TYPE_CHECKING:
+    from trt_portable.plan.artifact import Artifact
+    from trt_portable.runtime.specialized import SpecializedProgram
+    from trt_portable.runtime.weight_streaming import WeightStreaming
 
 _MAX_REMEMBERED_SHAPES: Final = 256
 _HOST: Final = torch.device("cpu")
@@ -94,6 +93,8 @@ class EngineState:
         self.executable: Executable = self._fast_program
         self.streaming: WeightStreaming | None = None
         if info.weight_streaming:
+            from trt_portable.runtime.weight_streaming import WeightStreaming
+
             streamed = streamed_program(self.image, device)
             self.streaming = WeightStreaming(self.weights, self.layers, streamed, device)
         self._resident_program = self.program
@@ -115,9 +116,18 @@ class EngineState:
         self._output_shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}
 
     @property
+    def streams(self) -> bool:
+        """Whether some weights lie on the host now, and come as layers need them."""
+        return self.streaming is not None and self.program is self.streaming.program
+
+    @property
     def runner(self) -> Executable:
         """`executable`, as contexts are to run it."""
-        return self.executable if self.info.allows_tf32 else WithoutTF32(self.executable)
+        if self.info.allows_tf32:
+            return self.executable
+        from trt_portable.runtime.without_tf32 import WithoutTF32
+
+        return WithoutTF32(self.executable)
 
     def place_weights(self, budget: int) -> None:
         """Brings weights to the device where that waits for a budget: in engines for streaming, before a context.
@@ -175,7 +185,10 @@ class EngineState:
         """Brings compiled artifacts up, or up to date with the weights, where these lie on the device."""
         if self._specialized is not None:
             self._specialized.load_constants()
-        elif self._artifacts and not isinstance(self.program, StreamedProgram):
+        elif self._artifacts and not self.streams:
+            from trt_portable.runtime.launch_list import CompiledProgram
+            from trt_portable.runtime.specialized import SpecializedProgram
+
             try:
                 compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
                 self.executable = self._specialized = SpecializedProgram(compiled, self._fast_program)
@@ -257,6 +270,8 @@ def usable_artifacts(section: bytes, device: torch.device, reporter: Reporter, *
     """
     if not section:
         return []
+    from trt_portable.plan.artifact import is_trusted, machine_of, read_artifacts
+
     if not (is_allowed or is_trusted(section)):
         reporter.warning(
             "the plan holds compiled kernels, which run only from plans that you trust; this engine is interpreted. "

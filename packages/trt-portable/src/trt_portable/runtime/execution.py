@@ -19,7 +19,6 @@ from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.context_shapes import ContextShapes
 from trt_portable.runtime.launcher import DirectLauncher, Launcher, is_capturing
 from trt_portable.runtime.observers import DebugTensors, LayerTimer, LayerTimes, RunObserver
-from trt_portable.runtime.replay import ReplayLauncher, can_replay
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Execution:
         self.debug_sync = False
         self.input_consumed_event = 0
         self.lacks_memory = False
-        self.replay: Launcher | None = ReplayLauncher(state, state.runner) if can_replay(state) else None
+        self.replay = _replay(state)
         self._direct: Launcher = DirectLauncher(state.runner)
         self._state = state
         self._shapes = shapes
@@ -305,3 +304,12 @@ class Execution:
             )
         binding.address = address
         notify_shape(allocator, name, Dims(shape))
+
+
+def _replay(state: EngineState) -> Launcher | None:
+    """What records runs and plays them again; None where that cannot be, as on the CPU."""
+    if state.device.type != "cuda":
+        return None
+    from trt_portable.runtime.replay import ReplayLauncher, can_replay  # only CUDA needs it
+
+    return ReplayLauncher(state, state.runner) if can_replay(state) else None

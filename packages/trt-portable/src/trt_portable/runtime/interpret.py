@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trt_portable.runtime.cuda_products import fuse_cuda_products, fuse_traced_products
 from trt_portable.runtime.fused_loops import fuse_loops
 from trt_portable.runtime.fusion import Shape, fuse_clamps, fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
-from trt_portable.runtime.odd_products import split_odd_products, split_traced_odd_products
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 from trt_portable.runtime.program import LayerCall, Program
-from trt_portable.runtime.streamed_program import StreamedProgram
 
 if TYPE_CHECKING:
     import torch
+
+    from trt_portable.runtime.streamed_program import StreamedProgram
+
+# what only engines on CUDA need is imported where they are made: a process that loads one for the CPU starts sooner
 
 
 def interpreted_program(image: ProgramImage) -> Program:
@@ -26,6 +27,8 @@ def interpreted_program(image: ProgramImage) -> Program:
 
 def streamed_program(image: ProgramImage, device: torch.device) -> StreamedProgram:
     """The same for an engine some of whose weights may lie on the host while it runs on a device."""
+    from trt_portable.runtime.streamed_program import StreamedProgram
+
     return StreamedProgram(_fused_neighbours(image), image.inputs, image.outputs, device)
 
 
@@ -61,12 +64,18 @@ def _fused_body(
 
 def fused_program(image: ProgramImage) -> Program:
     """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
+    from trt_portable.runtime.cuda_products import fuse_cuda_products
+    from trt_portable.runtime.odd_products import split_odd_products
+
     calls = fuse_cuda_products(split_odd_products(_written_out(image)), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 
 def traced_program(image: ProgramImage) -> Program:
     """The same for tracing into a graph that is compiled for CUDA."""
+    from trt_portable.runtime.cuda_products import fuse_traced_products
+    from trt_portable.runtime.odd_products import split_traced_odd_products
+
     calls = fuse_traced_products(split_traced_odd_products(_written_out(image)), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 

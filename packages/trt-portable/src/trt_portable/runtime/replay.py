@@ -27,7 +27,6 @@ from trt_portable.enums import LayerType
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.runtime.launcher import Executable, is_capturing
-from trt_portable.runtime.streamed_program import StreamedProgram
 from trt_portable.values import Value, as_tensor
 
 SWITCH: Final = "TRT_PORTABLE_REPLAY"
@@ -67,7 +66,7 @@ def can_replay(state: EngineState) -> bool:
     """Whether the runs of an engine may be recorded: on CUDA, nothing on the host, nothing waits for data."""
     if state.host_inputs or not may_record(state.device):
         return False
-    if isinstance(state.program, StreamedProgram):  # a recording would wait for each transfer where it begins
+    if state.streams:  # a recording would wait for each transfer where it begins
         return False
     return not any(layer.type in _WAITING or layer._DATA_DEPENDENT for layer in state.layers)
 
