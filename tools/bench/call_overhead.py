@@ -72,6 +72,7 @@ def _actions(device: torch.device, folder: Path) -> Iterator[tuple[str, Action]]
     yield "loaded program", functools.partial(_loaded(static, folder), x)
     inductor = torch.compile(relu)
     yield "Inductor", functools.partial(inductor, x)
+    yield "Inductor, alternating shapes", _alternating(torch.compile(nn.ReLU(), dynamic=True), device)
 
 
 def _compile(module: nn.Module, example: torch.Tensor | None) -> nn.Module:

@@ -239,6 +239,57 @@ def test_another_process_finds_the_engine(tmp_path: Path) -> None:
     assert len(EngineCache(tmp_path / "engines").entries()) == 1
 
 
+PAIRS = """
+import sys, torch
+from torch import nn
+import trt_frontends
+from trt_frontends import engine_source
+
+built = []
+build_block = engine_source.build_block
+def counted(*args, **kwargs):
+    built.append(args)
+    return build_block(*args, **kwargs)
+engine_source.build_block = counted
+
+class Small(nn.Module):
+    def __init__(self, factor=2.0, rounds=2, body=torch.tanh, bias=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+        self.linear.bias.data[0] += bias
+        self.factor, self.rounds, self.body = factor, rounds, body
+    def forward(self, x, y):
+        for _ in range(self.rounds):
+            x = self.body(self.linear(x)) * self.factor - y
+        return x
+
+x, y = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(2, -1, 12).reshape(3, 4)
+settings = {"engine_cache_dir": sys.argv[1], "min_block_size": 1}
+for given in ({}, {"factor": 2.5}, {"rounds": 3}, {"body": torch.sin}, {"bias": 1e-3}):
+    model = Small(**given).eval()
+    torch._dynamo.reset()
+    for compiled in (
+        trt_frontends.compile(model, arg_inputs=(x, y), **settings),
+        torch.compile(model, backend="torch_tensorrt", dynamic=False, options=settings),
+    ):
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, y), model(x, y), rtol=1e-5, atol=1e-5)
+print(len(built))
+"""
+
+
+def test_programs_that_differ_in_one_thing_find_their_own_engines_in_another_process(tmp_path: Path) -> None:
+    counts = []
+    for _ in range(2):
+        done = run_python(PAIRS, str(tmp_path / "engines"))
+        assert done.returncode == 0, done.stderr
+        counts.append(int(done.stdout.split()[-1]))
+    assert counts[0] >= 5
+    assert counts[1] == 0
+    assert len(EngineCache(tmp_path / "engines").entries()) == counts[0]
+
+
 def test_timings_are_kept_where_the_setting_says(tmp_path: Path, mlp: nn.Module) -> None:
     _compile(mlp, Path(), engine_cache_dir="", timing_cache_path=tmp_path / "timings")
     assert (tmp_path / "timings").stat().st_size
