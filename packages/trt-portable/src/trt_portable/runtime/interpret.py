@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trt_portable.runtime.fused_loops import fuse_loops
+from trt_portable.enums import LayerType
 from trt_portable.runtime.fusion import Shape, fuse_clamps, fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trt_portable.runtime.streamed_program import StreamedProgram
 
-# what only engines on CUDA need is imported where they are made: a process that loads one for the CPU starts sooner
+# what only engines on CUDA or with loops need is imported where they are made: others are loaded sooner
 
 
 def interpreted_program(image: ProgramImage) -> Program:
@@ -51,8 +51,12 @@ def _joined(
         visible: Ids of tensors that something besides the layers reads.
         outside: Shapes of constants that come from elsewhere.
     """
-    linear = fuse_linear(calls, visible, outside)
-    return fuse_loops(fuse_clamps(linear, visible), outside, _fused_body)
+    joined = fuse_clamps(fuse_linear(calls, visible, outside), visible)
+    if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in joined):
+        return joined
+    from trt_portable.runtime.fused_loops import fuse_loops
+
+    return fuse_loops(joined, outside, _fused_body)
 
 
 def _fused_body(
