@@ -122,9 +122,9 @@ def test_erfinv_up_to_its_ends() -> None:
 
 def test_lgamma_and_digamma_on_both_sides_of_zero() -> None:
     points = torch.cat([torch.linspace(-6.3, 9.4, 777), torch.tensor([INF, NAN, 1e-5, 30.0, 1000.0])])
-    check_conversion(aten.lgamma.default, (torch.cat([points, torch.tensor([-INF, 0.0, -2.0])]),))
+    check_conversion(aten.lgamma.default, (torch.cat([points, torch.tensor([-INF, 0.0, -2.0, -3e38, 3e36])]),))
     check_conversion(aten.digamma.default, (points,), rtol=1e-4, atol=1e-5)
-    check_conversion(aten.digamma.default, (torch.tensor([-1.0, -2.0, 0.0]),))
+    check_conversion(aten.digamma.default, (torch.tensor([-1.0, -2.0, 0.0, -0.0]),))
 
 
 def test_types_that_networks_do_not_compute_with_are_refused() -> None:

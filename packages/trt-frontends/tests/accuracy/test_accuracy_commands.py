@@ -19,6 +19,25 @@ import torch
 def model():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).eval(), (torch.ones(2, 4),)
+class Interrupted(torch.nn.Module):
+    def forward(self, x):
+        if type(x) is torch.Tensor:  # not while it is captured
+            raise KeyboardInterrupt
+        return x + 1
+class Wrong(torch.nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(7, 7)
+class Logarithm(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(x)
+def interrupted():
+    return Interrupted().eval(), (torch.ones(2, 4),)
+def wrong():
+    return Wrong().eval(), (torch.ones(2, 4),)
+def no_numbers():
+    return Logarithm().eval(), (-torch.ones(2, 4),)
+def no_pair():
+    return 5
 """
 
 
@@ -44,6 +63,28 @@ def test_verify_fails_above_a_bound(run: Any) -> None:
     result = run("verify", "--fail-above", "0", "--setting", "precision=float16", "--samples", "1")
     assert result.exit_code == 1
     assert "BEYOND" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code", "said"),
+    [
+        ("no_numbers", (), 0, "NaN 16 (eager 16)"),  # the same in both is right
+        ("interrupted", (), 130, ""),
+        ("wrong", (), 2, "cannot be exported"),
+        ("no_pair", (), 2, "returned an int"),
+        ("nothing", (), 2, "no callable 'nothing'"),
+        ("model", ("--fail-above", "-1"), 2, "--fail-above"),
+        ("model", ("--setting", "precission=float16"), 2, "precission"),
+    ],
+)
+def test_exit_codes_say_what_went_wrong(
+    run: Any, name: str, options: tuple[str, ...], code: int, said: str, tmp_path: Path
+) -> None:
+    arguments = ["verify", f"a_small_model:{name}", "--samples", "0", "--json", "report.json", *options]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    assert said in result.output
+    assert (tmp_path / "report.json").exists() == (code == 0)
 
 
 def test_bisect_names_the_operator(run: Any, plant_fault: Any) -> None:

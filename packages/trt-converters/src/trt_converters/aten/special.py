@@ -142,7 +142,10 @@ def aten_lgamma(ctx: ConversionContext, self: Operand) -> Any:
         sine = unary(ctx, "ABS", unary(ctx, "SIN", binary(ctx, "PROD", rest, math.pi)))
         reflected = binary(ctx, "SUB", binary(ctx, "SUB", math.log(math.pi), unary(ctx, "LOG", sine)), right_half)
         found = select(ctx, left, reflected, right_half)
-        return select(ctx, unary(ctx, "ISINF", x), _number(float("inf")), found)
+        # poles are named: far to the left, where every number is one, the reflection takes infinity from infinity
+        pole = binary(ctx, "AND", left, binary(ctx, "EQUAL", rest, 0.0))
+        infinite = binary(ctx, "OR", pole, unary(ctx, "ISINF", x))
+        return select(ctx, infinite, _number(float("inf")), found)
 
     return in_float32(ctx, self, lgamma)
 
@@ -174,7 +177,9 @@ def aten_digamma(ctx: ConversionContext, self: Operand) -> Any:
         tangent = unary(ctx, "TAN", binary(ctx, "PROD", rest, math.pi))
         reflected = binary(ctx, "SUB", right_half, binary(ctx, "DIV", math.pi, tangent))
         found = select(ctx, left, reflected, right_half)
-        # at 0 the function is infinite, at the negative integers PyTorch has no value
+        # at 0 the function is infinite, with the sign of the side, at the negative integers PyTorch has no value
+        inverse = unary(ctx, "NEG", unary(ctx, "RECIP", x))
+        found = select(ctx, binary(ctx, "EQUAL", x, 0.0), inverse, found)
         pole = binary(ctx, "AND", binary(ctx, "LESS", x, 0.0), binary(ctx, "EQUAL", rest, 0.0))
         return select(ctx, pole, _number(float("nan")), found)
 
