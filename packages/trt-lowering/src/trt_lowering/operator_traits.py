@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -111,14 +111,28 @@ def is_symbolic_function(target: Any) -> bool:
     return module == "math" or name.startswith(("sym_", "_sym_"))
 
 
+_RUNNING_STATISTICS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "batch_norm",
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "_batch_norm_impl_index",
+        "instance_norm",
+    )
+)
+"""Operators that write to running statistics in training; PyTorch keeps their schemas for old programs."""
+
+
 def has_hidden_state(node: fx.Node) -> bool:
     """Whether the node updates running statistics that its schema does not declare as mutated."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
-    if target._schema.name not in ("aten::batch_norm", "aten::instance_norm"):
+    if target._schema.name not in _RUNNING_STATISTICS:
         return False
-    flag = 5  # `training` of batch_norm and `use_input_stats` of instance_norm sit at the same position
+    flag = 5  # `training`, of instance_norm `use_input_stats`, sits at the same position
     return len(node.args) > flag and bool(node.args[flag]) and node.args[3] is not None
 
 

@@ -47,7 +47,7 @@ def _answer(operator: OpOverload) -> Callable[..., Any]:
     name = operator._schema.name
     if name in SILENT_ALIASES:
         return _composite_unless(operator, lambda *args: name == "aten::einsum" and len(args[1]) > 1)
-    if name == "aten::batch_norm":  # in training it writes to its running statistics without declaring it
+    if name in ("aten::batch_norm", "aten::native_batch_norm"):  # training writes to statistics without declaring it
         return _composite_unless(operator, lambda *args: not args[5])
     if name == "aten::instance_norm":
         return _composite_unless(operator, lambda *args: args[3] is None)
