@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import torch
@@ -33,19 +33,28 @@ def refuse_gradients(run: Callable[..., Any], positions: Collection[int]) -> Cal
     def run_and_mark(*inputs: Any) -> Any:
         results = list(run(*inputs))
         if torch.is_grad_enabled():
-            mark_without_gradient([results[at] for at in positions])
+            for at in positions:
+                results[at] = mark_without_gradient(results[at])
         return results
 
     return run_and_mark
 
 
-def mark_without_gradient(tensors: Sequence[Any]) -> None:
-    """Makes tensors require a gradient that cannot be computed; those that have one already stay as they are."""
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and not tensor.requires_grad and tensor.is_floating_point():
-            with torch.enable_grad():
-                anchor = torch.empty((), requires_grad=True)
-                _NoGradient.apply(anchor, tensor)  # type: ignore[no-untyped-call]
+def mark_without_gradient(result: Any) -> Any:
+    """Makes a tensor require a gradient that cannot be computed.
+
+    Returns:
+        The tensor; another one on the same memory where it is a view that autograd lets nobody write to, since it was
+        made while gradients were off. What is no tensor, or requires a gradient already, stays as it is.
+    """
+    if not isinstance(result, torch.Tensor) or result.requires_grad or not result.is_floating_point():
+        return result
+    with torch.enable_grad():
+        anchor = torch.empty((), requires_grad=True)
+        try:
+            return _NoGradient.apply(anchor, result)  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            return _NoGradient.apply(anchor, result.detach())  # type: ignore[no-untyped-call]
 
 
 class _NoGradient(torch.autograd.Function):
