@@ -193,6 +193,16 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def programs(session: nox.Session) -> None:
+    """Generate 500 small programs and hold torch.compile to aot_eager; `nox -s programs -- SEED` draws others."""
+    require_workspace(session)
+    seed = session.posargs[0] if session.posargs else "1"
+    environment = {**TEST_ENVIRONMENT, "TRT_PROGRAMS": "500", "HYPOTHESIS_PROFILE": "seeded"}
+    tests = "tests/test_torch_compile_generated.py"
+    session.run(sys.executable, "-m", "pytest", "-q", f"--hypothesis-seed={seed}", tests, env=environment)
+
+
+@nox.session(venv_backend="none", default=False)
 def stress(session: nox.Session) -> None:
     """Call, load, fork, compile and write ten times as long as the suite does; `nox -s stress -- 100` longer still."""
     require_workspace(session)

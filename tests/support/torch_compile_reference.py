@@ -102,7 +102,8 @@ def _look(program: Any, inputs: Sequence[Any], result: Any) -> Seen:
         shared = [at for at, other in enumerate(given) if _memory(other) == _memory(leaf)]
         with_earlier = [at for at, other in enumerate(earlier) if _memory(other) == _memory(leaf)]
         same = [at for at, other in enumerate(given) if other is leaf]
-        layout = (tuple(leaf.shape), leaf.stride(), leaf.storage_offset(), leaf.dtype, leaf.requires_grad)
+        strides = leaf.stride() if leaf.numel() else "nothing lies in memory"
+        layout = (tuple(leaf.shape), strides, leaf.storage_offset(), leaf.dtype, leaf.requires_grad)
         facts.append((*layout, shared, with_earlier, same))
         earlier.append(leaf)
     state = list(program.state_dict().values()) if isinstance(program, nn.Module) else []

@@ -1,0 +1,74 @@
+"""Random small programs behave under `torch.compile` with our backend as with `backend="aot_eager"`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from generated_programs import CHANGES, INPUTS, STEPS, Program, programs
+from hypothesis import HealthCheck, given, reject, settings
+from torch_compile_reference import Seen, watch
+
+from trt_frontends.backend import torch_tensorrt_backend
+
+EXAMPLES = int(os.environ.get("TRT_PROGRAMS", "10"))
+"""How many programs; the session `programs` of nox runs hundreds."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch._dynamo.reset()
+
+
+def _watch(program: Program, backend: object) -> list[Seen]:
+    return watch(
+        program.make, program.inputs, backend, grad=program.grad, dynamic=program.dynamic, between=program.change
+    )
+
+
+def check(program: Program) -> None:
+    """Asserts that three calls show what they show with `aot_eager`, whose values may differ from eager execution's.
+
+    Programs that eager execution or `aot_eager` refuses are none.
+    """
+    try:
+        eager, reference = _watch(program, None), _watch(program, "aot_eager")
+    except Exception:  # a write to what cannot be written to, in the words of either
+        reject()
+    ours = _watch(program, torch_tensorrt_backend)
+    for call, (mine, other, one) in enumerate(zip(ours, reference, eager, strict=True)):
+        assert mine.facts == other.facts, f"call {call}: {mine.facts} instead of {other.facts}"
+        for value, expected, alternative in zip(mine.values, other.values, one.values, strict=True):
+            if not _close(value, alternative, program.tolerance):
+                torch.testing.assert_close(
+                    value, expected, rtol=program.tolerance, atol=program.tolerance, equal_nan=True
+                )
+
+
+def _close(value: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    return value.shape == expected.shape and torch.allclose(
+        value.to(expected.dtype), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(program=programs())
+def test_programs_behave_as_with_aot_eager(program: Program) -> None:
+    check(program)
+
+
+def test_every_step_makes_programs_that_eager_execution_runs() -> None:
+    for name in STEPS:
+        for inputs in INPUTS:
+            model = Program(((name, 0),), (1,), inputs=inputs).make()
+            for change in CHANGES:
+                with torch.no_grad():
+                    model(*inputs(0))
+                if change is not None:
+                    change(model, 1)
