@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "uv"
@@ -165,13 +166,24 @@ def numerics(session: nox.Session) -> None:
     """
     require_workspace(session)
     seed, *options = session.posargs or ["1"]
+    failed = []
     for name, (environment, threads) in INSTRUCTION_SETS.items():
         session.log(f"{name}: {threads} thread(s)")
-        session.run(
-            *(sys.executable, "-m", "pytest", "-q", *workers(), *NUMERIC_TESTS),
-            *(f"--seed={seed}", f"--hypothesis-seed={seed}", f"--threads={threads}", *options),
-            env={**TEST_ENVIRONMENT, **environment, "OMP_NUM_THREADS": str(threads), "HYPOTHESIS_PROFILE": "seeded"},
-        )
+        try:
+            session.run(
+                *(sys.executable, "-m", "pytest", "-q", *workers(), *NUMERIC_TESTS),
+                *(f"--seed={seed}", f"--hypothesis-seed={seed}", f"--threads={threads}", *options),
+                env={
+                    **TEST_ENVIRONMENT,
+                    **environment,
+                    "OMP_NUM_THREADS": str(threads),
+                    "HYPOTHESIS_PROFILE": "seeded",
+                },
+            )
+        except CommandFailed:
+            failed.append(name)  # the others say whether it is this instruction set, or the seed
+    if failed:
+        session.error(f"failed on {', '.join(failed)}")
 
 
 @nox.session(venv_backend="none", default=False)
