@@ -172,6 +172,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a tensor of a negative stride": lambda graph: graph["tensors"][0].update(strides=[-3, 1]),
     "a tensor of a huge offset": lambda graph: graph["tensors"][0].update(offset=HUGE),
     "a tensor of 10^12 equal elements": lambda graph: graph["tensors"][0].update(shape=[HUGE] * 3, strides=[0] * 3),
+    "a tensor of no elements and huge extents": lambda graph: graph["tensors"][0].update(
+        shape=[2**48, 2**48, 0], strides=[1, 1, 1], storage=None
+    ),
     "a tensor of no storage": lambda graph: graph["tensors"][0].update(storage=None),
     "a tensor of another storage": lambda graph: graph["tensors"][0].update(storage=99),
     "a tensor on another device": lambda graph: graph["tensors"][0].update(device="cuda"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -162,11 +163,10 @@ def _read_tensor(value: Any, place: str, storages: tuple[Storage, ...]) -> Store
     offset = fields.integer(values["offset"], place, 0, MAX_EXTENT)
     if len(shape) != len(strides):
         raise malformed(place, "shape and strides have different lengths")
-    elements = 1
-    for extent in shape:
-        elements *= extent
-    if elements > MAX_EXTENT:
-        raise malformed(place, f"{elements} elements are too many")
+    counted = math.prod(max(extent, 1) for extent in shape)  # PyTorch multiplies in order, zeros or not
+    if counted > MAX_EXTENT:
+        raise malformed(place, f"{counted} elements are too many")
+    elements = 0 if 0 in shape else counted
     storage = values["storage"]
     if (storage is None) != (elements == 0):
         raise malformed(place, "exactly tensors without elements have no storage")
