@@ -228,6 +228,11 @@ CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]]
     "a layer used three times": (_share_a_layer, matrix, {}),
     "a number that changes": (lambda m, x, k: m.linear(x) * k, numbered, {}),
     "strides that change": (lambda m, x: (m.linear(x), torch.relu(x)), strided, {}),
+    "another way at one row": (
+        lambda m, x: m.linear(x) * 2 if x.shape[0] == 1 else m.linear(x),
+        shrinking_rows,
+        {"dynamic": True},
+    ),
     "no rows": (lambda m, x: m.linear(x).softmax(-1), shrinking_rows, {}),
     "a function differentiated inside": (lambda m, x: torch.func.grad(lambda v: (v**2).sum())(x), matrix, {}),
     "NumPy inside": (lambda m, x: torch.from_numpy(x.numpy() * 2) + torch.relu(x), matrix, {}),
