@@ -289,6 +289,14 @@ def test_numbers_that_vanish_in_half_precision_agree() -> None:
     assert first_difference([vanished + 1e-3], [vanished]) is not None
 
 
+@pytest.mark.parametrize(("dtype", "fits"), [(torch.float32, False), (torch.float16, True), (torch.bfloat16, True)])
+def test_wide_outputs_of_half_precision_are_held_to_half_precision(dtype: torch.dtype, fits: bool) -> None:
+    wanted = torch.ones(8)
+    found = wanted * 1.015  # as far as two orders of adding up in half precision are apart in a deep network
+    assert (first_difference([found], [wanted], {dtype, torch.int32}) is None) is fits
+    assert first_difference([wanted * 1.2], [wanted], {dtype}) is not None
+
+
 # What networks are made of for the property below: name of a variation, and its values.
 VARIATIONS: dict[str, st.SearchStrategy[Any]] = {
     "width": st.integers(2, 4),

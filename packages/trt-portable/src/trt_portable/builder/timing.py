@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import torch
@@ -182,8 +182,17 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def first_difference(found: Sequence[Value], expected: Sequence[Value]) -> str | None:
-    """What is wrong with outputs, in words; None when they agree as far as their type allows."""
+def first_difference(
+    found: Sequence[Value], expected: Sequence[Value], computed_in: Collection[torch.dtype] = ()
+) -> str | None:
+    """What is wrong with outputs, in words; None when they agree as far as types allow.
+
+    Args:
+        found: What a candidate makes.
+        expected: What it should make.
+        computed_in: Types of what the outputs are computed from: a float32 that comes from half precision is no better.
+    """
+    within = max((_TOLERANCES.get(dtype, 0.0) for dtype in computed_in), default=0.0)
     if len(found) != len(expected):
         return f"{len(found)} outputs instead of {len(expected)}"
     for index, (have, want) in enumerate(zip(map(as_tensor, found), map(as_tensor, expected), strict=True)):
@@ -197,6 +206,7 @@ def first_difference(found: Sequence[Value], expected: Sequence[Value]) -> str |
             if equal < _LEAST_EQUAL:
                 return f"output {index}: {equal:.1%} of the elements are equal"
             continue
+        tolerance = max(tolerance, within)
         least = max(_LEAST_SIZE, torch.finfo(want.dtype).smallest_normal)  # below it, half precision loses bits
         have, want = have.double(), want.double()
         finite = torch.isfinite(want)

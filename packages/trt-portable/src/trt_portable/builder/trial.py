@@ -140,7 +140,8 @@ class Trial:
 
     def _is_right(self, name: str, found: Sequence[Value]) -> bool:
         """Whether a candidate computes what interpreting computes; says so where it does not."""
-        difference = first_difference(found, self._expected)
+        held = {tensor.dtype for tensor in self._subject.tensors}
+        difference = first_difference(found, self._expected, held)
         if difference is not None:
             self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
         return difference is None
