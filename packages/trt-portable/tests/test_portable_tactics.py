@@ -141,7 +141,7 @@ def test_plans_from_elsewhere_are_interpreted_unless_allowed(build: Any, logger:
 
 def test_artifacts_of_another_machine_are_left(build: Any, logger: Any, monkeypatch: Any) -> None:
     plan = build(Recorded())
-    monkeypatch.setattr("trt_portable.runtime.engine_state.machine_of", lambda device: {"torch": "9"})
+    monkeypatch.setattr("trt_portable.plan.artifact.machine_of", lambda device: {"torch": "9"})
     engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
     assert engine._state.executable is engine._state.program
     assert any("Build it again here" in text for _, text in logger.messages)
