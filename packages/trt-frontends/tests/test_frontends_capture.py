@@ -138,7 +138,7 @@ def test_modules_need_inputs(mlp: nn.Module) -> None:
 
 @pytest.mark.parametrize("thing", [lambda x: x, "model.pt", None])
 def test_what_is_no_module_is_refused(thing: Any) -> None:
-    with pytest.raises(InputError, match="cannot capture a"):
+    with pytest.raises(InputError, match="cannot capture (a |None)"):
         trt_frontends.trace(thing, arg_inputs=(torch.ones(2),))
 
 
