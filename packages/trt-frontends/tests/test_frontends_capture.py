@@ -138,7 +138,7 @@ def test_modules_need_inputs(mlp: nn.Module) -> None:
 
 @pytest.mark.parametrize("thing", [lambda x: x, "model.pt", None])
 def test_what_is_no_module_is_refused(thing: Any) -> None:
-    with pytest.raises(InputError, match="cannot capture (a |None)"):
+    with pytest.raises(InputError, match=r"cannot capture (a |None)"):
         trt_frontends.trace(thing, arg_inputs=(torch.ones(2),))
 
 
@@ -291,6 +291,33 @@ def test_names_of_variadic_inputs_are_labels() -> None:
     inputs = [Input((2, 3), name="left"), Input((2, 3), name="right")]
     for model in (Variadic(), trt_frontends.trace(Variadic(), arg_inputs=inputs)):
         assert trt_frontends.explain(model, arg_inputs=inputs).total_operators == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_variadic_inputs_may_vary(count: int) -> None:
+    class Total(nn.Module):
+        def forward(self, *args: torch.Tensor) -> torch.Tensor:
+            return torch.stack(args).sum(0).relu()
+
+    inputs = [Input(min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3))] * count
+    compiled = trt_frontends.compile(Total(), arg_inputs=inputs, min_block_size=1)
+    for batch in (1, 2, 5, 8):
+        given = [torch.randn(batch, 3) for _ in inputs]
+        torch.testing.assert_close(compiled(*given), Total()(*given))
+
+
+@pytest.mark.parametrize("axis", [0, 2, 3])
+def test_an_extent_may_be_one_or_two(axis: int) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()).eval()
+    largest = (2, 3, 2, 2)
+    smallest = tuple(1 if at == axis else extent for at, extent in enumerate(largest))
+    compiled = trt_frontends.compile(
+        model, arg_inputs=[Input(min_shape=smallest, opt_shape=largest, max_shape=largest)], min_block_size=1
+    )
+    for shape in (smallest, largest):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x))
 
 
 def test_threads_capture_one_after_the_other(mlp: nn.Module) -> None:

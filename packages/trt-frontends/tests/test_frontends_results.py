@@ -215,6 +215,18 @@ def test_random_programs_return_what_eager_returns(programs: list[list[str]]) ->
     check(compute)
 
 
+def test_results_that_are_no_tensors_come_back_compiled_and_loaded(tmp_path: Any) -> None:
+    model = Model(lambda self, x: {"y": self.linear(x), "kind": "logits", "n": 3, "none": None, "few": (1.5, [True])})
+    compiled = trt_frontends.compile(model.eval(), arg_inputs=(torch.ones(4, 4),))
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    x = torch.randn(4, 4)
+    with torch.no_grad():
+        expected = model(x)
+    for found in (compiled(x), trt_frontends.load(tmp_path / "model.trtp")(x)):
+        torch.testing.assert_close(found.pop("y"), expected["y"])
+        assert found == {name: value for name, value in expected.items() if name != "y"}
+
+
 def test_indices_out_of_range_are_refused_where_they_are_checked() -> None:
     class Looks(nn.Module):
         def __init__(self) -> None:
