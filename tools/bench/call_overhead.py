@@ -110,9 +110,9 @@ def _enqueue(module: Any, x: torch.Tensor) -> Action:
     return enqueue
 
 
-def _alternating(module: nn.Module, device: torch.device) -> Action:
+def _alternating(compiled: Callable[..., Any], device: torch.device) -> Action:
     inputs = cycle([torch.randn(_SHAPE, device=device), torch.randn(_OTHER_SHAPE, device=device)])
-    return lambda: module(next(inputs))
+    return lambda: compiled(next(inputs))
 
 
 def _loaded(compiled: nn.Module, folder: Path) -> nn.Module:
