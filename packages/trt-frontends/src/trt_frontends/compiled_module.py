@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn.modules import module as global_hooks
 from torch.utils import _pytree as pytree
 
 from trt_core import InputError
 from trt_core.nesting import children_of
+from trt_frontends.flat_function import flat_function, has_own_hooks
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
@@ -71,7 +71,7 @@ class CompiledModule(fx.GraphModule):
         if graphs_on is not None:
             require_capturable(self)
             self._graphed = GraphedCalls(functools.partial(_run_flat, weakref.ref(self)), graphs_on)
-        self._flat = _flat_function(self.graph)
+        self._flat = flat_function(self.graph)
         structure: Any = self._out_spec
         self._build_result = _result_builder(structure)
         self._returns_result = structure.is_leaf()
@@ -93,7 +93,7 @@ class CompiledModule(fx.GraphModule):
                     return self._build_result(self._graphed(leaves))
         elif self._only_engine is not None and not kwargs:
             engine = self._modules[self._only_engine]
-            if type(engine) is TRTModule and not _is_watched(engine):
+            if type(engine) is TRTModule and not has_own_hooks(engine):
                 if not self._engine_checks:
                     self._read(args, kwargs)
                 return self._run_engine(engine, args)
@@ -164,17 +164,6 @@ def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _flat_function(graph: fx.Graph) -> Callable[..., Sequence[Any]]:
-    """Returns the graph as a function of (module, *flat inputs) that returns the flat outputs."""
-    flat = fx.Graph()
-    flat.output(flat.graph_copy(graph, {}))
-    code = flat.python_code("self")
-    namespace = dict(code.globals)
-    exec(compile(code.src, "<compiled model>", "exec"), namespace)
-    function: Callable[..., Sequence[Any]] = namespace["forward"]
-    return function
-
-
 def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:
     """Returns what nests flat outputs as the model did; the plain structures cost nothing much."""
     children = children_of(spec)
@@ -194,13 +183,3 @@ def _run_flat(module: weakref.ref[CompiledModule], leaves: Sequence[Any]) -> Seq
     found = module()
     assert found is not None  # it is called by the module
     return found._flat(found, *leaves)
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether hooks wait for calls of a module."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or global_hooks._global_forward_hooks
-        or global_hooks._global_forward_pre_hooks
-    )

@@ -214,11 +214,11 @@ def test_what_no_engine_runs_can_be_compiled_by_inductor(monkeypatch: pytest.Mon
     given = []
     compile_ = torch.compile
 
-    def spy(gm: Any, *, backend: Any, **keywords: Any) -> Any:
+    def spy(model: Any, *, backend: Any, **keywords: Any) -> Any:
         if backend == "inductor":
-            given.append(gm)
+            given.append(model.__self__)
             backend = "aot_eager"  # what is at stake here is who is asked, and Inductor needs a C++ compiler
-        return compile_(gm, backend=backend, **keywords)
+        return compile_(model, backend=backend, **keywords)
 
     monkeypatch.setattr(torch, "compile", spy)
 

@@ -138,7 +138,7 @@ class TRTModule(nn.Module):
         """
         check_plan(plan)
         check_payload(header, plan)
-        self.plan = plan
+        self._buffers[_PLAN] = plan  # past the hooks of registration, which may change what they are shown
         self._header = header
         self._text = header.text
         self._returns_tuple = header.returns_tuple

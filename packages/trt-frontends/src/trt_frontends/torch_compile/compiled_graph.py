@@ -22,12 +22,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.ranges import ShapeRanges
+from trt_frontends.flat_function import flat_function
 from trt_frontends.pipeline import Compilation, announce
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
 from trt_frontends.torch_compile.output_views import borrowed_results, cut_output_views
 from trt_frontends.torch_compile.pytorch_blocks import compile_pytorch_blocks, with_inductor
 from trt_frontends.torch_compile.size_ranges import GraphSizes, outside
+from trt_frontends.torch_compile.unseen_modules import unseen_modules
 from trt_frontends.visible_log import visible_log
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
@@ -247,7 +249,7 @@ class CompiledGraph:
         numbers_at = tuple(sorted(self._numbers))
         numbers = tuple(_number(inputs[at]) for at in numbers_at)
         logger.debug("building a graph of %d nodes: %s", len(self._gm.graph.nodes), reason)
-        with visible_log(self._settings), torch.no_grad():
+        with visible_log(self._settings), torch.no_grad(), unseen_modules():
             constants = {at: inputs[at] for at in (*frozen_at, *numbers_at)}
             run, report = self._compile(constants, inputs, ranges)
         self.history.append(BuildReport(reason, report))
@@ -331,14 +333,15 @@ def _runner(
         tail: Makes the results out of inputs and of what the body returns.
         tail_inputs: Positions of the graph's inputs that the tail takes.
     """
+    run_body = flat_function(compiled.graph)
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        results = list(compiled(*[inputs[at] for at in kept]))
+        results = list(run_body(compiled, *[inputs[at] for at in kept]))
         for at in borrowed:
             if isinstance(results[at], torch.Tensor):
                 results[at] = results[at].clone()
         if tail is None:
             return results
-        return tail(*[inputs[at] for at in tail_inputs], *results)  # type: ignore[no-any-return]
+        return tail.forward(*[inputs[at] for at in tail_inputs], *results)  # type: ignore[no-any-return]
 
     return run

@@ -10,17 +10,17 @@ from torch import fx
 
 
 def compile_pytorch_blocks(split: fx.GraphModule) -> None:
-    """Replaces the PyTorch blocks of a split graph by compiled ones. They are compiled at their first call.
+    """Gives the PyTorch blocks of a split graph a compiled `forward`. They are compiled at their first call.
 
     Args:
         split: What `Compilation.run` returned; changed in place.
     """
-    for name, child in list(split.named_children()):
+    for child in split.children():
         if isinstance(child, fx.GraphModule):
-            setattr(split, name, with_inductor(child))
+            child.forward = with_inductor(child)
 
 
 def with_inductor(gm: fx.GraphModule) -> Callable[..., Any]:
-    """Returns a module or graph compiled by Inductor, for sizes that vary where those of the graph do."""
-    compiled: Callable[..., Any] = torch.compile(gm, backend="inductor")
+    """Returns what a module computes, compiled by Inductor, for sizes that vary where those of its graph do."""
+    compiled: Callable[..., Any] = torch.compile(gm.forward, backend="inductor")
     return compiled
