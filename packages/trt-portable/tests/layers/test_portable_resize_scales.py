@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
@@ -85,6 +85,9 @@ SCALES = st.sampled_from([0.3, 0.5, 0.7, 0.999, 1.0, 1.1, 1.25, 1.3, 1.5, 7 / 3,
     dynamic=st.booleans(),
     rank=st.sampled_from([2, 3, 4]),
 )
+@example(scales=(1.1, 0.3), mode=MODE.LINEAR, mapping=C.HALF_PIXEL, rounding=N.FLOOR, dynamic=False, rank=4)
+@example(scales=(1.1, 1.1), mode=MODE.CUBIC, mapping=C.HALF_PIXEL, rounding=N.FLOOR, dynamic=True, rank=4)
+@example(scales=(1.0, 1.1), mode=MODE.LINEAR, mapping=C.HALF_PIXEL, rounding=N.FLOOR, dynamic=False, rank=3)
 def test_every_mode_and_mapping_follows_the_scales(
     run_network: Any, scales: Any, mode: Any, mapping: Any, rounding: Any, dynamic: bool, rank: int
 ) -> None:

@@ -199,6 +199,8 @@ class IResizeLayer(ILayer):
             return None
         if mapping is ResizeCoordinateTransformation.ASYMMETRIC:
             return None
+        if any(_same(x.shape[axis], wanted[axis]) for axis in axes):
+            return None  # PyTorch copies along an axis whose extent stays, whatever the factor
         corners = mapping is ResizeCoordinateTransformation.ALIGN_CORNERS
         if mode is InterpolationMode.CUBIC:
             if spatial != 2 or self.cubic_coeff != -0.75 or self.exclude_outside:
