@@ -68,16 +68,27 @@ def reshape_in_pytorch(split: fx.GraphModule, engines: Collection[str]) -> None:
 
 
 def memory_order(value: torch.Tensor) -> list[int] | None:
-    """Returns the axes of a tensor from the outermost in memory to the innermost, None when they are in order.
+    """Returns the axes of a dense tensor from the outermost in memory to the innermost.
 
-    None as well for a tensor that is not dense.
+    Returns:
+        The axes, in order where they can be: one of extent 1 has no place of its own. None for a tensor with gaps or
+        overlaps, and for one of which that cannot be told for every value of its sizes.
     """
     axes = list(range(value.dim()))
     if _lies_in(value, axes):
-        return None
-    strides: Sequence[int | torch.SymInt] = value.stride()
-    order = sorted(axes, key=lambda axis: -_size_hint(strides[axis]))
-    return order if _lies_in(value, order) else None
+        return axes
+    left = list(reversed(axes))
+    order: list[int] = []
+    step: int | torch.SymInt = 1
+    while left:
+        neighbors = [axis for axis in left if _same_step(value.stride(axis), step)]
+        neighbors += [axis for axis in left if same_extent(value.shape[axis], 1)]
+        if not neighbors:
+            return None
+        order.insert(0, neighbors[0])
+        left.remove(neighbors[0])
+        step = step * value.shape[neighbors[0]]
+    return order
 
 
 def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> bool:
@@ -86,7 +97,7 @@ def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequ
     if not isinstance(value, torch.Tensor):
         return False
     order = memory_order(value)
-    if order is None:
+    if order is None or order == sorted(order):
         return False
     inverse = [order.index(axis) for axis in range(len(order))]
     with torch.no_grad():
@@ -139,7 +150,3 @@ def _polynomial(step: int | torch.SymInt) -> Any:
     return step.node.expr.replace(
         lambda part: isinstance(part, Max) and len(part.args) == 2 and part.args[0] == 1, lambda part: part.args[1]
     )
-
-
-def _size_hint(extent: int | torch.SymInt) -> int:
-    return extent if isinstance(extent, int) else int(extent.node.hint or 0)

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trt_core.extents import Extent, evaluate_extent, extent_of, symbols_in
+from trt_frontends.layouts import memory_order
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class _TailWriter:
         return self._graph.call_function(lay_out, (taken, strides, symbols))
 
     def _lay_out_densely(self, taken: fx.Node, value: torch.Tensor) -> fx.Node:
-        order = _order(value)
+        order = memory_order(value)
         return taken if order is None else self._graph.call_function(lay_out_densely, (taken, order))
 
     def _read_symbol(self, name: str) -> fx.Node | None:
@@ -254,20 +255,6 @@ def _tensor(item: Any) -> torch.Tensor | None:
 
 def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, torch.SymInt))
-
-
-def _order(value: torch.Tensor) -> tuple[int, ...] | None:
-    """Returns the axes of a dense tensor as they lie in memory, outermost first; None for one that is not dense."""
-    found: list[int] = []
-    expected: Any = 1
-    for _ in value.shape:
-        rest = (axis for axis in reversed(range(value.dim())) if axis not in found)
-        axis = next((axis for axis in rest if statically_known_true(value.stride(axis) == expected)), None)
-        if axis is None:
-            return None
-        found.append(axis)
-        expected = expected * value.shape[axis]
-    return tuple(reversed(found))
 
 
 def _is_plain(value: torch.Tensor) -> bool:
