@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -15,11 +14,7 @@ from trt_frontends.torch_compile import compiled_graph
 
 OPTIONS = {"min_block_size": 1}
 
-
-@pytest.fixture(autouse=True)
-def _forget_graphs() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 @pytest.fixture
@@ -107,15 +102,7 @@ def test_an_interrupted_build_is_made_at_the_next_call(model: nn.Module, monkeyp
 def test_the_first_call_may_come_from_several_threads(model: nn.Module) -> None:
     compiled = torch.compile(model, backend=torch_tensorrt_backend, options=OPTIONS)
     inputs = [torch.randn(rows, 4) for rows in (2, 3, 2)]
-    results: dict[int, torch.Tensor] = {}
-
-    def call(at: int) -> None:
-        results[at] = compiled(inputs[at])
-
-    threads = [threading.Thread(target=call, args=(at,)) for at in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for at, x in enumerate(inputs):
-        torch.testing.assert_close(results[at], model(x))
+    with ThreadPoolExecutor(len(inputs)) as threads:
+        results = list(threads.map(compiled, inputs))
+    for x, result in zip(inputs, results, strict=True):
+        torch.testing.assert_close(result, model(x))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,12 +16,7 @@ EXAMPLES = int(os.environ.get("TRT_PROGRAMS", "10"))
 """How many programs; the session `programs` of nox runs hundreds."""
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
 
 def _watch(program: Program, backend: object) -> list[Seen]:

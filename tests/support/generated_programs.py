@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import model_changes
 import torch
 from hypothesis import strategies as st
-from torch import nn
+from torch_compile_programs import Model, matrix
 
 Values = list[torch.Tensor]
 Step = Callable[[Any, Values, int], None]
@@ -21,22 +22,6 @@ Pair = namedtuple("Pair", ["first", "last"])
 
 LOOSE: Final = frozenset({"autocast", "bfloat16"})
 """Steps that round to 8 bits: kernels and the operators they are made of differ in the last one."""
-
-
-class StatefulModel(nn.Module):
-    """Runs a function `(model, *inputs)` with a layer, buffers and plain tensors to use."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("cache", torch.zeros(3, 4))
-        self.plain, self.hidden, self.calls = torch.ones(4), torch.zeros(4), 0
-
-    def forward(self, *inputs: Any) -> Any:
-        """Runs the function."""
-        return self.function(self, *inputs)
 
 
 def _value(compute: Callable[[Any, torch.Tensor], torch.Tensor], dims: int = 0) -> Step:
@@ -84,8 +69,8 @@ def _inside(context: Callable[[], Any], compute: Callable[[Any, torch.Tensor], t
 
 
 def _count(model: Any, values: Values, at: int) -> None:
-    model.calls = model.calls + 1
-    values.append(values[at] + model.calls)
+    model.call_count = model.call_count + 1
+    values.append(values[at] + model.call_count)
 
 
 VIEWS: dict[str, Step] = {
@@ -150,7 +135,7 @@ COMPUTATIONS: dict[str, Step] = {
     "int64": _value(lambda m, x: (x * 3).to(torch.int64)),
     "bool": _value(lambda m, x: x > 0),
     "linear": _layer(lambda m, x: m.linear(x)),
-    "norm": _layer(lambda m, x: m.norm(x) if x.shape[0] > 1 else x * 1),
+    "norm": _layer(lambda m, x: m.row_norm(x) if x.shape[0] > 1 else x * 1),
     "layer norm": _layer(lambda m, x: torch.layer_norm(x, [4])),
     "random": _layer(lambda m, x: torch.rand(2)),
     "dropout": _layer(lambda m, x: torch.dropout(x, 0.5, True)),
@@ -166,11 +151,6 @@ FLOW: dict[str, Step] = {
 }
 
 STEPS: Final = {**VIEWS, **WRITES, **STATE, **COMPUTATIONS, **FLOW}
-
-
-def matrix(call: int) -> Sequence[torch.Tensor]:
-    """(3, 4)."""
-    return (torch.randn(3, 4),)
 
 
 def growing(call: int) -> Sequence[torch.Tensor]:
@@ -204,39 +184,14 @@ STRUCTURES: Final[dict[str, Callable[[Values], Any]]] = {
 }
 
 
-def _write_to_the_weight(model: StatefulModel, call: int) -> None:
-    with torch.no_grad():
-        model.linear.weight.mul_(2)
-
-
-def _replace_the_weight(model: StatefulModel, call: int) -> None:
-    model.linear.weight = nn.Parameter(torch.full((4, 4), 0.5))
-
-
-def _replace_data(model: StatefulModel, call: int) -> None:
-    model.linear.weight.data = torch.full((4, 4), float(call))
-
-
-def _swap_the_weight(model: StatefulModel, call: int) -> None:
-    torch.utils.swap_tensors(model.linear.weight, nn.Parameter(torch.full((4, 4), call + 0.5)))
-
-
-def _write_to_the_cache(model: StatefulModel, call: int) -> None:
-    model.cache.fill_(call)
-
-
-def _train_and_evaluate(model: StatefulModel, call: int) -> None:
-    model.train(call % 2 == 0)
-
-
 CHANGES: Final = (
     None,
-    _write_to_the_weight,
-    _replace_the_weight,
-    _replace_data,
-    _swap_the_weight,
-    _write_to_the_cache,
-    _train_and_evaluate,
+    model_changes.write,
+    model_changes.replace_parameter,
+    model_changes.replace_data,
+    model_changes.swap,
+    model_changes.write_to_a_buffer,
+    model_changes.train_and_evaluate,
 )
 """What happens to a model between its calls."""
 
@@ -263,16 +218,16 @@ class Program:
     change: Callable[[Any, int], None] | None = None
     grad: bool = False
 
-    def make(self) -> StatefulModel:
+    def make(self) -> Model:
         """Returns a model that runs the program."""
 
-        def function(model: StatefulModel, x: torch.Tensor) -> Any:
+        def function(model: Model, x: torch.Tensor) -> Any:
             values = [x]
             for name, at in self.steps:
                 STEPS[name](model, values, at % len(values))
             return STRUCTURES[self.structure]([values[at % len(values)] for at in self.results])
 
-        return StatefulModel(function).eval()
+        return Model(function).eval()
 
     @property
     def tolerance(self) -> float:

@@ -18,14 +18,16 @@ class Model(nn.Module):
         super().__init__()
         self.function = function
         self.linear, self.conv, self.norm = nn.Linear(4, 4), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(3)
+        self.row_norm = nn.BatchNorm1d(4)
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("cache", torch.zeros(3, 4))
         self.plain, self.several = torch.ones(4), [torch.ones(4), torch.zeros(4)]
-        self.hidden = torch.zeros(4)
+        self.hidden, self.call_count = torch.zeros(4), 0
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(self, *inputs)
 
 
 def matrix(_: int) -> Sequence[Any]:
+    """(3, 4)."""
     return (torch.randn(3, 4),)
