@@ -122,8 +122,8 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
     slots = program.start(values)
     seconds = 0.0
     freed = 0
-    for compute, inputs, outputs, dying, call in program.steps:
-        operands = [slots[at] for at in inputs]
+    for compute, read, outputs, dying, call in program.steps:
+        operands = read(slots)
         try:
             spare = operands
             if isinstance(compute, PrepackedConvolution) and compute.overwrites:  # then runs would add up

@@ -41,6 +41,16 @@ def _in_bounds(indices: torch.Tensor, extent: Any, wraps: bool) -> tuple[torch.T
     return torch.where(inside, indices, torch.zeros_like(indices)), inside
 
 
+def _selected(x: torch.Tensor, axis: int, indices: torch.Tensor) -> torch.Tensor | None:
+    """What stands at indices; None where one of them is out of bounds, or no kernel looks at the bounds, as on CUDA."""
+    if indices.device.type != "cpu" or type(indices) is not torch.Tensor:
+        return None
+    try:
+        return x.index_select(axis, indices.reshape(-1))
+    except IndexError:
+        return None
+
+
 def _outside_is_zero(values: torch.Tensor, inside: torch.Tensor | None) -> torch.Tensor:
     if inside is None:
         return values
@@ -124,8 +134,10 @@ class IGatherLayer(ILayer):
 
     def _take(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         axis = self.axis
-        at, inside = _in_bounds(at, x.shape[axis], self._wraps(axis))
-        taken = x.index_select(axis, at.reshape(-1))
+        taken, inside = _selected(x, axis, at), None
+        if taken is None:
+            at, inside = _in_bounds(at, x.shape[axis], self._wraps(axis))
+            taken = x.index_select(axis, at.reshape(-1))
         shape = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
         if at.ndim != 1:
             taken = taken.reshape(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,22 @@ from trt_portable.values import HostValues, Value, host_numbers, is_unknown
 MOVABLE: Final = frozenset(DataType) - {DataType.UINT8, DataType.E8M0}
 
 
+class _Moves(NamedTuple):
+    """What a shuffle does to a tensor of some extents: orders of axes and extents, each None where nothing changes."""
+
+    shape: tuple[int, ...]
+    first: tuple[int, ...] | None
+    extents: list[int] | None
+    second: tuple[int, ...] | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.first is not None:
+            x = x.permute(self.first)
+        if self.extents is not None:
+            x = x.reshape(self.extents)
+        return x if self.second is None else x.permute(self.second)
+
+
 class IShuffleLayer(ILayer):
     """Transpose, reshape, transpose.
 
@@ -47,6 +63,9 @@ class IShuffleLayer(ILayer):
     reshape_dims = OverriddenDims(1, "Extents: -1 infers one, 0 copies one.")
     second_transpose = permutation("Order of the axes after the reshape.")
     zero_is_placeholder = boolean(True, "Whether an extent of 0 copies that of the input.")
+
+    _moves: _Moves | None = None
+    """In an engine: what became of the extents that came last, unless numbers that only a run knows decide about it."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         assert inputs[0] is not None
@@ -72,17 +91,23 @@ class IShuffleLayer(ILayer):
         _order(self.second_transpose, reshaped, "second_transpose")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        given, known = inputs[0], self._moves
+        if known is not None and type(given) is torch.Tensor and given.shape == known.shape:
+            return (known(given),)
         x, target = (*inputs, None)[:2]
         assert x is not None
-        order = _order(self.first_transpose, x.ndim, "first_transpose")
-        if order is not None:
-            x = x.permute(order)
-        dims = self.reshape_dims
+        first = _order(self.first_transpose, x.ndim, "first_transpose")
+        if first is not None:
+            x = x.permute(first)
+        dims, extents = self.reshape_dims, None
         if target is not None or dims is not None:
             wanted: list[Any] = host_numbers(target) if target is not None else list(dims or ())
-            x = _reshape(x, wanted, self.zero_is_placeholder)
-        order = _order(self.second_transpose, x.ndim, "second_transpose")
-        return (x if order is None else x.permute(order),)
+            extents = _reshaped(x, wanted, self.zero_is_placeholder)
+            x = x.reshape(extents)
+        second = _order(self.second_transpose, x.ndim, "second_transpose")
+        if self._IS_FROZEN and target is None and type(given) is torch.Tensor:
+            self._moves = _Moves(given.shape, first, extents, second)
+        return (x if second is None else x.permute(second),)
 
 
 def _order(permutation: Any, rank: int, what: str) -> tuple[int, ...] | None:
@@ -94,7 +119,8 @@ def _order(permutation: Any, rank: int, what: str) -> tuple[int, ...] | None:
     return order
 
 
-def _reshape(x: Value, wanted: list[Any], zero_copies: bool) -> Value:
+def _reshaped(x: Value, wanted: list[Any], zero_copies: bool) -> list[Any]:
+    """The extents of a tensor that is reshaped; one may be -1."""
     extents = list(wanted)
     if zero_copies:
         for axis, extent in enumerate(extents):
@@ -111,7 +137,7 @@ def _reshape(x: Value, wanted: list[Any], zero_copies: bool) -> Value:
         fits = size != 0 and count % size == 0 if free else size == count
         if not fits:
             raise Refusal(f"{count} elements of shape {tuple(x.shape)} do not fill {wanted}")
-    return x.reshape(extents)
+    return extents
 
 
 class IConcatenationLayer(ILayer):

@@ -54,6 +54,9 @@ class INormalizationLayer(ILayer):
     num_groups = integer(1, "Number of groups of channels.")
     is_v2 = _ReadOnly(bool, False, doc="Whether scale and bias are per channel with groups.")
 
+    _trailing: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """In an engine: the extents that came last, and those of the axes that PyTorch's kernel normalizes over."""
+
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x, scale, bias = inputs
         assert x is not None and scale is not None and bias is not None
@@ -91,7 +94,12 @@ class INormalizationLayer(ILayer):
         )
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, scale, bias = (as_tensor(value) for value in inputs if value is not None)
+        x, scale, bias = inputs
+        assert x is not None and scale is not None and bias is not None
+        x, scale, bias, known = as_tensor(x), as_tensor(scale), as_tensor(bias), self._trailing
+        if known is not None and type(x) is torch.Tensor and x.shape == known[0]:
+            trailing = known[1]
+            return (torch.layer_norm(x, trailing, scale.reshape(trailing), bias.reshape(trailing), self.epsilon),)
         axes = axes_of_mask(self.axes, x.ndim)
         groups = self.num_groups
         if groups > 1:
@@ -105,8 +113,10 @@ class INormalizationLayer(ILayer):
         if axes == tuple(range(axes[0], x.ndim)) and not any(is_unknown(e) for e in trailing):
             fits = scale.numel() == _volume(trailing) and bias.numel() == scale.numel()
             if fits:
+                if self._IS_FROZEN and type(x) is torch.Tensor:
+                    self._trailing = (x.shape, trailing)
                 flat = (scale.reshape(trailing), bias.reshape(trailing))
-                return (F.layer_norm(x, trailing, *flat, self.epsilon),)
+                return (torch.layer_norm(x, trailing, *flat, self.epsilon),)
             if axes[0] == 1 and _is_per_channel(scale, x) and _is_per_channel(bias, x):
                 return (_group_norm(x, 1, scale.reshape(-1), bias.reshape(-1), self.epsilon),)
         wide_x = x.to(torch.float32)

@@ -82,9 +82,9 @@ class LinearForm:
 
 def linear_form(call: LayerCall) -> LinearForm | None:
     """What `fuse_linear` made of a call; None for other calls."""
-    if call.compute not in (_linear, _transposed_linear):
+    if not isinstance(call.compute, Linear):
         return None
-    return LinearForm(call.compute is _transposed_linear, len(call.inputs) > 2)
+    return LinearForm(call.compute.is_transposed, len(call.inputs) > 2)
 
 
 def _linear_product(call: LayerCall, constants: dict[int | None, Shape]) -> LayerCall | None:
@@ -97,8 +97,7 @@ def _linear_product(call: LayerCall, constants: dict[int | None, Shape]) -> Laye
     plain = op0 is _NONE and op1 in (_NONE, _TRANSPOSE)
     if not plain or len(shape) < 2 or any(extent != 1 for extent in shape[:-2]):
         return None
-    compute = _transposed_linear if op1 is _TRANSPOSE else _linear
-    return _replaced(call, call.inputs, compute, call.name)
+    return _replaced(call, call.inputs, Linear(shape[-2:], is_transposed=op1 is _TRANSPOSE), call.name)
 
 
 def _addends(call: LayerCall) -> list[tuple[int | None, int | None]]:
@@ -116,10 +115,9 @@ def _with_bias(
     product: LayerCall | None, addition: LayerCall, bias: int | None, constants: dict[int | None, Shape]
 ) -> LayerCall | None:
     """A linear map with its bias, if the bias is one number per column."""
-    assert product is not None
-    matrix, added = constants[product.inputs[1]], constants[bias]
-    columns = matrix[-2] if product.compute is _transposed_linear else matrix[-1]
-    if added[-1:] != (columns,) or any(extent != 1 for extent in added[:-1]):
+    assert product is not None and isinstance(product.compute, Linear)
+    added = constants[bias]
+    if added[-1:] != (product.compute.columns,) or any(extent != 1 for extent in added[:-1]):
         return None
     inputs = (*product.inputs, bias)
     return _replaced(addition, inputs, product.compute, f"{product.name} + {addition.name}")
@@ -236,21 +234,27 @@ def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute,
     )
 
 
-def _transposed_linear(inputs: Sequence[Value | None]) -> Sequence[Value]:
-    """``x @ matrix.T + bias`` for a matrix (1, ..., 1, N, K)."""
-    x, matrix, *bias = (as_tensor(value) for value in inputs if value is not None)
-    return (F.linear(x, _as_matrix(matrix), _flat(bias)),)
+class Linear:
+    """A product with a matrix, the second operand, plus a bias per column, the third, if there is one.
 
+    Args:
+        extents: The last two of the matrix; those before are 1.
+        is_transposed: Whether the matrix is (N, K) and not (K, N).
+    """
 
-def _linear(inputs: Sequence[Value | None]) -> Sequence[Value]:
-    """``x @ matrix + bias`` for a matrix (1, ..., 1, K, N)."""
-    x, matrix, *bias = (as_tensor(value) for value in inputs if value is not None)
-    return (F.linear(x, _as_matrix(matrix).mT, _flat(bias)),)
+    def __init__(self, extents: Shape, *, is_transposed: bool) -> None:
+        self.is_transposed = is_transposed
+        self._extents = extents
 
+    @property
+    def columns(self) -> int:
+        """Columns of the result."""
+        return self._extents[0 if self.is_transposed else 1]
 
-def _as_matrix(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix if matrix.dim() == 2 else matrix.reshape(matrix.shape[-2:])
-
-
-def _flat(bias: list[torch.Tensor]) -> torch.Tensor | None:
-    return bias[0].reshape(-1) if bias else None
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+        x, matrix, bias = (*inputs, None)[:3]
+        assert x is not None and matrix is not None
+        weights = as_tensor(matrix).reshape(self._extents)
+        flat = None if bias is None else as_tensor(bias).reshape(-1)
+        return (F.linear(as_tensor(x), weights if self.is_transposed else weights.mT, flat),)

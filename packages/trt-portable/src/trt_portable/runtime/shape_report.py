@@ -52,7 +52,7 @@ def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
     bounds = list(exact)
     live = peak = 0
     sizes: dict[int, int] = {}
-    for _, inputs, outputs, dying, call in program.steps:
+    for inputs, (_, _, outputs, dying, call) in zip(program.reads, program.steps, strict=True):
         results = _results(call, inputs, exact, len(outputs))
         limits: Sequence[Value | None] = results
         if None in results:

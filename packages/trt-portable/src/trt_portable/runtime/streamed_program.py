@@ -110,10 +110,10 @@ class StreamedProgram(Program):
         plan, transfers = self._plan, WeightTransfers(self._batches, self._window, self._device, self._side)
         call: LayerCall | None = None
         try:
-            for step, (compute, inputs, outputs, dying, call) in enumerate(self.steps):
+            for step, (compute, read, outputs, dying, call) in enumerate(self.steps):
                 if observer is not None:
                     observer.before(call)
-                operands = [slots[at] for at in inputs]
+                operands = read(slots)
                 sites = plan.get(step)
                 if sites is None:
                     results = compute(operands)
@@ -139,7 +139,7 @@ class StreamedProgram(Program):
         prepared = {at for _, inputs, _ in self._constants for at in inputs}
         shown = set(self.output_slots)
         readers: dict[int, list[_Site]] = {}
-        for step, (_, inputs, _, _, call) in enumerate(self.steps):
+        for step, (inputs, (*_, call)) in enumerate(zip(self.reads, self.steps, strict=True)):
             for operand, at in enumerate(inputs):
                 readers.setdefault(at, []).append(_Site(step, operand, at))
             layer = call.layer
@@ -168,9 +168,10 @@ def _most_of_two(sizes: Sequence[int]) -> int:
 
 
 def _with_weights(
-    operands: list[Value | None], sites: Sequence[_Site], batch: Batch, layer: ILayer
+    given: Sequence[Value | None], sites: Sequence[_Site], batch: Batch, layer: ILayer
 ) -> list[Value | None]:
     """The operands of a layer, with weights that have come in place of those on the host."""
+    operands = list(given)
     for site, weights in zip(sites, batch, strict=True):
         if site.operand is not None:
             operands[site.operand] = weights
