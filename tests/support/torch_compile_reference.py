@@ -71,13 +71,19 @@ def watch(
 
 
 def agree(
-    make: Callable[[], Any], inputs: Callable[[int], Sequence[Any]], *, with_strides: bool = True, **how: Any
+    make: Callable[[], Any],
+    inputs: Callable[[int], Sequence[Any]],
+    *,
+    with_strides: bool = True,
+    tolerance: float = 1e-4,
+    **how: Any,
 ) -> None:
     """Asserts that our backend shows what `aot_eager` shows, and that both compute what eager execution computes.
 
     Args:
         make, inputs, how: See `watch`.
         with_strides: Whether eager execution must agree in strides, too; decompositions of `aot_eager` may differ.
+        tolerance: How far values may lie apart, relative to them.
     """
     eager, reference, ours = (
         watch(make, inputs, backend, **how) for backend in (None, "aot_eager", torch_tensorrt_backend)
@@ -88,7 +94,7 @@ def agree(
             assert mine.facts == one.facts, f"call {call}: eager execution shows {one.facts}"
         for wanted in (other, one):
             for value, expected in zip(mine.values, wanted.values, strict=True):
-                torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+                torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
 
 
 def _look(program: Any, inputs: Sequence[Any], result: Any) -> Seen:

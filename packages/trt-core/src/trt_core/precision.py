@@ -16,7 +16,7 @@ KEPT: Final = "kept_in_float32"
 
 
 class PrecisionRule(enum.Enum):
-    """What decided that a node stays in float32; the value is the setting, but for positions, which always do."""
+    """What decided that a node stays in float32. The value is the setting; positions and state need none."""
 
     OPERATOR = "autocast_excluded_ops"
     NODE = "autocast_excluded_nodes"
@@ -24,6 +24,7 @@ class PrecisionRule(enum.Enum):
     DEPTH = "autocast_max_depth_of_reduction"
     SENSITIVITY = "max_error"
     POSITION = "position"
+    STATE = "state"
 
 
 @dataclass(frozen=True)

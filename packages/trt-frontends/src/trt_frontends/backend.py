@@ -118,7 +118,7 @@ def _compile(
     from torch._dynamo.exc import TorchDynamoException
 
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
-        graph.compiled = CompiledGraph(functional, _static_inputs(), settings, registry)
+        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry)
         return graph.compiled
 
     preserve = preserve_predicate(settings, registry)
@@ -163,15 +163,15 @@ def _nothing(gm: fx.GraphModule, _: Sequence[Any]) -> Runner:
     return gm.forward
 
 
-def _static_inputs() -> set[int]:
-    """Positions of the functional graph's inputs that stay the same from call to call, as AOTAutograd knows them."""
+def _lasting_inputs() -> tuple[set[int], set[int]]:
+    """Positions of the functional graph's inputs that AOTAutograd knows to stay the same, and to be written to."""
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:
-        return set()
+        return set(), set()
     shift = len(metadata.tokens)  # tokens that order side effects come before the inputs
-    static = set(metadata.static_input_indices or ()) - set(metadata.mutated_inp_runtime_indices)
-    return {position + shift for position in static}
+    written = {position + shift for position in metadata.mutated_inp_runtime_indices}
+    return {position + shift for position in metadata.static_input_indices or ()} - written, written
 
 
 def _registry_in(options: dict[str, Any], given: ConverterRegistry | None) -> ConverterRegistry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from trt_lowering.contract import run_passes
 from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.inlining import replace_result
-from trt_lowering.node_metadata import fake_mode_of
+from trt_lowering.node_metadata import STATE, fake_mode_of
 from trt_lowering.passes.remove_assertions import RemoveAssertions
 from trt_lowering.settled_extents import settle_extents
 from trt_lowering.tracing import traces
@@ -56,9 +56,17 @@ def begin_lowering_graph(
     *,
     preserve: Preserve,
     constants: Mapping[str, torch.Tensor | int] | None = None,
+    states: Collection[str] = (),
 ) -> DecomposedGraph:
-    """Lowers a functional graph as far as its values do not matter; see `lower_graph` for arguments and errors."""
+    """Lowers a functional graph as far as its values do not matter; see `lower_graph` for errors and other arguments.
+
+    Args:
+        states: Placeholders (by target) that hold what lasts from call to call; the graph may return their next values.
+    """
     lowered = _copy(gm)
+    for node in lowered.graph.find_nodes(op="placeholder"):
+        if str(node.target) in states:
+            node.meta[STATE] = True
     _fix_constants(lowered, dict(constants or {}))
     run_passes(lowered, [RemoveAssertions()], recompile=False)
     return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings)

@@ -13,6 +13,9 @@ from trt_core.precision import EXCLUDED
 CASTS: Final = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype})
 """Operators by which a graph changes the element type of a tensor."""
 
+STATE: Final = "is_state"
+"""Key in `node.meta` of an input or attribute whose next value may be among the results."""
+
 _PROVENANCE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn", "custom", EXCLUDED)
 
 

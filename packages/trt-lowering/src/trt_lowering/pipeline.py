@@ -16,6 +16,7 @@ from trt_lowering.passes.drop_empty_operands import DropEmptyOperands
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction
 from trt_lowering.passes.exclude_positions import ExcludePositions
+from trt_lowering.passes.exclude_state import ExcludeState
 from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.merge_dequantization import MergeDequantization
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
@@ -33,15 +34,16 @@ def decomposing_passes(
 ) -> list[GraphPass]:
     """Returns the passes that bring a flat functional graph to operators that convert.
 
-    Identities go before decomposition, which has less to trace then. What is excluded from reduced precision by name
-    is marked while its operators are still those of the model. Quantization is written in one form before it could be
-    decomposed; its scales, and weights that are quantized, are computed before types change. Complex
-    tensors are split once transforms are taken apart, into operators that need no decomposition.
+    Identities go before decomposition, which has less to trace then. What is excluded from reduced precision by name,
+    and what carries a state on, is marked while its operators are still those of the model. Quantization is written in
+    one form before it could be decomposed; its scales, and weights that are quantized, are computed before types
+    change. Complex tensors are split once transforms are taken apart, into operators that need no decomposition.
     """
     return [
         RemoveIdentities(settings),
         DropEmptyOperands(settings),
         EliminateDeadCode(),
+        ExcludeState(),
         *([ExcludeFromReduction(precision.by_name)] if precision.patterns or precision.operators else []),
         NormalizeQuantization(settings),
         RecognizeDequantization(settings),

@@ -9,9 +9,12 @@ import torch
 from torch.export import Dim
 
 from trt_core import SettingsError
+from trt_core.precision import PrecisionRule, exclusion_of
 from trt_lowering import export_module, lower
 from trt_lowering.passes.autocast import Autocast
 from trt_lowering.passes.convert_float_type import ConvertFloatType
+from trt_lowering.passes.exclude_state import ExcludeState
+from trt_lowering.passes.functionalize import Functionalize
 
 HALF = 2e-3  # relative spacing of float16 near 1 is 1e-3
 
@@ -64,8 +67,6 @@ def test_whole_numbers_keep_their_type(captured):
 
 
 def test_written_state_keeps_its_type(captured):
-    from trt_lowering.passes.functionalize import Functionalize
-
     class Mean(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -267,3 +268,26 @@ def test_branches_of_control_flow_keep_their_type(lower_module):
     x, flag = torch.rand(3), torch.tensor(True)
     gm = lower_module(function, flag, x, precision=torch.float16)
     torch.testing.assert_close(gm(flag, x), function(flag, x), rtol=HALF, atol=HALF)
+
+
+def test_what_carries_a_state_on_stays_in_float32(captured):
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(4, 3))
+            self.register_buffer("hidden", torch.zeros(3))
+            self.layer = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            self.cache.copy_(torch.cat([self.cache[1:], self.layer(x)]))
+            self.hidden.copy_(torch.tanh(self.layer(self.hidden)))
+            return torch.relu(self.cache) * self.hidden
+
+    gm = captured(Recurrent(), torch.randn(1, 3))
+    Functionalize()(gm)
+    assert ExcludeState()(gm).changed
+    kept = {node.name: exclusion_of(node).rule for node in gm.graph.nodes if exclusion_of(node) is not None}
+    assert {"slice_1", "cat"} <= kept.keys()
+    assert not kept.keys() & {"linear", "linear_1", "tanh", "relu", "mul"}
+    assert set(kept.values()) == {PrecisionRule.STATE}
+    assert not ExcludeState()(gm).changed

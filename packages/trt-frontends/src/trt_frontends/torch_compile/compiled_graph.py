@@ -93,6 +93,7 @@ class CompiledGraph:
         gm: The functional graph of ATen operators.
         static: Positions of the inputs that are the same at every call: parameters, buffers, tensors that are
             attributes of modules. A position that is wrongly among them costs a build, never a wrong result.
+        written: Positions of the inputs that the graph returns new values of.
         settings: What to compile with.
         registry: Where converters are looked up.
 
@@ -106,12 +107,14 @@ class CompiledGraph:
         self,
         gm: fx.GraphModule,
         static: Collection[int],
+        written: Collection[int],
         settings: CompilationSettings,
         registry: ConverterRegistry = DYNAMO_CONVERTERS,
     ) -> None:
         self.history: list[BuildReport] = []
         self._gm = gm
         self._static = set(static)
+        self._attributes, self._written = frozenset(static), frozenset(written)
         self._settings = settings
         self._registry = registry
         self._sizes = GraphSizes(gm)
@@ -268,6 +271,7 @@ class CompiledGraph:
                 settings,
                 preserve=preserve_predicate(settings, self._registry),
                 constants={names[at]: tensor for at, tensor in constants.items()},
+                states={names[at] for at in self._states(inputs)},
             )
             lowered = decomposed.finish(exclusions(decomposed, lambda: [[inputs[at] for at in kept]]))
         except LoweringError as error:
@@ -283,6 +287,11 @@ class CompiledGraph:
             compile_pytorch_blocks(compiled)
         run = _runner(compiled, kept, borrowed_results(lowered), cut.tail, cut.inputs)
         return run, compiled.meta["partition_report"]
+
+    def _states(self, inputs: Sequence[Any]) -> set[int]:
+        """Returns the positions of what lasts from call to call, parameters apart: `forward` may assign attributes."""
+        plain = {at for at in self._attributes if not isinstance(inputs[at], torch.nn.Parameter)}
+        return plain | self._written
 
     def _in_pytorch(self) -> Run:
         run = with_inductor(self._gm) if self._settings.torch_fallback == "inductor" else self._gm.forward

@@ -1,0 +1,163 @@
+"""Keeps what carries a state on in float32: parts that are not written stay as they are, and counters count."""
+
+from __future__ import annotations
+
+import operator
+from typing import Final
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
+from trt_lowering.contract import GraphPass
+from trt_lowering.node_metadata import STATE, graph_results, same_shape
+from trt_lowering.operator_traits import tensor_value
+
+_WHY: Final = "carries a state on to its next value"
+
+_MOVEMENT: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_unsafe_index_put",
+        "alias",
+        "as_strided",
+        "as_strided_scatter",
+        "cat",
+        "clone",
+        "constant_pad_nd",
+        "copy",
+        "detach",
+        "diagonal",
+        "diagonal_scatter",
+        "expand",
+        "fill",
+        "flip",
+        "gather",
+        "index",
+        "index_add",
+        "index_copy",
+        "index_fill",
+        "index_put",
+        "index_select",
+        "lift_fresh_copy",
+        "masked_fill",
+        "masked_scatter",
+        "movedim",
+        "permute",
+        "repeat",
+        "reshape",
+        "roll",
+        "scatter",
+        "scatter_add",
+        "select",
+        "select_scatter",
+        "slice",
+        "slice_scatter",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "stack",
+        "t",
+        "transpose",
+        "unbind",
+        "unsqueeze",
+        "view",
+        "_unsafe_view",
+        "where",
+    )
+)
+
+
+class ExcludeState(GraphPass):
+    """Marks what leads from the old value of a state to its new one by movement and elementwise arithmetic.
+
+    A buffer or an input that a model writes to belongs to the caller. Where it is a cache, most of it is only moved,
+    and would be rounded, or become infinite, without having been written; where it is a counter or an average, what is
+    added would be lost in a narrow type. Other operators, such as a recurrent layer's product, are reduced as anywhere.
+
+    A new value is what is written back, or, where states are noted (`STATE`), a result of the same shape.
+
+    Requires: values on nodes.
+    Ensures: every such node is marked.
+    """
+
+    name = "exclude_state"
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Finds what follows from a state along the graph, and marks against it from what is written."""
+        next_values = _next_values(gm.graph)
+        moved = _moved_inputs(gm.graph) if next_values else set()
+        found: set[fx.Node] = set()
+        for state, values in next_values.items():
+            follows = _followers(state)
+            marked: set[fx.Node] = set()
+            pending = [value for value in values if value in follows]
+            while pending:
+                node = pending.pop()
+                if node not in marked:
+                    marked.add(node)
+                    pending.extend(item for item in node.all_input_nodes if item in follows or item in moved)
+            found |= marked
+        fresh = [node for node in found if exclusion_of(node) is None]
+        for node in fresh:
+            node.meta[EXCLUDED] = KeptInFloat32(PrecisionRule.STATE, _WHY)
+        return len(fresh)
+
+
+def _next_values(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """Returns the states in float32 with what is, or may be, their next value."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        state, value = node.args[:2]
+        if isinstance(state, fx.Node) and isinstance(value, fx.Node) and _is_float(state):
+            found.setdefault(state, []).append(value)
+    results = [item for item in graph_results(graph) if isinstance(item, fx.Node) and _is_float(item)]
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr") and node.meta.get(STATE) and _is_float(node):
+            alike = [item for item in results if same_shape(item.meta["val"], node.meta["val"])]
+            found.setdefault(node, []).extend(alike)
+    return found
+
+
+def _followers(state: fx.Node) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = [state]
+    while pending:
+        for user in pending.pop().users:
+            if user not in found and _carries(user):
+                found.add(user)
+                pending.append(user)
+    return found
+
+
+def _moved_inputs(graph: fx.Graph) -> set[fx.Node]:
+    """Returns what is nothing but elements of inputs: storing them in a state rounds nothing either."""
+    moved = set(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if (
+            node.op == "call_function"
+            and _moves(node)
+            and node.all_input_nodes
+            and moved.issuperset(node.all_input_nodes)
+        ):
+            moved.add(node)
+    return {node for node in moved if node.op == "call_function" and (_is_float(node) or tensor_value(node) is None)}
+
+
+def _carries(node: fx.Node) -> bool:
+    """Whether an operator moves what it is given, or computes element by element in float32."""
+    is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
+    value = node.meta.get("val")
+    return (is_pointwise or _moves(node)) and (isinstance(value, (tuple, list)) or _is_float(node))
+
+
+def _moves(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    return isinstance(node.target, OpOverload) and node.target._schema.name in _MOVEMENT
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = tensor_value(node)
+    return value is not None and value.dtype is torch.float32
