@@ -26,6 +26,7 @@ from tools.zoo.runner import Limits
 from tools.zoo.settle import settle
 from tools.zoo.speed import BACKENDS, LIBRARIES, measure, sample, speed_cases
 from tools.zoo.table import summary, write_data
+from tools.zoo.tracing import explained, measure_tracing, tracing_cases
 from trt_converters import DYNAMO_CONVERTERS
 from trt_converters.layers import binary
 from trt_converters.registry import Converter
@@ -123,7 +124,7 @@ def test_what_cannot_be_exported_is_no_failure() -> None:
     assert "cannot be exported" in record.why
 
 
-@pytest.mark.parametrize("route", Route)
+@pytest.mark.parametrize("route", registry.ROUTES)
 def test_an_engine_that_refuses_a_call_has_failed(route: Route, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise InputError("engine cannot compute its output shapes")
@@ -229,6 +230,35 @@ def test_what_compiling_costs_is_measured_at_two_sizes(monkeypatch: pytest.Monke
     assert all(value > 0 for value in record.speed.values())
 
 
+def test_what_ran_out_of_time_is_measured_without_us_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Entry("test/layers", lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (tensor(BATCH, 4),))
+    names = (entry.name, "test/longer", "test/unknown")
+    monkeypatch.setattr("tools.zoo.tracing.entries", lambda: dict.fromkeys(names[:2], entry))
+    slow = [
+        Record.of(Case(name, Route.TORCH_COMPILE, Shapes.DYNAMIC), Outcome.TIMEOUT, why="took more than 150 s")
+        for name in names
+    ]
+    right = Record.of(Case(entry.name, Route.COMPILE, Shapes.DYNAMIC), Outcome.WHOLE)
+    cases = list(tracing_cases([*slow, right]))
+    assert [case.key for case in cases] == [(name, "aot_eager", "dynamic") for name in names[:2]]
+    threads = torch.get_num_threads()
+    try:
+        record = measure_tracing(cases[0])
+    finally:
+        torch.set_num_threads(threads)
+        torch._dynamo.reset()
+    assert set(record.speed) == {"opt", "min", "max"}
+    longer = Record.of(cases[1], Outcome.TIMEOUT, why="took more than 90 s: 80 s in Dynamo")
+    path = tmp_path / "tracing.jsonl"
+    path.write_text(f"{record.to_json()}\n{longer.to_json()}\n")
+    told = explained([*slow, right], path)
+    assert told[0].why.startswith('took more than 150 s; backend="aot_eager" takes ')
+    assert told[1].why == 'took more than 150 s; backend="aot_eager" took more than 90 s for the same calls'
+    assert told[2:] == [slow[2], right]
+
+
 def _report(case: Case) -> Record:
     """Stands in for a model: its name says what it does."""
     if case.entry.startswith("test/sleeps"):
@@ -261,5 +291,7 @@ def test_children_are_limited_and_runs_resume(tmp_path: Path) -> None:
     runner.run(_cases(*names), path, limits=Limits(seconds=0.5), told=told.append, work=_report)
     assert [record.entry for record in told][2:] == ["test/sleeps"]
     assert told[-1].outcome is Outcome.TIMEOUT
+    runner.run(_cases("test/sleeps long"), path, budget=0.5, told=told.append, work=_report)
+    assert len(told) == 3
     runner.run(_cases("test/sleeps and eats"), path, limits=Limits(bytes=1), told=told.append, work=_report)
     assert told[-1].outcome is Outcome.MEMORY

@@ -20,6 +20,8 @@ class Route(enum.Enum):
     """`torch.compile(backend="torch_tensorrt")`."""
     INDUCTOR = "inductor"
     """`torch.compile` as it comes; what speed is compared with, no route of the zoo's own cases."""
+    AOT_EAGER = "aot_eager"
+    """`torch.compile(backend="aot_eager")`: what PyTorch alone takes to trace, for cases that ran out of time."""
 
 
 class Shapes(enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tools.zoo import families
@@ -31,17 +31,17 @@ def entries() -> Mapping[str, Entry]:
     return found
 
 
-def cases(route: Route | None = None, shapes: Shapes | None = None, pattern: str = "") -> Iterator[Case]:
+def cases(route: Route | None = None, shapes: Shapes | None = None, patterns: Sequence[str] = ()) -> Iterator[Case]:
     """Yields the cases, by route and shapes first: static compilation of everything before anything else.
 
     Args:
         route: Only this route.
         shapes: Only these shapes.
-        pattern: Only entries whose name contains it.
+        patterns: Only entries whose name contains one of them, if any are given.
     """
     for chosen_shapes in Shapes:
         for chosen_route in ROUTES:
             if route in (None, chosen_route) and shapes in (None, chosen_shapes):
                 for name in entries():
-                    if pattern in name:
+                    if not patterns or any(pattern in name for pattern in patterns):
                         yield Case(name, chosen_route, chosen_shapes)

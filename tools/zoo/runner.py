@@ -6,6 +6,7 @@ Children are forked from a server that has imported the libraries, so that a cas
 from __future__ import annotations
 
 import dataclasses
+import math
 import multiprocessing
 import os
 import time
@@ -92,6 +93,7 @@ def run(
     limits: Limits | None = None,
     told: Callable[[Record], None] = lambda record: None,
     work: Callable[[Case], Record] | None = None,
+    budget: float = math.inf,
 ) -> None:
     """Runs cases, and appends a line of JSON for each to a file.
 
@@ -104,7 +106,9 @@ def run(
         limits: What each may use.
         told: Called with each record once it is written.
         work: What a child does with its case, a function of a module; by default it checks the entry.
+        budget: Wall-clock seconds for all of it; cases that are not finished then get no record.
     """
+    until = time.monotonic() + budget
     allowed = limits or Limits()
     done = {record.key for record in read_records(results)}
     waiting = iter([case for case in cases if case.key not in done])
@@ -116,7 +120,7 @@ def run(
             while True:
                 while len(running) < jobs and (case := next(waiting, None)) is not None:
                     running.append(_start(context, case, work or check_case))
-                if not running:
+                if not running or time.monotonic() > until:
                     return
                 for child, record in _finished(running, allowed):
                     running.remove(child)

@@ -217,3 +217,38 @@ def test_what_a_layer_assumed_before_it_was_changed_is_forgotten() -> None:
     parts.axes, parts.start, parts.stride = (1,), (1,), (1,)
     parts.set_input(2, count)
     assert tuple(parts.get_output(0).shape) == (1, -1, 4)
+
+
+@pytest.mark.parametrize("how", ["repeated", "gathered", "broadcast"])
+def test_data_that_grew_out_of_a_number_takes_no_memory_while_extents_are_found(how: str) -> None:
+    """The greatest mask of the profile has 2^40 elements, which nothing may make one by one."""
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1, -1))
+    extents = network.add_shape(x).get_output(0)
+    one = network.add_constant((1, 1), trt.Weights(torch.ones(1, 1, dtype=torch.int64).numpy())).get_output(0)
+    mask = network.add_slice(one, (0, 0), (1, 1), (0, 0))
+    mask.set_input(2, extents)
+    grown = mask.get_output(0)
+    if how == "gathered":
+        zero = network.add_constant((1,), trt.Weights(torch.zeros(1, dtype=torch.int64).numpy())).get_output(0)
+        for axis in (0, 1):
+            count = network.add_slice(extents, (axis,), (1,), (1,)).get_output(0)
+            zeros = network.add_slice(zero, (0,), (1,), (0,))
+            zeros.set_input(2, count)
+            one = network.add_gather(one, zeros.get_output(0), axis).get_output(0)
+        grown = one
+    elif how == "broadcast":
+        grown = network.add_elementwise(grown, one, trt.ElementWiseOperation.SUM).get_output(0)
+    result = network.add_elementwise(
+        network.add_cast(grown, trt.DataType.FLOAT).get_output(0), x, trt.ElementWiseOperation.SUM
+    ).get_output(0)
+    result.name = "z"
+    network.mark_output(result)
+    config = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1, 1), (3, 5), (1 << 20, 1 << 20))
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    assert plan is not None
+    assert _engine(plan)._state.output_shapes(((3, 5),)) == ((3, 5),)

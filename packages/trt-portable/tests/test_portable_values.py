@@ -87,3 +87,13 @@ def test_integers_wrap_around_as_those_of_tensors_do(dtype: torch.dtype) -> None
         for pair in ((left, right), (left, left)):
             torch.testing.assert_close(as_tensor(function(*map(_host, pair))), function(*pair), rtol=0, atol=0)
     assert as_tensor(_host(torch.tensor([2**40 + 1, -7])).to(torch.int32)).tolist() == [1, -7]
+
+
+def test_what_is_too_large_for_a_shape_becomes_a_tensor() -> None:
+    column, row = _host(torch.arange(60).reshape(-1, 1)), _host(torch.arange(2).reshape(1, -1))
+    for found, expected in (
+        (torch.add(column, row), column.tensor() + row.tensor()),
+        (torch.cat([column, column]), torch.cat([column.tensor()] * 2)),
+    ):
+        assert isinstance(found, torch.Tensor)
+        assert torch.equal(found, expected)

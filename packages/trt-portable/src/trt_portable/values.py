@@ -27,7 +27,20 @@ def is_known_to_host(dtype: DataType, count: int) -> bool:
 
 
 class NotOnHost(Exception):
-    """Raised inside when numbers are unknown or unordered, so that only a tensor can stand for them."""
+    """Raised inside when numbers are unknown, unordered or too many, so that only a tensor can stand for them."""
+
+
+def require_few(count: int) -> None:
+    """Refuses to keep more numbers on the host than shapes are made of.
+
+    What grows beyond that, such as a constant that is repeated to the extents of a mask, is data: numbers one by one
+    take a hundred times the memory and the time of a tensor, which infers shapes without any.
+
+    Raises:
+        NotOnHost: There are more than a shape tensor may have.
+    """
+    if count > HOST_LIMIT:
+        raise NotOnHost
 
 
 class HostValues:
@@ -235,7 +248,9 @@ _RANGES: Final = {dtype: torch.iinfo(dtype) for dtype in (torch.int32, torch.int
 
 
 def _within_range(made: _Made) -> _Made:
-    """Returns a result whose numbers its type can hold: Python's integers never overflow, a tensor's wrap around."""
+    """Returns a result that is small, and whose numbers its type can hold: Python's never overflow, a tensor's wrap."""
+    if isinstance(made, HostValues):
+        require_few(made.numel())
     if isinstance(made, HostValues) and made.dtype in _RANGES:
         limits = _RANGES[made.dtype]
         for number in made.array.flat:

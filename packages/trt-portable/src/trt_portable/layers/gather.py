@@ -22,7 +22,7 @@ from trt_portable.network.rules import (
     require_type,
 )
 from trt_portable.network.tensor import ITensor
-from trt_portable.values import HostValues, Value, as_tensor, is_unknown
+from trt_portable.values import HOST_LIMIT, HostValues, Value, as_tensor, is_unknown
 
 _NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}
 _GATHERABLE: Final = _NUMBERS | {DataType.BOOL, DataType.INT4, DataType.FP4}
@@ -187,8 +187,10 @@ class IGatherLayer(ILayer):
 
 
 def _take_host(data: HostValues, indices: HostValues, axis: int) -> HostValues | None:
-    """A gather of known numbers at known places; None where a place is unknown or out of bounds."""
+    """A gather of known numbers at known places; None where a place is unknown or out of bounds, or for too many."""
     extent = data.shape[axis]
+    if indices.numel() * (data.numel() // max(extent, 1)) > HOST_LIMIT:
+        return None
     places = []
     for index in indices.numbers():
         if isinstance(index, torch.SymInt) or not -extent <= index < extent:

@@ -27,7 +27,7 @@ from trt_portable.network.rules import (
     require_type,
 )
 from trt_portable.network.tensor import ITensor
-from trt_portable.values import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown
+from trt_portable.values import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown, require_few
 
 _RESAMPLED: Final = frozenset({DataType.BOOL, DataType.INT8, DataType.INT32, DataType.HALF, DataType.FLOAT})
 
@@ -287,6 +287,7 @@ def _slice_host(x: HostValues, axis: int, start: Any, size: Any, stride: Any, mo
     if any(isinstance(number, torch.SymInt) for number in (start, size, stride)):
         raise NotOnHost
     extent = x.shape[axis]
+    require_few(size * max(x.numel() // max(extent, 1), 1))
     indices = [start + i * stride for i in range(size)]
     if mode is SampleMode.CLAMP:
         indices = [min(max(i, 0), extent - 1) for i in indices]
