@@ -215,6 +215,26 @@ def test_windows_that_surely_do_not_fit_are_refused(network: Any, logger: Any, k
     assert kind.upper() in logger.errors[-1]
 
 
+@pytest.mark.parametrize("kind", [T.MAX, T.AVERAGE])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1)])
+def test_windows_far_larger_than_a_dynamic_input_cost_no_more_than_it(
+    run_network: Any, kind: Any, before: int, after: int
+) -> None:
+    size = 1 << 20
+
+    def define(network: Any, tensor: Any) -> Any:
+        layer = network.add_pooling_nd(tensor, kind, (size, 2))
+        layer.stride_nd, layer.padding_mode = (size, 2), P.EXPLICIT_ROUND_UP
+        layer.pre_padding, layer.post_padding = (before, 0), (after, 0)
+        layer.average_count_excludes_padding = False
+        return layer
+
+    x = torch.randn(1, 2, 4, 5)
+    (found,) = run_network(define, x, dynamic=SPATIAL)
+    wanted = F.avg_pool2d(F.pad(x, (0, 0, before, after)), (4 + before + after, 2), ceil_mode=True)
+    torch.testing.assert_close(found, F.max_pool2d(x, (4, 2), ceil_mode=True) if kind is T.MAX else wanted)
+
+
 def test_three_dimensions(run_network: Any) -> None:
     x, w = torch.randn(1, 2, 4, 5, 6), torch.randn(3, 2, 2, 2, 2)
     (found,) = run_network(lambda n, t: n.add_convolution_nd(t, 3, (2, 2, 2), w.numpy()), x, dynamic=[(0, 0)])

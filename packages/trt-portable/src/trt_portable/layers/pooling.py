@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from trt_portable.network.inference import Symbols
 
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
+
+
+class _Windows(NamedTuple):
+    """What PyTorch's pooling is called with: numbers per axis, and whether the last window may be incomplete."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: list[int]
+    rounds_up: bool
 
 
 class IPoolingLayer(ILayer):
@@ -99,42 +108,62 @@ class IPoolingLayer(ILayer):
         share = self.blend_factor
         return ((1 - share) * self._maximum(x, paddings) + share * self._average(x, paddings),)
 
-    def _fits(self, paddings: Sequence[Padding]) -> list[int] | None:
-        """Padding that PyTorch's pooling takes itself: symmetric, at most half a window."""
-        same = symmetric(paddings)
+    def _call(self, x: torch.Tensor, paddings: Sequence[Padding]) -> _Windows | None:
+        """How PyTorch's pooling is asked for these windows; None where it has others.
+
+        It takes padding that is symmetric and at most half a window, and rounds up if the last window starts within
+        the input or the padding before it.
+        """
+        same = symmetric([Padding(p.before, p.after, 0) for p in paddings])
         if same is None or any(p > k // 2 for p, k in zip(same, self.window_size_nd, strict=True)):
             return None
-        return same
+        rounds_up = False
+        for padding, size in zip(paddings, self.window_size_nd, strict=True):
+            if type(padding.extra) is not int or (padding.extra and padding.after + padding.extra >= size):
+                return None
+            rounds_up = rounds_up or padding.extra > 0
+        return _Windows(tuple(self.window_size_nd), tuple(self.stride_nd), same, rounds_up)
+
+    def _padded(self, x: torch.Tensor, paddings: Sequence[Padding]) -> tuple[list[Padding], _Windows]:
+        """Padding that is made beforehand, and the windows then; one that is larger than its axis is cut to it."""
+        made, sizes = [], []
+        for extent, padding, size in zip(x.shape[2:], paddings, self.window_size_nd, strict=True):
+            all_there = extent + padding.before + padding.after
+            if type(all_there) is int and size > all_there:  # it is alone, and sees nothing more
+                padding, size = Padding(padding.before, padding.after, 0), all_there
+            made.append(padding)
+            sizes.append(size)
+        return made, _Windows(tuple(sizes), tuple(self.stride_nd), [0] * len(sizes), False)
 
     def _maximum(self, x: torch.Tensor, paddings: Sequence[Padding]) -> torch.Tensor:
         if not x.dtype.is_floating_point:
             return self._maximum(x.to(torch.float32), paddings).to(x.dtype)
-        same = self._fits(paddings)
-        if same is None:
+        windows = self._call(x, paddings)
+        if windows is None:
+            paddings, windows = self._padded(x, paddings)
             x = pad(x, paddings, float("-inf"))
-            same = [0] * len(paddings)
-        pool = F.max_pool2d if len(same) == 2 else F.max_pool3d
-        return pool(x, tuple(self.window_size_nd), tuple(self.stride_nd), same)
+        pool = F.max_pool2d if len(windows.size) == 2 else F.max_pool3d
+        return pool(x, windows.size, windows.stride, windows.padding, ceil_mode=windows.rounds_up)
 
     def _average(self, x: torch.Tensor, paddings: Sequence[Padding]) -> torch.Tensor:
         if not x.dtype.is_floating_point:
             return torch.round(self._average(x.to(torch.float32), paddings)).to(x.dtype)
         if len(self.window_size_nd) == 3 and x.dtype in _HALVES and x.device.type == "cpu":
             return self._average(x.to(torch.float32), paddings).to(x.dtype)  # PyTorch has no such kernel
-        size, stride = tuple(self.window_size_nd), tuple(self.stride_nd)
         excludes = self.average_count_excludes_padding
-        same = self._fits(paddings)
-        pool = F.avg_pool2d if len(size) == 2 else F.avg_pool3d
-        if same is not None:
-            return pool(x, size, stride, same, False, not excludes)
+        pool = F.avg_pool2d if len(self.window_size_nd) == 2 else F.avg_pool3d
+        windows = self._call(x, paddings)
+        if windows is not None:
+            return pool(x, windows.size, windows.stride, windows.padding, windows.rounds_up, not excludes)
         # The window's mean over everything, divided by the share of it that counts.
+        paddings, windows = self._padded(x, paddings)
         counted = torch.ones([1, 1, *x.shape[2:]], dtype=x.dtype, device=x.device)
         if not excludes:
             counted = pad(counted, [Padding(p.before, p.after, 0) for p in paddings], 1.0)
             counted = pad(counted, [Padding(0, 0, p.extra) for p in paddings])
         else:
             counted = pad(counted, paddings)
-        return pool(pad(x, paddings), size, stride) / pool(counted, size, stride)
+        return pool(pad(x, paddings), windows.size, windows.stride) / pool(counted, windows.size, windows.stride)
 
 
 class IPaddingLayer(ILayer):
