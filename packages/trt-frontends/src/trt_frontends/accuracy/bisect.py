@@ -15,11 +15,12 @@ from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
 from trt_frontends.accuracy.blocks import EngineCase, LoweredModel
 from trt_frontends.accuracy.culprit_search import CulpritSearch
+from trt_frontends.accuracy.eager_model import Model, eager_only, require_no_engines, without_wrapper
 from trt_frontends.accuracy.experiment import Experiment
 from trt_frontends.accuracy.lone_operator import LoneOperator
 from trt_frontends.accuracy.lowering_fault import find_lowering_passes
 from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
-from trt_frontends.accuracy.subject import Model, Subject, eager_only, require_no_engines, without_wrapper
+from trt_frontends.accuracy.subject import Subject
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.pipeline import Progress, no_progress

@@ -2,67 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from trt_converters import ConverterRegistry
-from trt_core import InputError
+from trt_frontends.accuracy.eager_model import Model
 from trt_frontends.preparation import Preparation, begin
 from trt_lowering.contract import Observer
-from trt_runtime import TRTModule, execute_engine
-
-Model = nn.Module | torch.export.ExportedProgram
-
-
-def is_wrapped(model: Model) -> bool:
-    """Whether calling a module runs what `torch.compile`, or its method `compile`, made of it."""
-    return isinstance(model, nn.Module) and (
-        hasattr(model, "_torchdynamo_orig_callable") or getattr(model, "_compiled_call_impl", None) is not None
-    )
-
-
-def without_wrapper(model: Model) -> Model:
-    """Returns the module that `torch.compile` was given, in place of what it returned; others as they are.
-
-    `eager_only` keeps what is compiled inside a module, or was compiled in place, from running compiled.
-    """
-    inner = getattr(model, "_orig_mod", None) if isinstance(model, nn.Module) and is_wrapped(model) else None
-    return inner if isinstance(inner, nn.Module) else model
-
-
-@contextlib.contextmanager
-def eager_only() -> Iterator[None]:
-    """Runs everything in eager PyTorch that `torch.compile` has compiled, in whatever part of a model."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-def require_no_engines(model: Model) -> None:
-    """Refuses a model that is compiled already: its engines would be compared with themselves.
-
-    Raises:
-        InputError: Engines are part of it, or it is neither a module nor a program.
-    """
-    if isinstance(model, torch.export.ExportedProgram):
-        has_engines = any(node.target is execute_engine for node in model.graph.nodes)
-    elif isinstance(model, nn.Module):
-        has_engines = any(isinstance(module, TRTModule) for module in model.modules())
-    else:
-        raise InputError(
-            f"model is a {type(model).__name__}", hint="give a module in eager PyTorch, or an exported program of it"
-        )
-    if has_engines:
-        raise InputError(
-            "the model has engines, and would be compared with itself",
-            where=type(model).__name__,
-            hint="give the model that it was compiled from; verify takes what is compiled as compiled=",
-        )
 
 
 @dataclass(frozen=True)

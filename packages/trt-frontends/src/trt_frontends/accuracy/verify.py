@@ -13,8 +13,9 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import ExecutionError, InputError, TrtError, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_core.wording import kind_of
+from trt_frontends.accuracy.eager_model import Model, eager_only, is_wrapped, require_no_engines, without_wrapper
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.subject import Model, Subject, eager_only, is_wrapped, require_no_engines, without_wrapper
+from trt_frontends.accuracy.subject import Subject
 from trt_frontends.capture import device_of
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
