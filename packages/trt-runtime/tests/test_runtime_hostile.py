@@ -12,6 +12,7 @@ import torch
 
 from trt_core import ExecutionError, InputError, PlanError
 from trt_runtime import load
+from trt_runtime.command_line import main
 from trt_runtime.program.allowed_operators import allowed_operators
 from trt_runtime.program.operators import find_operator
 from trt_runtime.strict_json import MAX_DEPTH
@@ -213,7 +214,9 @@ def test_graphs_that_are_not_right_are_refused_when_loaded(
     assert caught.value.where.startswith(str(path))
 
 
-def test_the_caller_says_how_much_may_depend_on_data(parts: ProgramFile, path: Path) -> None:
+def test_the_caller_says_how_much_may_depend_on_data(
+    parts: ProgramFile, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = len(parts.graph["signature"]["leaves"]) + len(parts.graph["tensors"]) + len(parts.graph["steps"])
     _operator("aten::ones", [[300]], [300])(parts.graph)
     _operator("aten::nonzero", [{"value": first}], [None, 1], dtype="int64")(parts.graph)
@@ -230,6 +233,9 @@ def test_the_caller_says_how_much_may_depend_on_data(parts: ProgramFile, path: P
         sent(torch.ones(4, 3))
     with pytest.raises(InputError, match="number of elements"):
         load(path, data_dependent_elements=-1)
+    assert main(["run", str(path)]) == 0
+    assert main(["run", str(path), "--data-dependent-elements", "1000"]) == 2
+    assert "--data-dependent-elements" in capsys.readouterr().err
 
 
 def test_what_depends_on_data_and_is_known_is_refused_when_loaded(parts: ProgramFile, path: Path) -> None:

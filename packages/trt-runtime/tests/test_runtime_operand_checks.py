@@ -92,15 +92,10 @@ HOSTILE: dict[str, tuple[Any, ...]] = {
     "a degree without end": (aten.special_laguerre_polynomial_l.n_scalar, torch.ones(4), 1e9),
     "degrees without end": (aten.special_hermite_polynomial_h.default, torch.ones(4), _indices(1, LARGE)),
     "nothing to stack": (aten._stack.default, []),
-    "bins without end": (aten.bincount.default, _indices(0, 1 << 40)),
-    "as many bins as nobody asked for": (aten.bincount.default, _indices(0), None, 1 << 40),
-    "repetitions without end": (aten.repeat_interleave.Tensor, _indices(1 << 40)),
-    "copies without end": (aten.repeat_interleave.self_Tensor, torch.ones(4), _indices(1 << 38)),
     "repetitions that somebody else counted": (
         aten.repeat_interleave.self_Tensor,
         *(torch.ones(2), _indices(2, 3), 0),
     ),
-    "classes without end": (aten.one_hot.default, _indices(1 << 40)),
     "axes from the end, in Python": (torch.ops.prims.fft_r2c.default, torch.ones(8, 4)),
     "elements from nowhere": (aten._fft_c2r.default, torch.ones(4, 3, dtype=torch.complex64), [1], 0, LARGE),
 }
@@ -119,6 +114,22 @@ def test_operands_that_do_not_fit_reach_no_kernel(name: str) -> None:
     options = OPTIONS.get(name, {})
     with pytest.raises(ExecutionError, match="do not fit each other"):
         checked(operator)(*operands, **options)
+
+
+ENDLESS: dict[str, tuple[Any, ...]] = {
+    "bins without end": (aten.bincount.default, _indices(0, 1 << 40)),
+    "as many bins as nobody asked for": (aten.bincount.default, _indices(0), None, 1 << 40),
+    "repetitions without end": (aten.repeat_interleave.Tensor, _indices(1 << 40)),
+    "copies without end": (aten.repeat_interleave.self_Tensor, torch.ones(4), _indices(1 << 38)),
+    "classes without end": (aten.one_hot.default, _indices(1 << 40)),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_numbers_in_operands_make_no_more_than_is_allowed(name: str) -> None:
+    operator, *operands = ENDLESS[name]
+    with pytest.raises(ExecutionError, match=r"would make \d+ elements\n(.|\n)*data_dependent_elements="):
+        checked(operator)(*operands)
 
 
 def test_a_mask_that_cannot_be_expanded() -> None:

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from torch import nn
+
 from trt_core.errors import TrtError
 from trt_runtime.command_line import inspection, latency
 from trt_runtime.command_line.calls import example_call, named_tensors
 from trt_runtime.command_line.tensor_files import ENDINGS, read_tensors, require_writable, write_tensors
+from trt_runtime.program.fields import UNTOLD
 
 BAD_INPUT = 2
 
@@ -80,6 +83,13 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
     )
+    command.add_argument(
+        "--data-dependent-elements",
+        type=_positive,
+        default=UNTOLD,
+        metavar="N",
+        help="elements that an operator may make where how many depends on data (default 2^26)",
+    )
 
 
 def _positive(text: str) -> int:
@@ -94,12 +104,16 @@ def _inspect(parsed: argparse.Namespace) -> None:
     _say(json.dumps(found, indent=1) if parsed.json else inspection.to_text(found))
 
 
-def _run(parsed: argparse.Namespace) -> None:
+def _load(parsed: argparse.Namespace) -> nn.Module:
     from trt_runtime.program import load
 
+    return load(parsed.file, operators=parsed.operators, data_dependent_elements=parsed.data_dependent_elements)
+
+
+def _run(parsed: argparse.Namespace) -> None:
     if parsed.outputs is not None:
         require_writable(parsed.outputs)
-    program = load(parsed.file, operators=parsed.operators)
+    program = _load(parsed)
     given = None if parsed.inputs is None else read_tensors(parsed.inputs)
     args, kwargs = example_call(program, given, parsed.seed)
     outputs = named_tensors(program(*args, **kwargs))
@@ -112,10 +126,8 @@ def _run(parsed: argparse.Namespace) -> None:
 def _bench(parsed: argparse.Namespace) -> None:
     import time
 
-    from trt_runtime.program import load
-
     begin = time.perf_counter()
-    program = load(parsed.file, operators=parsed.operators)
+    program = _load(parsed)
     load_seconds = time.perf_counter() - begin
     given = None if parsed.inputs is None else read_tensors(parsed.inputs)
     args, kwargs = example_call(program, given, parsed.seed)

@@ -214,7 +214,7 @@ class _Agreement:
 
     def _check_made(self, step: OperatorCall, operator: OpOverload, told: int | None, place: str) -> None:
         """An operator that can grow makes no more elements than the program says, or a few times what is there."""
-        from trt_runtime.program.operator_growth import elements_made, most_elements
+        from trt_runtime.program.operator_growth import elements_made, how_to_allow, most_elements
 
         names = [argument.name for argument in operator._schema.arguments]
         given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
@@ -229,7 +229,7 @@ class _Agreement:
         if told is None:
             raise PlanError(
                 f"{place} would make {made:.0f} elements, which the program does not say",
-                hint=f"if you trust the program, load it with data_dependent_elements={made:.0f}",
+                hint=how_to_allow(made),
             )
         raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 

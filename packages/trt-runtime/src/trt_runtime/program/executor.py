@@ -177,7 +177,13 @@ def _bound(
     operator: OpOverload, step: OperatorCall, untold: int
 ) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
     """Returns what refuses a call that would make far more than the program says, or than is there."""
-    from trt_runtime.program.operator_growth import elements_in, elements_made, most_elements, operands_of
+    from trt_runtime.program.operator_growth import (
+        elements_in,
+        elements_made,
+        how_to_allow,
+        most_elements,
+        operands_of,
+    )
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
         shapes = {value.shape for value in args if isinstance(value, torch.Tensor)}
@@ -190,9 +196,7 @@ def _bound(
             raise ExecutionError(
                 f"{step.name}.{step.overload or 'default'} would make {made:.0f} elements",
                 why=f"the program declares {step.result}, and its operands have {elements_in(operands)}",
-                hint=f"if you trust the program, load it with data_dependent_elements={made:.0f}"
-                if told is None
-                else "",
+                hint="" if told is not None else how_to_allow(made),
             )
 
     return check

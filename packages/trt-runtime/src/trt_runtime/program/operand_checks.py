@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError
+from trt_runtime.program.data_counts import DATA_COUNTS, has_numbers, repetitions
 from trt_runtime.program.fields import UNTOLD
-from trt_runtime.program.operator_growth import most_elements
+from trt_runtime.program.operator_growth import elements_in, how_to_allow, most_elements, operands_of
 
 Operands = Mapping[str, Any]
 """Arguments by their names in the schema, defaults filled in."""
@@ -29,28 +30,40 @@ Check = Callable[[Operands], str]
 def checked(operator: OpOverload, untold: int = UNTOLD) -> Callable[..., Any]:
     """Returns an operator, or what compares its operands first where it does not do so itself.
 
-    What is returned raises `ExecutionError` where they do not fit.
+    What is returned raises `ExecutionError` where they do not fit, or say that more is to be made than may be.
 
     Args:
         operator: The operator.
         untold: Elements that it may make where numbers in its operands say how many.
     """
-    check = _CHECKS.get(operator._schema.name)
-    if operator._schema.name in _COUNTED:
-        check = functools.partial(_COUNTED[operator._schema.name], untold=untold)
-    if check is None:
+    name = operator._schema.name
+    check, count = _CHECKS.get(name), DATA_COUNTS.get(name)
+    if check is None and count is None:
         return operator
     arguments = operator._schema.arguments
     names = [argument.name for argument in arguments]
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
 
     def compare_and_run(*args: Any, **kwargs: Any) -> Any:
-        why = check({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+        operands = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        why = "" if check is None else check(operands)
         if why:
             raise ExecutionError(f"operands of {operator} do not fit each other", why=why)
+        if count is not None:
+            _require_few(operator, count(operands), args, kwargs, untold)
         return operator(*args, **kwargs)
 
     return compare_and_run
+
+
+def _require_few(operator: OpOverload, made: int, args: Sequence[Any], kwargs: Mapping[str, Any], untold: int) -> None:
+    shapes = operands_of(operator, args, kwargs)
+    if made > most_elements(None, shapes, untold):
+        raise ExecutionError(
+            f"{operator} would make {made} elements",
+            why=f"its operands have {elements_in(shapes)}, and numbers among them say so",
+            hint=how_to_allow(made),
+        )
 
 
 def _batch_norm(operands: Operands) -> str:
@@ -84,7 +97,7 @@ def _embedding_bag(operands: Operands) -> str:
         return "indices and offsets are lists of integers"
     if not offsets.numel():
         return ""
-    if not _has_numbers(offsets):
+    if not has_numbers(offsets):
         return ""
     low, high = (int(end) for end in offsets.aminmax())
     if low < 0 or high > indices.numel():
@@ -164,54 +177,11 @@ def _transform(operands: Operands) -> str:
     return ""
 
 
-def _bins(operands: Operands, untold: int) -> str:
-    """Counting makes a bin for every number up to the largest."""
-    x, least = operands["self"], operands.get("minlength", 0)
-    can_look = x.numel() and not x.is_floating_point() and _has_numbers(x)
-    high = int(x.max()) if can_look else 0
-    return _too_many(max(high + 1, least), x, untold)
-
-
-def _repeats(operands: Operands, untold: int) -> str:
-    """Numbers say how often elements are repeated, and kernels on a GPU believe the total that is given."""
-    repeats, total = operands["repeats"], operands.get("output_size")
-    if not isinstance(repeats, torch.Tensor) or repeats.is_floating_point() or not _has_numbers(repeats):
-        return ""
-    x = operands.get("self", repeats)
-    axis = operands.get("dim")
-    extent = x.numel() if axis is None or not x.dim() else x.shape[axis]
-    count = int(repeats.sum()) * (extent if repeats.numel() == 1 and "self" in operands else 1)
-    if total is not None and total != count:
-        return f"{count} repetitions cannot make {total}"
-    return _too_many(count * x.numel() // max(extent, 1), x, untold)
-
-
-def _classes(operands: Operands, untold: int) -> str:
-    """Numbers that name a class each, of as many as the largest says where nobody does."""
-    x = operands["self"]
-    if operands.get("num_classes", -1) >= 0 or not x.numel() or x.is_floating_point() or not _has_numbers(x):
-        return ""
-    return _too_many((int(x.max()) + 1) * x.numel(), x, untold)
-
-
-def _has_numbers(x: torch.Tensor) -> bool:
-    """Whether the numbers of a tensor can be looked at: it is neither traced nor recorded."""
-    if torch.compiler.is_compiling() or x.is_meta:
-        return False
-    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _too_many(count: int, x: torch.Tensor, untold: int) -> str:
-    if count <= most_elements(None, {"self": tuple(x.shape)}, untold):
-        return ""
-    return f"it would make {count} elements of {x.numel()}; load(..., data_dependent_elements={count}) allows that"
-
-
 def _order(operands: Operands) -> str:
     """Polynomials take a step per degree and element, and cannot be interrupted."""
     degree = operands["n"]
     if isinstance(degree, torch.Tensor):
-        degree = float(degree.max()) if degree.numel() and _has_numbers(degree) else 0
+        degree = float(degree.max()) if degree.numel() and has_numbers(degree) else 0
     return f"a polynomial of degree {degree}" if degree > 1 << 16 else ""
 
 
@@ -220,7 +190,15 @@ def _stacked(operands: Operands) -> str:
     return "" if operands["tensors"] else "there is nothing to stack"
 
 
+def _repetitions(operands: Operands) -> str:
+    """Kernels on a GPU believe the total that is given."""
+    total = operands.get("output_size")
+    made = None if total is None else repetitions(operands)
+    return "" if made is None or made == total else f"{made} repetitions cannot make {total}"
+
+
 _CHECKS: Final[dict[str, Check]] = {
+    "aten::repeat_interleave": _repetitions,
     "aten::_stack": _stacked,
     **{
         f"aten::special_{name}": _order
@@ -266,15 +244,8 @@ _CHECKS: Final[dict[str, Check]] = {
 }
 """What is looked at, by the operator's name."""
 
-_COUNTED: Final[dict[str, Callable[..., str]]] = {
-    "aten::bincount": _bins,
-    "aten::repeat_interleave": _repeats,
-    "aten::one_hot": _classes,
-}
-"""Operators of which numbers in operands say how much they make."""
-
 
 @functools.cache
 def checked_names() -> frozenset[str]:
     """Names of the operators whose operands are compared."""
-    return frozenset(_CHECKS) | frozenset(_COUNTED)
+    return frozenset(_CHECKS) | frozenset(DATA_COUNTS)

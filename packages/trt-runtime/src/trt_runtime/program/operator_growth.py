@@ -53,6 +53,14 @@ def most_elements(told: int | None, operands: Operands, untold: int = UNTOLD) ->
     return max(untold, 64 * given) if told is None else max(_COMMON, 2 * told, 2 * given)
 
 
+def how_to_allow(elements: float) -> str:
+    """Returns the hint for a call that would make so many elements, where that depends on data."""
+    return (
+        f"if you trust the program, load it with data_dependent_elements={elements:.0f}, "
+        "or on the command line with --data-dependent-elements"
+    )
+
+
 def _count_of(operator: OpOverload) -> Count | None:
     found = COUNTS.get(operator._schema.name)
     return broadcast if found is None and torch.Tag.pointwise in operator.tags else found
