@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from trt_core import InputError
+from trt_core import InputError, PlanError
 from trt_runtime import Binding, PlanHeader, TRTModule
 from trt_runtime.operator import execute_engine
 
@@ -57,6 +57,30 @@ def test_meta_tensors(static_engine: TRTModule) -> None:
     (y,) = execute_engine([x], static_engine.plan.to("meta"), static_engine.header.text)
     assert y.shape == (2, 3)
     assert y.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((0, 2**48, 2**48), r"would have shape \(0, 281474976710656, 281474976710656\)"),
+        ((["mul", "s0", 2**60], 3), "would have shape"),
+        ((["mul", "s0", 2**61], 3), "an extent exceeds 64 bits"),
+        ((["floordiv", 8, ["mod", "s0", 4]], 3), "cannot be computed"),
+    ],
+)
+def test_shapes_that_no_tensor_has_are_refused_whoever_asks(
+    dynamic_engine: TRTModule, shape: tuple[Any, ...], message: str
+) -> None:
+    header = dataclasses.replace(
+        dynamic_engine.header,
+        outputs=(Binding("y", torch.float32, shape),),
+        ranges=(((1, 1, 8), (3, 3, 3)),),
+    )
+    mode, plan = FakeTensorMode(), dynamic_engine.plan
+    with mode, pytest.raises(PlanError, match=message):
+        execute_engine([torch.empty(4, 3)], mode.from_tensor(plan), header.text)
+    with pytest.raises(PlanError, match=message):
+        execute_engine([torch.empty(4, 3, device="meta")], plan.to("meta"), header.text)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,9 +11,10 @@ import torch
 
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
-from trt_core.extents import Extent, check_extent
+from trt_core.extents import Extent, check_extent, evaluate_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
+_MOST_BYTES: Final = 2**63 - 1
 _INFIX: Final = {"add": " + ", "mul": "*", "floordiv": "//", "mod": " % ", "pow": "**"}
 
 
@@ -93,6 +95,47 @@ def format_extent(extent: Extent) -> str:
 def format_shape(shape: tuple[Extent, ...] | list[Extent]) -> str:
     """Writes a shape as people write it, `(s0, 3, ?)`."""
     return "(" + ", ".join(format_extent(extent) for extent in shape) + ")"
+
+
+def output_shape(
+    binding: Binding, symbols: Mapping[str, int | torch.SymInt], title: str
+) -> list[int | torch.SymInt | None]:
+    """Computes the extents that an output has in a call; None where they depend on data.
+
+    Args:
+        binding: The output.
+        symbols: What `symbol_values` returned.
+        title: How messages call the engine.
+
+    Raises:
+        PlanError: An extent divides by zero or exceeds 64 bits.
+    """
+    try:
+        return [None if extent is None else evaluate_extent(extent, symbols) for extent in binding.shape]
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise PlanError(f"the shape of {binding.name!r} in {title} cannot be computed", why=str(error)) from error
+
+
+def require_addressable(binding: Binding, shape: Sequence[int | torch.SymInt], title: str) -> None:
+    """Refuses a shape for which PyTorch makes no tensor, not even one without elements.
+
+    PyTorch multiplies extents in order and in 64 bits, so that a zero among them does not make the others fit.
+
+    Args:
+        binding: The output.
+        shape: Its extents in a call; symbolic ones, and those below 0, which are not known yet, do not count.
+        title: How messages call the engine.
+
+    Raises:
+        PlanError: It has too many bytes for 64 bits.
+    """
+    known = [max(extent, 1) for extent in shape if isinstance(extent, int)]
+    if math.prod(known) * binding.dtype.itemsize > _MOST_BYTES:
+        raise PlanError(
+            f"output {binding.name!r} of {title} would have shape {tuple(shape)}",
+            why="PyTorch has no tensors of that many bytes, empty ones included",
+            hint="compile the model again, with inputs of narrower ranges",
+        )
 
 
 def symbol_values(symbols: Mapping[str, tuple[int, int]], inputs: list[torch.Tensor]) -> dict[str, int | torch.SymInt]:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.errors import ExecutionError, InputError, TrtError
-from trt_core.extents import evaluate_extent
 from trt_core.provider_log import forget_errors, take_errors
-from trt_runtime.bindings import symbol_values
+from trt_runtime.bindings import output_shape, require_addressable, symbol_values
 from trt_runtime.call_shapes import CallShapes
 from trt_runtime.input_check import check_inputs
 from trt_runtime.output_allocator import output_allocator
@@ -242,7 +241,7 @@ class EngineContext:
         header = self._header
         symbols = symbol_values(header.symbols, inputs)
         for binding, shape in zip(header.outputs, shapes, strict=True):
-            promised = [-1 if extent is None else evaluate_extent(extent, symbols) for extent in binding.shape]
+            promised = [-1 if extent is None else extent for extent in output_shape(binding, symbols, header.title)]
             agrees = len(promised) == len(shape) and all(
                 -1 in (left, right) or left == right for left, right in zip(promised, shape, strict=True)
             )
@@ -251,6 +250,7 @@ class EngineContext:
                     f"output {binding.name!r} of {header.title} has shape {shape}, its header says {tuple(promised)}",
                     hint="compile the model again; this is a defect of the compiler, please report it",
                 )
+            require_addressable(binding, shape, header.title)
 
     def _set_address(self, slot: _Slot, address: int) -> None:
         address = address or self._nothing
