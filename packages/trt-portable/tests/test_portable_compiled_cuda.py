@@ -168,3 +168,29 @@ def test_convolutions_in_either_layout_compute_the_same(
     assert isinstance(engine._state.executable, SpecializedProgram), logger.messages
     x = torch.randn(shape, device="cuda", dtype=torch.float32 if kind is np.float32 else torch.float16)
     torch.testing.assert_close(run(engine, x), interpreted(engine, x), rtol=1e-2, atol=1e-2)
+
+
+def test_layouts_race_and_the_second_build_runs_no_race(
+    builder: trt.Builder, load: Any, logger: Any, monkeypatch: Any
+) -> None:
+    """Channels last, planar and the layers, timed as they are; whichever wins, the plan computes the same."""
+    monkeypatch.setattr(Inductor, "LEAST_STEPS", 2)
+    layouts = tuple(tactic for tactic in TACTICS if tactic.name in ("inductor", "inductor-planar"))
+    monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", layouts)
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    shape = (4, WIDTH, 16, 16)
+    x = torch.randn(shape, device="cuda", dtype=torch.float16)
+    chosen = []
+    for flags in ([], [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]):
+        config = builder.create_builder_config()
+        config.builder_optimization_level = 4
+        config.set_timing_cache(cache, False)
+        network = residual_network(builder, 2, np.float16)
+        engine = load(network, {"x": (shape, shape, shape)}, flags=flags, config=config)
+        torch.testing.assert_close(run(engine, x), interpreted(engine, x), rtol=1e-2, atol=1e-2)
+        chosen.append(engine._state.info.tactic)
+        monkeypatch.setattr(trial.Trial, "race", lambda *_: pytest.fail("timed again"))
+    told = [text for _, text in logger.messages]
+    for name in ("interpret", "inductor", "inductor-planar"):
+        assert any(f"tactic {name}: " in text and " ms" in text for text in told), told
+    assert chosen[0] == chosen[1] and chosen[0] in ("interpret", "inductor", "inductor-planar")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,38 @@ def test_a_second_build_times_nothing(build: Any, builder: trt.Builder, monkeypa
     for name in ("milliseconds", "time_layers"):
         monkeypatch.setattr(trial, name, lambda *_: pytest.fail("timed again"))
     assert build(Recorded(), cache=cache, flags=[trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]) is not None
+
+
+class Slow(Recorded):
+    """Takes seconds of a clock that only it advances."""
+
+    def __init__(self, name: str, seconds: float, clock: list[float]) -> None:
+        super().__init__()
+        self.name, self.seconds, self.clock = name, seconds, clock
+
+    def build(self, subject: Subject, profile: int) -> Artifact:
+        self.clock[0] += self.seconds
+        return super().build(subject, profile)
+
+
+@pytest.mark.parametrize("is_raced", [False, True])
+@pytest.mark.parametrize(("level", "seconds"), [(3, 130.0), (3, 70.0), (4, 130.0), (4, 601.0), (5, 601.0)])
+def test_a_search_ends_when_its_time_is_spent_and_the_best_so_far_is_kept(
+    build: Any, execute: Any, logger: Any, monkeypatch: Any, level: int, seconds: float, is_raced: bool
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(trial.Trial, "is_raced", is_raced)
+    tactics = [Slow(str(number), seconds, clock) for number in range(30)]
+    engine = trt.Runtime(logger).deserialize_cuda_engine(build(*tactics, level=level))
+    budget = {3: 120.0, 4: 600.0, 5: 1800.0}[level]
+    tried = min(len(tactics), int(budget / seconds) + 1)  # what was begun in time is finished
+    assert [tactic.built for tactic in tactics] == [1] * tried + [0] * (len(tactics) - tried)
+    told = [text for _, text in logger.messages if "the time for tactics is spent" in text]
+    assert len(told) == len(tactics) - tried
+    assert engine._state.info.tactic in {tactic.name for tactic in tactics[:tried]}
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], wanted(x))
 
 
 def test_sections_come_back(build: Any) -> None:

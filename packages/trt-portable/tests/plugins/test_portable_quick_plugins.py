@@ -295,3 +295,44 @@ def test_combinations_hold_alternatives_together() -> None:
     for wrong in (("FP99", None), ("FP32", "ODD")):
         with pytest.raises(ValueError, match="is called"):
             trtp.AutoTuneCombination(*wrong)
+
+
+@pytest.mark.gpu
+def test_plugins_among_other_layers_are_run_and_not_replayed(network: Any, load: Any) -> None:
+    """A plugin may wait for the device, as this one does, and do something else each time: no recording can."""
+    seen: list[float] = []
+
+    @trtp.register("tests::scaled_by_maximum")
+    def describe(inp: trtp.TensorDesc) -> trtp.TensorDesc:
+        return inp.like()
+
+    @trtp.impl("tests::scaled_by_maximum")
+    def compute(inp: trtp.Tensor, outputs: Tuple[trtp.Tensor], stream: int) -> None:  # noqa: UP006
+        source, target = torch.from_dlpack(inp), torch.from_dlpack(outputs[0])
+        assert source.is_cuda and torch.cuda.current_stream().cuda_stream == stream
+        seen.append(float(source.max()))
+        target.copy_(source / seen[-1])
+
+    matrix = torch.randn(64, 64) / 8
+    x = network.add_input("x", trt.float32, (-1, 64))
+    relu = network.add_activation(x, trt.ActivationType.RELU).get_output(0)
+    scaled = network.add_plugin(trtp.op.tests.scaled_by_maximum(relu), aot=False).get_output(0)
+    constant, none = network.add_constant((64, 64), matrix.numpy()).get_output(0), trt.MatrixOperation.NONE
+    y = network.add_matrix_multiply(scaled, none, constant, none).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    with trt.device("cuda"):
+        engine = load(network, {"x": ((1, 64), (4, 64), (16, 64))})
+    contexts = [engine.create_execution_context() for _ in range(2)]
+    assert all(context._execution.replay is None for context in contexts)
+    kept = {batch: torch.empty(batch, 64, device="cuda") for batch in (1, 4, 16)}  # addresses stay
+    for number, batch in enumerate((4, 4, 4, 4, 4, 4, 1, 16, 1, 16, 4)):
+        given, y = kept[batch].normal_(), torch.empty(batch, 64, device="cuda")
+        context = contexts[number % 3 == 2]
+        assert context.set_input_shape("x", (batch, 64))
+        assert context.set_tensor_address("x", given.data_ptr()) and context.set_tensor_address("y", y.data_ptr())
+        assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+        positive = given.relu()
+        assert len(seen) == number + 1 and seen[-1] == positive.max().item()
+        wanted = (positive.double() / positive.max().double()) @ matrix.double().cuda()
+        torch.testing.assert_close(y.double(), wanted, rtol=1e-2, atol=1e-2)
