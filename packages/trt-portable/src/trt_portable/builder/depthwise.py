@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +19,9 @@ import torch
 from torch import fx
 
 from trt_portable.builder.depthwise_kernels import STRIP, depthwise_pixels, depthwise_strips
-from trt_portable.runtime.device_kernels import POINTER
+from trt_portable.builder.kernel_choice import fastest
+from trt_portable.builder.kernel_launch import KernelLaunch
+from trt_portable.builder.record_launches import OwnOperators
 
 OPERATOR: Final = "trt_portable::depthwise_convolution"
 _ACTIVATIONS: Final = {"none": 0, "relu": 1, "hardswish": 2, "swish": 3}
@@ -52,31 +53,6 @@ PIXELS: Final = Form(depthwise_pixels, 1, 16)
 STRIPS: Final = Form(depthwise_strips, STRIP, 32)
 """For those that fill a GPU, and do not dilate columns."""
 _FORMS: Final = (PIXELS, STRIPS)
-_ROUNDS: Final = 10
-
-
-@dataclass(frozen=True)
-class KernelLaunch:
-    """A kernel that was started.
-
-    Attributes:
-        compiled: Triton's compiled kernel.
-        grid: Three extents, in blocks.
-        arguments: A tensor or a number for each parameter that the kernel's source names.
-    """
-
-    compiled: Any
-    grid: tuple[int, int, int]
-    arguments: tuple[Any, ...]
-
-    @property
-    def types(self) -> str:
-        """A letter per parameter of the machine code, which may have more than the source: scratch memory."""
-        named = "".join(POINTER if isinstance(argument, torch.Tensor) else "i" for argument in self.arguments)
-        found = re.search(r"\.entry\s+\w+\s*\((.*?)\)", self.compiled.asm["ptx"], re.DOTALL)
-        if found is None:
-            raise RuntimeError("a kernel without an entry")
-        return named + POINTER * (found[1].count(".param") - len(named))
 
 
 def convolve(
@@ -139,8 +115,9 @@ def convolve(
         return KernelLaunch(compiled, grid, (arguments[0], kernel, *arguments[2:]))
 
     if form is None:
-        forms = forms_for(tuple(result.shape), dilation)
-        form = forms[0] if len(forms) == 1 else _fastest(forms, start, (x.device, x.shape, *settings.values()))
+        forms = {each.kernel.__name__: each for each in forms_for(tuple(result.shape), dilation)}
+        starts = {name: functools.partial(start, each) for name, each in forms.items()}
+        form = forms[fastest(starts, x.device, "depthwise convolution", tuple(x.shape), *settings.values())]
     return result, start(form)
 
 
@@ -153,37 +130,6 @@ def forms_for(result: Sequence[int], dilation: Sequence[int]) -> tuple[Form, ...
     """
     is_large = math.prod(result) >= _MANY_RESULTS
     return (PIXELS, STRIPS) if is_large and dilation[1] == 1 else (PIXELS,)
-
-
-_found: dict[object, Form] = {}
-"""What was measured to be the fastest, by extents and settings, in this process."""
-
-
-def _fastest(forms: Sequence[Form], start: Callable[[Form], object], key: object) -> Form:
-    """The fastest of several kernels, measured the first time; the first one that can run where that is impossible."""
-    if key in _found or torch.cuda.is_current_stream_capturing():
-        return _found.get(key, forms[0])
-    times: dict[Form, float] = {}
-    for form in forms:
-        with contextlib.suppress(Exception):  # a kernel that this Triton cannot compile is not chosen
-            start(form)
-            times[form] = math.inf
-    for _ in range(_ROUNDS):  # in turns, since the clocks of a GPU that was idle rise
-        for form, least in times.items():
-            times[form] = min(least, _milliseconds(functools.partial(start, form)))
-    _found[key] = min(times, key=times.__getitem__, default=forms[0])
-    return _found[key]
-
-
-def _milliseconds(run: Callable[[], object]) -> float:
-    """The time of a run on the device."""
-    first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    run()
-    second.record()
-    second.synchronize()
-    milliseconds: float = first.elapsed_time(second)
-    return milliseconds
 
 
 def like_result(
@@ -231,11 +177,11 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
 
 
 @functools.cache
-def teach_depthwise_operator() -> Any:
+def teach_depthwise_operator() -> OwnOperators:
     """Makes the operator known to PyTorch, to traces without data, and to Inductor; once per process.
 
     Returns:
-        The operator, with the arguments of `convolve`, as `LaunchRecorder` meets it.
+        The operator, which has the arguments of `convolve` and is launched.
     """
     from torch._inductor.lowering import constrain_to_fx_strides, make_fallback
 
@@ -246,4 +192,4 @@ def teach_depthwise_operator() -> Any:
     namespace, name = OPERATOR.split("::")
     operator = getattr(getattr(torch.ops, namespace), name).default
     make_fallback(operator, constrain_to_fx_strides, warn=False)
-    return operator
+    return OwnOperators({operator: convolve})

@@ -10,7 +10,7 @@ from torch import fx
 
 from trt_portable.builder.compile_graph import compile_graph, decompositions, start_workers
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
-from trt_portable.builder.record_launches import Launch, record
+from trt_portable.builder.record_launches import OwnOperators, record
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
@@ -66,20 +66,20 @@ class Inductor(Tactic):
 
     def build(self, subject: Subject, profile: int) -> Artifact:
         """Compiles, runs once to tune kernels, and records."""
-        from trt_portable.builder.depthwise import convolve, teach_depthwise_operator
+        from trt_portable.builder.own_operators import teach_own_operators
 
         if self._is_planar:  # the fused convolutions of the other way want channels last
             with torch.no_grad(), torch.cuda.device(subject.device):
-                return self._build(subject, profile, interpreted_program, lambda layer, slot: FLAT, {})
+                return self._build(subject, profile, interpreted_program, lambda layer, slot: FLAT, OwnOperators())
         teach_cudnn_operators()
-        launched = {teach_depthwise_operator(): convolve}
+        own = teach_own_operators()
         with torch.no_grad(), torch.cuda.device(subject.device):
             try:
-                return self._build(subject, profile, traced_program, fused_layout, launched)
+                return self._build(subject, profile, traced_program, fused_layout, own)
             except torch.cuda.OutOfMemoryError:
                 raise
             except RuntimeError:  # cuDNN lacks a fused convolution: what is compiled cannot step back to the layers
-                return self._build(subject, profile, interpreted_program, plain_layout, {})
+                return self._build(subject, profile, interpreted_program, plain_layout, OwnOperators())
 
     def _build(
         self,
@@ -87,9 +87,9 @@ class Inductor(Tactic):
         profile: int,
         make_program: Callable[[ProgramImage], Program],
         layout: Callable[[ILayer, WeightSlot], WeightLayout],
-        launched: Mapping[Any, Launch],
+        own: OwnOperators,
     ) -> Artifact:
-        from trt_portable.builder.depthwise import compile_ahead
+        from trt_portable.builder.own_operators import compile_ahead
 
         image, layers = load_image(subject.structure, subject.info, subject.device)
         traced = trace_program(
@@ -110,9 +110,10 @@ class Inductor(Tactic):
         arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
         ahead = compile_ahead(graph, subject.device)
         compiled = compile_graph(graph, arguments, self._options)
-        ahead.join()
+        for thread in ahead:
+            thread.join()
         compiled(list(arguments))
-        found = record(compiled.current_callable, arguments, launched)
+        found = record(compiled.current_callable, arguments, own)
         blobs = found.pop("blobs")
         found["operands"] = [
             *({"weights": use, **layout.to_json()} for use, layout in weights),

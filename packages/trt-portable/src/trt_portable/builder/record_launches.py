@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
@@ -20,31 +21,31 @@ from torch.utils.weak import WeakIdKeyDictionary
 from trt_portable.errors import PortableError
 from trt_portable.runtime.device_kernels import POINTER
 
+if TYPE_CHECKING:
+    from trt_portable.builder.kernel_launch import KernelLaunch
+
 _SEARCH_DEPTH: Final = 8
+_ALLOCATIONS: Final = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
 
 
-class Started(Protocol):
-    """A kernel that was started by an operator of our own; see `trt_portable.builder.depthwise.KernelLaunch`."""
-
-    @property
-    def compiled(self) -> Any:
-        """Triton's compiled kernel."""
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Three extents, in blocks."""
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """A tensor or a number for each parameter that the source names."""
-
-    @property
-    def types(self) -> str:
-        """A letter per parameter of the machine code."""
+Launch = Callable[..., "tuple[torch.Tensor | None, KernelLaunch]"]
+"""Starts the kernel of an operator; returns the result, None where it got memory for that, and what it started."""
 
 
-Launch = Callable[..., tuple[torch.Tensor, Started]]
-"""Starts the kernel of an operator, and returns the result and what was started."""
+@dataclass(frozen=True)
+class OwnOperators:
+    """Operators that a list of launches cannot call, and what it does in their place.
+
+    Attributes:
+        launched: What starts the kernel of an operator that is written down as that kernel.
+        composed: What computes an operator that is written down as all that this runs.
+    """
+
+    launched: Mapping[Any, Launch] = field(default_factory=dict)
+    composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
+
+
+_NONE: Final = OwnOperators()
 
 
 class RecordingFailure(PortableError):
@@ -56,7 +57,7 @@ class LaunchRecorder(TorchDispatchMode):
 
     Args:
         operands: The tensors that a run starts from, in order; they take the first slots.
-        launched: What starts the kernel of an operator that is written down as that kernel.
+        own: Operators of our own.
 
     Attributes:
         steps: What ran, in the terms of `trt_portable.runtime.launch_list`.
@@ -64,9 +65,10 @@ class LaunchRecorder(TorchDispatchMode):
         blobs: Machine code by name.
     """
 
-    def __init__(self, operands: Sequence[torch.Tensor], launched: Mapping[Any, Launch] | None = None) -> None:
+    def __init__(self, operands: Sequence[torch.Tensor], own: OwnOperators = _NONE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._launched = dict(launched or {})
+        self._own = own
+        self._device_type = next((operand.device.type for operand in operands), "cuda")
         self.steps: list[list[Any]] = []
         self.kernels: list[dict[str, Any]] = []
         self.blobs: dict[str, bytes] = {}
@@ -97,7 +99,7 @@ class LaunchRecorder(TorchDispatchMode):
         """Allocates, as the module's own function does."""
         with _unseen():
             made = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-        self.steps.append(["empty", self._new(made), list(shape), list(strides), _name(dtype)])
+        self._note_allocation(made)
         return made
 
     def reinterpret(
@@ -135,11 +137,14 @@ class LaunchRecorder(TorchDispatchMode):
             )
         self._note_launch(index, grid, arguments)
 
-    def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor:
+    def _note_allocation(self, made: torch.Tensor) -> None:
+        self.steps.append(["empty", self._new(made), list(made.shape), list(made.stride()), _name(made.dtype)])
+
+    def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor | None:
         """Starts the one kernel of an operator, and notes it."""
         result, started = launch(*arguments)
-        strides = list(result.stride())
-        self.steps.append(["empty", self._new(result), list(result.shape), strides, _name(result.dtype)])
+        if result is not None:
+            self._note_allocation(result)
         index = self._kernel_at.get(id(started.compiled))
         if index is None:
             index = self._kernel_at[id(started.compiled)] = len(self.kernels)
@@ -167,8 +172,17 @@ class LaunchRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if func in self._launched:
-            return self._launch_own(self._launched[func], args)
+        if func in self._own.launched:
+            return self._launch_own(self._own.launched[func], args)
+        if func in self._own.composed:
+            with self:
+                return self._own.composed[func](*args)
+        if func in _ALLOCATIONS:
+            made = func(*args, **kwargs)
+            if made.device.type != self._device_type:
+                _refuse()
+            self._note_allocation(made)
+            return made
         arguments = [self._encoded(argument) for argument in args]
         keywords = {key: self._encoded(value) for key, value in kwargs.items()}
         found = func(*args, **kwargs)
@@ -197,15 +211,13 @@ class LaunchRecorder(TorchDispatchMode):
         raise RecordingFailure(f"an argument of type {type(argument).__name__}")
 
 
-def record(
-    call: Callable[..., Any], operands: Sequence[torch.Tensor], launched: Mapping[Any, Launch] | None = None
-) -> dict[str, Any]:
+def record(call: Callable[..., Any], operands: Sequence[torch.Tensor], own: OwnOperators = _NONE) -> dict[str, Any]:
     """Runs what Inductor made, and returns what it did.
 
     Args:
         call: The compiled graph; ran once already, so that its kernels are tuned.
         operands: Its arguments.
-        launched: What starts the kernel of an operator that is written down as that kernel.
+        own: Operators of our own.
 
     Returns:
         ``steps``, ``kernels``, ``slots``, ``outputs`` of a launch list, and ``blobs``.
@@ -215,7 +227,7 @@ def record(
     """
     emitted = _emitted_function(call)
     scope = emitted.__globals__
-    recorder = LaunchRecorder(operands, launched)
+    recorder = LaunchRecorder(operands, own)
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             _replaced(

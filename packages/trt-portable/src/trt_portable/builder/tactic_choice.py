@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_portable.builder.inductor import TACTICS
+from trt_portable.builder.kernel_choice import remembering
 from trt_portable.builder.progress_monitor import Phase
 from trt_portable.builder.tactics import INTERPRET, PREPACKED, Subject, Tactic, tactic_hash
 from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
@@ -114,7 +115,10 @@ def choose_tactic(
     artifacts: dict[Any, Artifact] = {}
     num_candidates = 1 + may_prepack + len(found)
     try:
-        with Phase(config.progress_monitor, "Choose tactics", parent, len(info.profiles) * num_candidates) as phase:
+        with (
+            remembering(cache, may_measure=not must_know),
+            Phase(config.progress_monitor, "Choose tactics", parent, len(info.profiles) * num_candidates) as phase,
+        ):
             for profile in range(len(info.profiles)):
                 key = timing_key(structure, info, tensors, profile, *environment)
                 trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, phase.step)

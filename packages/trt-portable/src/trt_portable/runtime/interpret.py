@@ -80,7 +80,7 @@ def traced_program(image: ProgramImage) -> Program:
     from trt_portable.runtime.cuda_products import fuse_traced_products
     from trt_portable.runtime.odd_products import split_traced_odd_products
 
-    calls = fuse_traced_products(split_traced_odd_products(_written_out(image)), image.visible)
+    calls = fuse_traced_products(split_traced_odd_products(_written_out(image), image.outputs), image.visible)
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -56,14 +58,15 @@ class LayerCall:
     name: str
 
 
+_Slots = list["Value | None"]
+_Reader = Callable[[_Slots], Sequence["Value | None"]]
+Step = tuple[Compute, _Reader, tuple[int, ...], tuple[int, ...], LayerCall]
+"""What runs, what reads its operands from slots, the slots it writes, those that die then, and the layer behind it."""
 _Loading = tuple[LayerCall, tuple[int, ...], tuple[int, ...]]
 """A layer that is computed when weights are loaded, the slots that it reads, and those that it writes."""
 
 
-_Slots = list["Value | None"]
-
-
-def _reader(slots: Sequence[int]) -> Callable[[_Slots], Sequence[Value | None]]:
+def _reader(slots: Sequence[int]) -> _Reader:
     """What takes the values of some slots out of all, in less time than a loop in Python."""
     if len(slots) > 1:
         return itemgetter(*slots)
@@ -83,6 +86,26 @@ class Observer(Protocol):
 
     def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
         """A layer ran; outputs in the order of ``call.outputs``."""
+
+
+class PlacedCompute(ABC):
+    """A layer's computation that can leave its one result in memory that is given."""
+
+    @abstractmethod
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+
+    @abstractmethod
+    def place(self, inputs: Sequence[Value | None], target: torch.Tensor) -> Sequence[Value]:
+        """Computes the result.
+
+        Args:
+            inputs: As of `__call__`.
+            target: Dense memory of the result's extents, which no input shares.
+
+        Returns:
+            The target; another tensor where the result cannot be written there.
+        """
 
 
 class Program:
@@ -123,7 +146,7 @@ class Program:
         keep = {slot(tensor) for tensor in outputs} | constants
         last_use = self._last_uses(running, slot, keep)
         self.reads = [tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs) for call in running]
-        self.steps = [
+        self.steps: list[Step] = [
             (
                 call.compute,
                 _reader(read),
@@ -134,6 +157,11 @@ class Program:
             for index, (call, read) in enumerate(zip(running, self.reads, strict=True))
         ]
         self.output_slots = [slot(tensor) for tensor in outputs]
+        self._placed = [
+            (step, self.output_slots.index(written[0]), compute.place)
+            for step, (compute, _, written, _, _) in enumerate(self.steps)
+            if isinstance(compute, PlacedCompute) and written[0] in self.output_slots
+        ]
         self._template: list[Value | None] = [None] * (len(slots) + 1)
 
     @staticmethod
@@ -202,15 +230,16 @@ class Program:
 
         Args:
             values: One per input, in order.
-            targets: Unused: definitions of layers have no ``out=``.
+            targets: None, or dense memory for each output that no input shares, for what a `PlacedCompute` makes.
 
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
         slots = self.start(values)
         call: LayerCall | None = None
+        steps = self._aimed(targets) if targets and self._placed else self.steps
         try:
-            for compute, read, outputs, dying, call in self.steps:  # noqa: B007
+            for compute, read, outputs, dying, call in steps:  # noqa: B007
                 for at, result in zip(outputs, compute(read(slots))):  # noqa: B905
                     slots[at] = result
                 for at in dying:
@@ -218,6 +247,15 @@ class Program:
         except Exception as error:
             raise LayerFailure(call.name if call else "", error) from error
         return [slots[at] for at in self.output_slots]  # type: ignore[misc]
+
+    def _aimed(self, targets: Sequence[torch.Tensor | None]) -> Sequence[Step]:
+        """The steps, of which some write to targets."""
+        steps = list(self.steps)
+        for at, output, place in self._placed:
+            target = targets[output]
+            if target is not None:
+                steps[at] = (partial(place, target=target), *steps[at][1:])
+        return steps
 
     def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
         """As `run`, telling an observer before and after each layer.

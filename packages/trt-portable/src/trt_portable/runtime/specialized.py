@@ -39,10 +39,10 @@ class SpecializedProgram:
 
         Args:
             values: One per input, in order.
-            targets: Memory for outputs, which only what was compiled writes to.
+            targets: None, or memory for each output that no input shares.
 
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
         found = self._by_shapes.get(tuple(tuple(value.shape) for value in values))
-        return self._program.run(values) if found is None else found.run(values, targets)
+        return (self._program if found is None else found).run(values, targets)

@@ -1,0 +1,244 @@
+"""Linear maps into rows of an odd extent as an operator for compilers, which is the fastest of several ways."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from trt_portable.builder.kernel_choice import fastest
+from trt_portable.builder.kernel_launch import KernelLaunch
+from trt_portable.builder.record_launches import OwnOperators
+from trt_portable.builder.timing import first_difference
+from trt_portable.runtime.odd_rows import period_of, write_interleaved, write_joined
+
+OPERATOR: Final = "trt_portable::odd_linear"
+KERNEL: Final = "trt_portable::odd_product"
+_JOINED, _INTERLEAVED, _TILES = "joined", "interleaved", "tiles"
+_LEAST_INTERLEAVED_ROWS: Final = 512
+_CHECKED_ROWS: Final = 256  # at a time, for the sake of memory
+
+Way = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None", torch.Tensor], object]
+"""Writes ``x @ matrix.T + bias`` to the last argument."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the kernel cuts a product into tiles.
+
+    Attributes:
+        rows: Of a tile of the result.
+        columns: Of a tile of the result.
+        depth: Numbers that are added up at a time.
+        group: Tiles one below the other that are computed together.
+        warps: Warps for a tile.
+        stages: Tiles of operands that are underway at a time.
+        is_aligned: Whether the rows of a tile are those that begin at the same place within 16 bytes.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    group: int
+    warps: int
+    stages: int
+    is_aligned: bool = False
+
+
+ALIGNED_WIDE: Final = Form(128, 256, 64, 64, 8, 3, is_aligned=True)
+"""For many rows."""
+WIDE: Final = Form(128, 256, 64, 64, 8, 3)
+"""For fewer."""
+NARROW: Final = Form(64, 128, 64, 64, 4, 4)
+"""For results that do not fill a GPU otherwise."""
+FORMS: Final = (ALIGNED_WIDE, WIDE, NARROW)
+_MANY_ROWS: Final = 2048  # fill tiles of every eighth row
+_MANY_TILES: Final = 256  # fill a large GPU
+
+
+def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``x @ matrix.T + bias`` in the way that is the fastest for these extents, measured the first time.
+
+    Args:
+        x: (M, K) in half precision; K a multiple of 8.
+        matrix: (N, K); N no multiple of 8.
+        bias: (N,), or None.
+    """
+    result = torch.empty((len(x), len(matrix)), dtype=x.dtype, device=x.device)
+    ways = _ways(x, matrix, bias)
+    name = next(iter(ways))
+    if x.is_cuda:
+        starts = {each: functools.partial(way, x, matrix, bias, result) for each, way in ways.items()}
+        form = ("odd product", tuple(x.shape), len(matrix), x.dtype, bias is not None)
+        name = fastest(starts, x.device, *form, replayed=True, is_right=_Check(result))
+    ways[name](x, matrix, bias, result)
+    return result
+
+
+class _Check:
+    """Holds what was written to what was written first.
+
+    Args:
+        result: Where.
+    """
+
+    def __init__(self, result: torch.Tensor) -> None:
+        self._result = result
+        self._wanted: torch.Tensor | None = None
+
+    def __call__(self) -> bool:
+        """Whether the result is what it was, and gives it other values."""
+        if self._wanted is None:
+            self._wanted = self._result.clone()
+        parts = zip(self._result.split(_CHECKED_ROWS), self._wanted.split(_CHECKED_ROWS), strict=True)
+        is_right = all(first_difference([have], [want]) is None for have, want in parts)
+        self._result.fill_(torch.nan)
+        return is_right
+
+
+def _ways(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Way]:
+    """What may be the fastest, by name; the surest first."""
+    ways: dict[str, Way] = {_JOINED: write_joined}
+    if bias is None and len(x) >= _LEAST_INTERLEAVED_ROWS:
+        ways[_INTERLEAVED] = write_interleaved
+    if x.is_cuda and _has_triton():
+        ways[_TILES] = _write_by_tiles
+    return ways
+
+
+def _write_by_tiles(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor) -> None:
+    _kernel_operator()(x, matrix, bias, result, FORMS.index(form_for(*result.shape)))
+
+
+def form_for(rows: int, columns: int) -> Form:
+    """The form of the kernel that may be the fastest.
+
+    Args:
+        rows: Of the result.
+        columns: Of the result.
+    """
+    if rows >= _MANY_ROWS:
+        return ALIGNED_WIDE
+    is_many = math.ceil(rows / WIDE.rows) * math.ceil(columns / WIDE.columns) >= _MANY_TILES
+    return WIDE if is_many else NARROW
+
+
+@functools.cache
+def _has_triton() -> bool:
+    with contextlib.suppress(Exception):
+        return importlib.util.find_spec("triton") is not None
+    return False
+
+
+def start_product(
+    x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor, form: int
+) -> tuple[None, KernelLaunch]:
+    """Starts the kernel on the current stream.
+
+    Args:
+        x: (M, K) in half precision, dense; K a multiple of 8.
+        matrix: (N, K), dense.
+        bias: (N,), or None.
+        result: (M, N), dense, at a multiple of 16 bytes.
+        form: Which of `FORMS`.
+
+    Returns:
+        Nothing, and what was started.
+
+    Raises:
+        RuntimeError: The operands lie in another way.
+    """
+    from trt_portable.builder.odd_product_kernels import odd_product
+
+    if not (x.is_contiguous() and matrix.is_contiguous() and result.is_contiguous()) or x.shape[1] % 8:
+        raise RuntimeError("operands of an odd product lie in another way")
+    (rows, depth), columns, tile = x.shape, len(matrix), FORMS[form]
+    period = period_of(columns) if tile.is_aligned else 1
+    down = period * math.ceil(math.ceil(rows / period) / tile.rows)
+    across = math.ceil((columns + 7) / tile.columns)
+    grid = (down * across, 1, 1)
+    arguments = (x, matrix, x if bias is None else bias, result, rows)
+    compiled = odd_product[grid](
+        *arguments,
+        COLUMNS=columns,
+        DEPTH=depth,
+        HAS_BIAS=bias is not None,
+        PERIOD=period,
+        TILE_ROWS=tile.rows,
+        TILE_COLUMNS=tile.columns,
+        TILE_DEPTH=tile.depth,
+        GROUP=tile.group,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return None, KernelLaunch(compiled, grid, arguments)
+
+
+def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thread:
+    """Starts a thread that compiles the kernels of a graph; whoever runs the graph waits for it.
+
+    Args:
+        graph: Calls the operator.
+        device: Where it will run.
+    """
+    products = {
+        (len(matrix), *x.shape, node.args[2] is not None, x.dtype)
+        for node in graph.graph.nodes
+        if node.op == "call_function" and getattr(node.target, "_schema", None) and node.target._schema.name == OPERATOR
+        for x, matrix in ([argument.meta["val"] for argument in node.args[:2]],)
+    }
+
+    def run() -> None:
+        with contextlib.suppress(Exception), torch.cuda.device(device), torch.no_grad():  # the graph's own run tells
+            for columns, rows, depth, has_bias, dtype in products:
+                x, matrix = (torch.zeros(extent, depth, dtype=dtype, device=device) for extent in (1, columns))
+                bias = torch.zeros(columns, dtype=dtype, device=device) if has_bias else None
+                result = torch.empty(1, columns, dtype=dtype, device=device)
+                start_product(x, matrix, bias, result, FORMS.index(form_for(rows, columns)))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@functools.cache
+def _kernel_operator() -> Any:
+    """The kernel as an operator, so that a recording sees it start."""
+    schema = "(Tensor x, Tensor matrix, Tensor? bias, Tensor(a!) result, int form) -> ()"
+
+    def run(*given: Any) -> None:
+        start_product(*given)
+
+    define: Any = torch.library.custom_op
+    define(KERNEL, run, mutates_args=("result",), schema=schema)
+    return _operator(KERNEL)
+
+
+@functools.cache
+def teach_odd_products() -> OwnOperators:
+    """Makes the operator known to PyTorch, to traces without data, and to Inductor; once per process.
+
+    Returns:
+        The operator for compilers, which is composed, and that of the kernel, which is launched.
+    """
+    from torch._inductor.lowering import constrain_to_fx_strides, make_fallback
+
+    define: Any = torch.library.custom_op
+    made = define(OPERATOR, multiply, mutates_args=(), schema="(Tensor x, Tensor matrix, Tensor? bias) -> Tensor")
+    made.register_fake(lambda x, matrix, bias: x.new_empty((x.shape[0], matrix.shape[0])))
+    operator = _operator(OPERATOR)
+    make_fallback(operator, constrain_to_fx_strides, warn=False)
+    return OwnOperators({_kernel_operator(): start_product}, {operator: multiply})
+
+
+def _operator(name: str) -> Any:
+    namespace, name = name.split("::")
+    return getattr(getattr(torch.ops, namespace), name).default

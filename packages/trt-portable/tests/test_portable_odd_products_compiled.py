@@ -1,0 +1,239 @@
+"""Linear maps into rows of odd extents as an operator: its ways, the choice among them, and what recordings hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import trt_portable as trt
+from trt_portable.builder import kernel_choice, odd_products
+from trt_portable.builder.inductor import TACTICS, Inductor
+from trt_portable.builder.own_operators import teach_own_operators
+from trt_portable.builder.record_launches import LaunchRecorder
+from trt_portable.builder.tactic_choice import choose_tactic
+from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.runtime.launch_list import CompiledProgram
+from trt_portable.runtime.odd_rows import write_interleaved
+from trt_portable.runtime.specialized import SpecializedProgram
+
+CPU = torch.device("cpu")
+TILED = [  # rows, columns, depth, whether there is a bias
+    (40, 300, 64, False),
+    (1, 131, 24, True),
+    (133, 258, 72, False),
+    (64, 260, 64, True),
+]
+
+
+def difference(device: str, case: Any, form: int, dtype: torch.dtype) -> float:
+    """The greatest distance of a result of the kernel from PyTorch's in float32."""
+    rows, columns, depth, has_bias = case
+    torch.manual_seed(0)
+    x, matrix = (torch.randn(extent, depth, device=device).to(dtype) for extent in (rows, columns))
+    bias = torch.randn(columns, device=device).to(dtype) if has_bias else None
+    result = torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
+    odd_products.start_product(x, matrix, bias, result, form)
+    wanted = F.linear(x.float(), matrix.float(), None if bias is None else bias.float())
+    return ((result.float() - wanted).norm() / wanted.norm()).item()
+
+
+EVERYTHING = [(case, form) for case in TILED for form in range(len(odd_products.FORMS))]
+
+
+@pytest.mark.slow
+def test_tiles_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert len(found) == len(EVERYTHING) and max(found) < 2e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("case", "form"), EVERYTHING, ids=str)
+def test_tiles_on_a_gpu(case: Any, form: int, dtype: torch.dtype) -> None:
+    assert difference("cuda", case, form, dtype) < (2e-3 if dtype is torch.float16 else 1e-2)
+
+
+def test_which_tiles_are_tried() -> None:
+    forms = {
+        (8192, 50257): odd_products.ALIGNED_WIDE,
+        (1024, 50257): odd_products.WIDE,
+        (128, 50257): odd_products.NARROW,
+    }
+    assert {extents: odd_products.form_for(*extents) for extents in forms} == forms
+
+
+def test_operands_that_lie_in_another_way_are_refused() -> None:
+    pytest.importorskip("triton")
+    x, matrix, result = torch.zeros(8, 16).half().T, torch.zeros(19, 8).half(), torch.zeros(16, 19).half()
+    with pytest.raises(RuntimeError, match="another way"):
+        odd_products.start_product(x, matrix, None, result, 0)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_a_recording_holds_what_the_operator_is_composed_of(
+    monkeypatch: pytest.MonkeyPatch, is_interleaved: bool, has_bias: bool
+) -> None:
+    if is_interleaved:
+        monkeypatch.setattr(odd_products, "write_joined", write_interleaved)
+    own = teach_own_operators()
+    x, matrix, bias = torch.randn(40, 16).half(), torch.randn(27, 16).half(), torch.randn(27).half()
+    operands = [x, matrix, *[bias] * has_bias]
+    recorder = LaunchRecorder(operands, own)
+    with torch.no_grad(), recorder:
+        result = torch.ops.trt_portable.odd_linear(x, matrix, bias if has_bias else None)
+    document = {
+        "operands": [{"input": at} for at in range(len(operands))],
+        "kernels": recorder.kernels,
+        "steps": recorder.steps,
+        "slots": recorder.num_slots,
+        "outputs": [recorder.slot(result)],
+    }
+    made = Artifact("t", {}, tuple(tuple(each.shape) for each in operands), json.loads(json.dumps(document)), {})
+    program = CompiledProgram(made, WeightStore((), (), ()), CPU)
+    target = torch.full_like(result, torch.nan)
+    (found,) = program.run(operands, [target])
+    assert found is target and torch.equal(found, result)  # written once, where it belongs
+
+
+def test_inductor_calls_the_operator_once() -> None:
+    """Also as a part of a graph: extents are known without data, and rows are dense."""
+    teach_own_operators()
+
+    def layers(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        return torch.ops.trt_portable.odd_linear(x.relu(), matrix, None).view(2, 20, -1)
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, matrix = torch.randn(40, 16).half(), torch.randn(27, 16).half()
+    graph = make_fx(layers, tracing_mode="fake")(x, matrix)
+    (shape,) = {tuple(node.meta["val"].shape) for node in graph.graph.nodes if "odd_linear" in str(node.target)}
+    assert shape == (40, 27)
+    torch.testing.assert_close(graph(x, matrix), F.linear(x.relu(), matrix).view(2, 20, 27))
+
+
+@pytest.fixture
+def _on_cuda(_on_cpu: None) -> Iterator[None]:
+    with trt.device("cuda"):
+        yield
+
+
+def _logits(builder: trt.Builder, columns: int, depth: int = 64) -> trt.INetworkDefinition:
+    """A few layers, and odd logits, which are an output and what another layer reads."""
+    network = builder.create_network()
+    generator = np.random.default_rng(0)
+    x = network.add_input("x", trt.float16, (-1, depth))
+    hidden = network.add_activation(x, trt.ActivationType.RELU).get_output(0)
+    hidden = network.add_elementwise(hidden, x, trt.ElementWiseOperation.SUM).get_output(0)
+    table = (generator.standard_normal((columns, depth)) / 8).astype(np.float16)
+    matrix = network.add_constant((columns, depth), table).get_output(0)
+    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    logits = network.add_matrix_multiply(hidden, none, matrix, transpose).get_output(0)
+    best = network.add_reduce(logits, trt.ReduceOperation.MAX, 2, False).get_output(0)
+    for name, tensor in (("logits", logits), ("best", best)):
+        tensor.name = name
+        network.mark_output(tensor)
+    return network
+
+
+def _run(engine: Any, x: torch.Tensor, columns: int, times: int = 8) -> dict[str, torch.Tensor]:
+    context = engine.create_execution_context()
+    found = {
+        "logits": torch.full((len(x), columns), torch.nan, dtype=torch.float16, device="cuda"),
+        "best": torch.full((len(x),), torch.nan, dtype=torch.float16, device="cuda"),
+    }
+    assert context.set_input_shape("x", tuple(x.shape))
+    for name, tensor in {"x": x, **found}.items():
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    for _ in range(times):
+        assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_on_cuda", "compiled_wins")
+@pytest.mark.parametrize(
+    ("way", "rows", "columns"),
+    [
+        ("joined", 40, 2051),
+        ("interleaved", 2100, 2050),
+        ("tiles", 2100, 2051),
+        ("tiles", 200, 2054),
+        (None, 2050, 2047),
+    ],
+)
+def test_in_an_engine(
+    builder: Any, load: Any, logger: Any, monkeypatch: Any, way: str | None, rows: int, columns: int
+) -> None:
+    """Every way, at the shape that is compiled and at others, replayed at addresses that stay."""
+    monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
+    monkeypatch.setattr(kernel_choice, "_found", {})
+    monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", TACTICS[:1])
+    if way is not None:
+        monkeypatch.setattr(
+            odd_products, "fastest", lambda starts, *_, **__: way if way in starts else pytest.fail(way)
+        )
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    config = builder.create_builder_config()
+    config.set_timing_cache(cache, False)
+    ranges = {"x": ((16, 64), (rows, 64), (4096, 64))}
+    engine = load(_logits(builder, columns), ranges, flags=[trt.BuilderFlag.REFIT], config=config)
+    assert isinstance(engine._state.executable, SpecializedProgram), logger.messages
+    assert len(cache.queryKeys()) == (1 if way else 2)
+    (compiled,) = engine._state.executable._compiled
+    assert compiled._homes[0] is not None  # the logits are written where they belong
+    matrix = engine._state.weights.tensor(0).view(columns, 64).float()
+    for count in (rows, 24, 2500):
+        x = torch.randn(count, 64, device="cuda", dtype=torch.float16)
+        found = _run(engine, x, columns)
+        wanted = (x.relu() + x).float() @ matrix.T
+        torch.testing.assert_close(found["logits"].float(), wanted, rtol=1e-2, atol=2e-2)
+        assert torch.equal(found["best"], found["logits"].amax(1))
+    refitter = trt.Refitter(engine, logger)
+    assert refitter.set_weights(
+        engine._state.info.weight_slots[0].layer_name,
+        trt.WeightsRole.CONSTANT,
+        trt.Weights(np.zeros((columns, 64), np.float16)),
+    )
+    assert refitter.refit_cuda_engine()
+    assert not _run(engine, torch.randn(rows, 64, device="cuda").half(), columns)["logits"].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_on_cuda")
+def test_a_second_build_measures_no_kernel(builder: Any, load: Any, compiled_wins: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
+    monkeypatch.setattr(kernel_choice, "_found", {})
+    monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", TACTICS[:1])
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    for flags in ([], [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]):
+        config = builder.create_builder_config()
+        config.set_timing_cache(cache, False)
+        engine = load(_logits(builder, 2051), {"x": ((16, 64), (600, 64), (700, 64))}, flags=flags, config=config)
+        assert isinstance(engine._state.executable, SpecializedProgram)
+        kernel_choice._found.clear()
+        monkeypatch.setattr(kernel_choice, "_milliseconds", lambda *_, **__: pytest.fail("measured again"))
+    assert len(cache.queryKeys()) == 2
+
+
+if __name__ == "__main__":
+    print(json.dumps([difference("cpu", case, form, torch.float16) for case, form in EVERYTHING]))  # noqa: T201
