@@ -136,6 +136,25 @@ def test_only_overloads_can_be_registered(target: Any) -> None:
         converter(target, registry=ConverterRegistry())
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda ctx: ctx, lambda ctx, x: x, lambda ctx, self, other: self],
+    ids=["too few", "another name", "one too many"],
+)
+def test_parameters_are_those_of_the_operator(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"aten\.relu\.default has the arguments self"):
+        converter(RELU, registry=ConverterRegistry())(function)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda ctx, **given: given, lambda ctx, self, other=1: self, lambda ctx, *, self: self]
+)
+def test_parameters_may_be_more_than_is_needed(function: Any) -> None:
+    registry = ConverterRegistry()
+    converter(RELU, registry=registry)(function)
+    assert RELU in registry
+
+
 def test_a_converter_knows_the_package_it_comes_from() -> None:
     load_converters()
     assert DYNAMO_CONVERTERS[RELU].is_builtin

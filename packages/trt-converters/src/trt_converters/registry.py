@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FunctionType
+from typing import Any, Final, TypeVar
 
-import torch
+from torch._ops import OpOverload
 
 from trt_converters.converter import Check, Converter, ConverterFunction, Version
 from trt_core import operator_name
+
+_TAKES_MORE: Final = CO_VARARGS | CO_VARKEYWORDS
 
 _Function = TypeVar("_Function", bound=ConverterFunction)
 
@@ -151,17 +155,33 @@ def converter(
         registry: Where to register it.
 
     Raises:
-        TypeError: A target is not an operator overload.
+        TypeError: A target is not an operator overload, or the function's parameters are not the operator's arguments.
     """
     all_checks = checks if isinstance(checks, tuple) else (checks,)
     for target in targets:
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             raise TypeError(f"{target!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")
 
     def register(function: _Function) -> _Function:
         options = (all_checks, priority, dynamic, data_dependent, random, versions, origin, fold)
         for target in targets:
+            _require_parameters(function, target)
             registry.register(Converter(target, function, *options))
         return function
 
     return register
+
+
+def _require_parameters(function: Callable[..., Any], target: OpOverload) -> None:
+    """Refuses a function that cannot be called with a context and the arguments of an operator by name."""
+    if not isinstance(function, FunctionType) or function.__code__.co_flags & _TAKES_MORE:
+        return
+    code = function.__code__
+    taken = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    given = [argument.name for argument in target._schema.arguments]
+    optional = {*taken[code.co_argcount - 1 - len(function.__defaults__ or ()) :]}
+    if not set(given) <= set(taken) or not set(taken) - optional <= set(given):
+        raise TypeError(
+            f"{function.__name__} takes {', '.join(taken) or 'nothing'} beside the context, {target} has the arguments "
+            f"{', '.join(given) or 'nothing'}: name the parameters as the schema does"
+        )
