@@ -64,6 +64,25 @@ def test_rank() -> None:
     assert _refusal(check, aten.abs.default, X[None, None]) is Reason.UNSUPPORTED_RANK
 
 
+@pytest.mark.parametrize(
+    "check",
+    [
+        checks.dtypes("bias", [torch.int8]),
+        checks.rank("bias", 7),
+        checks.static_shape("bias"),
+        checks.static_axis("bias", 0),
+        checks.constant("bias"),
+    ],
+)
+def test_an_optional_tensor_that_is_left_out_is_not_refused(check: Check) -> None:
+    assert _refusal(check, aten.linear.default, X, torch.ones(4, 3)) is None
+
+
+def test_an_extent_of_one_does_not_vary_by_itself() -> None:
+    with pytest.raises(ValueError, match="has extent 1: give a tensor with more there"):
+        record_call(aten.abs.default, (X[:1],), dynamic=ROWS)
+
+
 def test_argument() -> None:
     check = checks.argument("approximate", lambda value: value == "none", "only the exact form")
     assert _refusal(check, aten.gelu.default, X) is None

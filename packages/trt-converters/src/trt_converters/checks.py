@@ -1,6 +1,7 @@
 """Support checks that converters are composed of.
 
-A check takes a `Call` and returns None, or the `Verdict` that refuses it. Checks look at metadata alone.
+A check takes a `Call` and returns None, or the `Verdict` that refuses it. Checks look at metadata alone. Those of a
+tensor refuse nothing where the model left an optional one out.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def dtypes(parameter: str, allowed: Iterable[torch.dtype]) -> Check:
     known = frozenset(allowed)
 
     def check(call: Call) -> Verdict | None:
-        dtype = call.tensor(parameter).dtype
-        if dtype in known:
+        tensor = _given(call, parameter)
+        if tensor is None or tensor.dtype in known:
             return None
-        names = ", ".join(sorted(map(dtype_name, known)))
-        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"{parameter} is {dtype_name(dtype)}; the layer takes {names}")
+        names, dtype = ", ".join(sorted(map(dtype_name, known))), dtype_name(tensor.dtype)
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"{parameter} is {dtype}; the layer takes {names}")
 
     return check
 
@@ -53,8 +54,8 @@ def static_shape(*parameters: str) -> Check:
 
     def check(call: Call) -> Verdict | None:
         for parameter in parameters:
-            tensor = call.tensor(parameter)
-            if not is_static(tensor):
+            tensor = _given(call, parameter)
+            if tensor is not None and not is_static(tensor):
                 return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"{parameter} has shape {tuple(tensor.shape)}")
         return None
 
@@ -65,9 +66,9 @@ def static_axis(parameter: str, axis: str | int) -> Check:
     """Refuses a tensor argument whose extent along an axis (a number, or the parameter that names it) is symbolic."""
 
     def check(call: Call) -> Verdict | None:
-        tensor = call.tensor(parameter)
+        tensor = _given(call, parameter)
         index = call[axis] if isinstance(axis, str) else axis
-        if tensor.dim() and not isinstance(tensor.shape[index], int):
+        if tensor is not None and tensor.dim() and not isinstance(tensor.shape[index], int):
             return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"dimension {index} of {parameter} is symbolic")
         return None
 
@@ -78,10 +79,10 @@ def rank(parameter: str, low: int, high: int = MAX_RANK) -> Check:
     """Refuses a tensor argument whose rank lies outside [low, high]."""
 
     def check(call: Call) -> Verdict | None:
-        found = call.tensor(parameter).dim()
-        if low <= found <= high:
+        tensor = _given(call, parameter)
+        if tensor is None or low <= tensor.dim() <= high:
             return None
-        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"{parameter} has rank {found}, not {low} to {high}")
+        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"{parameter} has rank {tensor.dim()}, not {low} to {high}")
 
     return check
 
@@ -136,6 +137,10 @@ def only_results(*indices: int) -> Check:
         return None
 
     return check
+
+
+def _given(call: Call, parameter: str) -> torch.Tensor | None:
+    return None if call[parameter] is None else call.tensor(parameter)
 
 
 def general_checks(call: Call, converter: Converter) -> Verdict | None:

@@ -14,8 +14,16 @@ from trt_converters.layers.pointwise import binary
 from trt_core import trt
 
 
-def reduce(ctx: ConversionContext, operation: str, value: Operand, axes: Sequence[int], keep: bool) -> Any:
-    """Adds a reduce layer; `operation` is the name of a `trt.ReduceOperation`. A 0-d value is returned as it is."""
+def reduce(ctx: ConversionContext, operation: str, value: Operand, axes: Sequence[int], keep: bool = False) -> Any:
+    """Adds a reduce layer; a 0-d value is returned as it is.
+
+    Args:
+        ctx: The conversion context.
+        operation: Name of a `trt.ReduceOperation`, such as `"MAX"`.
+        value: What is reduced.
+        axes: Non-negative axes.
+        keep: Whether they stay, with extent 1.
+    """
     if rank_of(value) == 0 or not axes:
         return value
     operator = getattr(trt.ReduceOperation, operation)

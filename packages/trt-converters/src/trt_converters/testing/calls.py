@@ -73,7 +73,7 @@ def record_call(
     """Makes the graph of one operator call, with metadata; see `check_conversion` for the arguments.
 
     Raises:
-        ValueError: A dimension was to be symbolic, and the operator fixes it to one value.
+        ValueError: A dimension was to be symbolic, and the operator fixes it to one value, or its extent is 0 or 1.
     """
     from torch._dispatch.python import enable_python_dispatcher
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -112,6 +112,11 @@ def record_call(
     for position, axes in (dynamic or {}).items():
         for axis, bounds in axes.items():
             extent = nodes[position].meta["val"].shape[axis]
+            if (given := tensors[position].shape[axis]) < 2:
+                raise ValueError(
+                    f"dimension {axis} of tensor {position} is to vary, and has extent {given}: give a tensor with "
+                    "more there, for PyTorch takes 0 and 1 for fixed extents"
+                )
             if isinstance(extent, int) or not extent.node.expr.is_Symbol:
                 raise ValueError(f"{op} does not take any extent but {extent} in dimension {axis} of tensor {position}")
             symbols[str(extent.node.expr)] = bounds
