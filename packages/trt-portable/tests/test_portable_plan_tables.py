@@ -23,6 +23,7 @@ LAYOUTS: Final = {
     6: "e6e44009b2fb6c4b",
     7: "aad3e109ac8966c4",
     8: "4e41e6bb25eebd3d",
+    9: "89c73fdd50d45d67",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -23,6 +23,7 @@ from trt_portable.errors import Refusal
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.weight_table import WeightTable
+from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
@@ -51,10 +52,12 @@ class _Candidate:
     Attributes:
         tactic: What makes it; None for a program that runs layers.
         is_prepacked: Whether layers that run, at other shapes for instance, use packed weights.
+        product_kernels: The fastest kernel of each product with a matrix then.
     """
 
     tactic: Tactic | None
     is_prepacked: bool
+    product_kernels: tuple[str, ...] = ()
 
     @property
     def layers(self) -> str:
@@ -129,7 +132,7 @@ def choose_tactic(
     finally:
         subject.release()
     first = chosen[0]
-    info = replace(info, tactic=first.name, prepacked=first.is_prepacked)
+    info = replace(info, tactic=first.name, prepacked=first.is_prepacked, product_kernels=first.product_kernels)
     return Choice(info, tuple(artifacts.values()))
 
 
@@ -156,14 +159,30 @@ def _chosen(
     if remembered is not None:
         for candidate in _candidates(tactics, may_prepack=may_prepack):
             if candidate.hash == remembered.tacticHash:
-                return _rebuilt(trial, candidate)
+                kernels = _remembered_kernels(cache, key) if candidate.is_prepacked else ()
+                return _rebuilt(trial, replace(candidate, product_kernels=kernels))
     if must_know:
         raise Refusal(f"the timing cache has no entry {key}", ErrorCodeTRT.INVALID_STATE)
     timed = _raced(trial, tactics) if trial.is_raced else _timed(trial, tactics, may_prepack=may_prepack)
     best = min(timed, key=lambda each: each.milliseconds)  # the first of equals
     if best.milliseconds != NEVER:
         cache._record(key, TimingCacheValue(best.candidate.hash, best.milliseconds))
+        for at, name in enumerate(best.candidate.product_kernels):
+            cache._record(_product_key(key, at), TimingCacheValue(tactic_hash(name), best.milliseconds))
     return best.candidate, best.artifact
+
+
+def _remembered_kernels(cache: ITimingCache, key: TimingCacheKey) -> tuple[str, ...]:
+    """The kernels of products that a cache remembers with the choice for a network."""
+    names = {tactic_hash(name): name for name in (ONEDNN, MKL, LAYERS)}
+    found: list[str] = []
+    while (value := cache.query(_product_key(key, len(found)))) is not None:
+        found.append(names.get(value.tacticHash, ONEDNN))
+    return tuple(found)
+
+
+def _product_key(key: TimingCacheKey, at: int) -> TimingCacheKey:
+    return TimingCacheKey.of(str(key), f"product {at}")
 
 
 @dataclass(frozen=True)
@@ -192,9 +211,9 @@ def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Ite
     layers, least = _Candidate(None, is_prepacked=False), trial.time_interpreted()
     yield _Timed(layers, least)
     if may_prepack:
-        spent = trial.time_prepacked()
+        spent, kernels = trial.time_prepacked()
         if spent < least:
-            layers = _Candidate(None, is_prepacked=True)
+            layers = _Candidate(None, is_prepacked=True, product_kernels=kernels)
             yield _Timed(layers, spent)
     for tactic in tactics:
         built = trial.build(tactic)

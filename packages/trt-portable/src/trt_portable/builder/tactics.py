@@ -17,6 +17,7 @@ from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import ProgramImage, load_image
 from trt_portable.runtime.interpret import fused_program, interpreted_program, prepacked_program
+from trt_portable.runtime.product_choice import ProductChoice
 from trt_portable.runtime.program import Program
 from trt_portable.values import HostValues, Value
 
@@ -70,11 +71,15 @@ class Subject:
         program.load_constants()
         return program
 
-    def prepacked(self) -> Program | None:
-        """The program with products packed for the CPU; None where there is nothing to pack."""
+    def prepacked(self, choose: ProductChoice) -> Program | None:
+        """The program with products packed for the CPU; None where there is nothing to pack.
+
+        Args:
+            choose: Which kernel each product with a matrix has.
+        """
         if self.device.type != "cpu":
             return None
-        program = prepacked_program(self.image()[0])
+        program = prepacked_program(self.image()[0], choose)
         if program is not None:
             program.load_constants()
         return program

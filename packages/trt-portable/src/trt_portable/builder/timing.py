@@ -8,6 +8,8 @@ from typing import Final
 
 import torch
 
+from trt_portable.builder.host_time import LEAST_SAMPLES, host_clock, least_seconds
+from trt_portable.builder.product_race import RacedProduct
 from trt_portable.builder.race import race
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.paging import return_freed_memory
@@ -18,11 +20,6 @@ from trt_portable.values import Value, as_tensor
 
 _LEAST_SECONDS: Final = 0.002
 """Runs are repeated until a sample is at least that long, so that the clock's grain does not matter."""
-_LEAST_SAMPLES: Final = 5
-_LONG_SECONDS: Final = 0.01
-"""A layer is run until that time is spent on it, or `_LEAST_SAMPLES` times."""
-_CLOCK_GRAIN: Final = 1e-6
-"""Seconds that a clock may take for nothing."""
 _MOST_FREED_BYTES: Final = 12 << 20
 """Freed memory goes back to the system when results and packed weights of as many bytes have come and gone."""
 # Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
@@ -89,7 +86,7 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         executable: What is timed.
         values: Its inputs.
         device: Where it runs.
-        iterations: Samples to take; short runs have `_LEAST_SAMPLES` at least.
+        iterations: Samples to take; short runs have `LEAST_SAMPLES` at least.
 
     Raises:
         PortableError: The program cannot run on these values.
@@ -99,7 +96,7 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         run()
         once = _seconds(run, 1, device)
         repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))
-        times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, _LEAST_SAMPLES))]
+        times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, LEAST_SAMPLES))]
     return min(times) * 1e3
 
 
@@ -131,10 +128,10 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
                 assert added is not None
                 spare = [*operands[:-1], as_tensor(added).clone()]
             results = compute(operands)  # warms up, and packs weights
-            seconds += _best_seconds(lambda: compute(spare))  # noqa: B023 - called at once
+            seconds += least_seconds(lambda: compute(spare))  # noqa: B023 - called at once
         except Exception as error:
             raise LayerFailure(call.name, error) from error
-        if isinstance(compute, PrepackedProduct):
+        if isinstance(compute, (PrepackedProduct, RacedProduct)):
             freed += compute.forget()
         freed += sum(as_tensor(value).nbytes for value in results)
         if freed >= _MOST_FREED_BYTES:
@@ -145,25 +142,6 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
         for at in dying:
             slots[at] = None
     return [value for at in program.output_slots if (value := slots[at]) is not None], seconds * 1e3
-
-
-def host_clock() -> Callable[[], float]:
-    """What tells seconds of work on the CPU: where one thread does all of it, only those that it had the processor.
-
-    On a machine with other work, a layer that was interrupted in every run would seem slow.
-    """
-    is_fine = time.get_clock_info("thread_time").resolution <= _CLOCK_GRAIN
-    return time.thread_time if is_fine and torch.get_num_threads() == 1 else time.perf_counter
-
-
-def _best_seconds(run: Callable[[], object]) -> float:
-    clock = host_clock()
-    times: list[float] = []
-    while len(times) < _LEAST_SAMPLES and sum(times) < _LONG_SECONDS:
-        started = clock()
-        run()
-        times.append(clock() - started)
-    return min(times)
 
 
 def _seconds(run: object, repeats: int, device: torch.device) -> float:

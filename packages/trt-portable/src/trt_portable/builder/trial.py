@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
 import torch
 
+from trt_portable.builder.product_race import ProductRace
 from trt_portable.builder.tactics import INTERPRET, PREPACKED, Subject, Tactic
 from trt_portable.builder.timing import first_difference, milliseconds, race_milliseconds, time_layers
 from trt_portable.error_recorder import Reporter
@@ -64,18 +66,24 @@ class Trial:
         except PortableError:
             return NEVER
 
-    def time_prepacked(self) -> float:
-        """Milliseconds of a run with weights packed; `NEVER` where nothing is to pack, or something goes wrong."""
+    def time_prepacked(self) -> tuple[float, tuple[str, ...]]:
+        """Milliseconds of a run with weights packed, and the fastest kernel of each product with a matrix.
+
+        `NEVER`, and no kernels, where nothing is to pack, or something goes wrong.
+        """
         self._step()
         try:
-            program = self._subject.prepacked()
+            race = ProductRace()
+            program = self._subject.prepacked(race)
             if program is None:
-                return NEVER
+                return NEVER, ()
             found, spent = self._time_layers(program)
-            return spent if self._is_right(PREPACKED, found) else NEVER
+            counts = Counter(race.names)
+            self._reporter.verbose(f"tactic {PREPACKED}: {spent:.4f} ms, products by {dict(counts)}")
+            return (spent, race.names) if self._is_right(PREPACKED, found) else (NEVER, ())
         except Exception as error:  # whatever goes wrong, the layers themselves can still run
             self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
-            return NEVER
+            return NEVER, ()
 
     def begin(self, tactics: Sequence[Tactic]) -> None:
         """Lets tactics begin what goes on by itself, while the layers run for the first time, which takes long too."""

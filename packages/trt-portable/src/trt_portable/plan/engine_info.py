@@ -169,6 +169,7 @@ class EngineInfo:
         debug_tensors: Names of tensors that a debug listener may see, by tensor id.
         tactic: Name of the tactic that runs the program.
         prepacked: Whether products are computed with weights packed for the CPU, where no artifact runs.
+        product_kernels: Which kernel was the fastest for each of these products with a matrix, in order.
         settings: Builder settings that are only reported, but for `flags`, a list of names.
     """
 
@@ -181,6 +182,7 @@ class EngineInfo:
     debug_tensors: Mapping[int, str] = field(default_factory=dict)
     tactic: str = "interpret"
     prepacked: bool = False
+    product_kernels: tuple[str, ...] = ()
     optimization_level: int = 3
     verbosity: ProfilingVerbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
     capability: EngineCapability = EngineCapability.STANDARD
@@ -210,6 +212,7 @@ class EngineInfo:
             "debug_tensors": [[tensor, name] for tensor, name in self.debug_tensors.items()],
             "tactic": self.tactic,
             "prepacked": self.prepacked,
+            "product_kernels": list(self.product_kernels),
             "optimization_level": self.optimization_level,
             "verbosity": self.verbosity.name,
             "capability": self.capability.name,
@@ -240,6 +243,7 @@ class EngineInfo:
             debug_tensors=dict(debug),
             tactic=data["tactic"],
             prepacked=data["prepacked"],
+            product_kernels=tuple(typed.names(data["product_kernels"], "the kernels of products")),
             optimization_level=data["optimization_level"],
             verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
             capability=typed.member(EngineCapability, data["capability"], "the capability"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -23,6 +23,7 @@ ENGINE: Final = (
     "debug_tensors",
     "tactic",
     "prepacked",
+    "product_kernels",
     "optimization_level",
     "verbosity",
     "capability",

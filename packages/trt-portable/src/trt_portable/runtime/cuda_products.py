@@ -10,7 +10,7 @@ touch is a product, too, whose results lie side by side; cuDNN has a slower kern
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -20,7 +20,14 @@ from trt_portable.enums import DataType, PaddingMode
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.runtime.fusion import linear_form
 from trt_portable.runtime.prepacked_kernels import convolved_shape
-from trt_portable.runtime.product_chains import Epilogue, Kernels, fuse_products, is_linear, is_plain_convolution
+from trt_portable.runtime.product_chains import (
+    Epilogue,
+    Kernels,
+    OneByOne,
+    fuse_products,
+    is_linear,
+    is_plain_convolution,
+)
 from trt_portable.runtime.program import Compute, LayerCall
 from trt_portable.values import Value, as_tensor
 
@@ -52,7 +59,7 @@ def fuse_traced_products(calls: Sequence[LayerCall], visible: Collection[int]) -
 class _CudaKernels(Kernels):
     """cuDNN's convolution with bias, sum and ReLU; cuBLASLt's product with bias, ReLU or the tanh form of GELU."""
 
-    def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
+    def takes(self, call: LayerCall) -> bool:
         layer = call.layer
         if isinstance(layer, IDeconvolutionLayer):
             return _spreads_patches(call)
@@ -60,7 +67,7 @@ class _CudaKernels(Kernels):
             is_flat = layer.num_groups == 1 and len(layer.kernel_size_nd) == 2
             return (is_flat or is_depthwise(layer)) and is_plain_convolution(call, DataType.HALF)
         form = linear_form(call)
-        return form is not None and form.has_bias and is_linear(call, DataType.HALF, constants)
+        return form is not None and form.has_bias and is_linear(call, DataType.HALF)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer, is_plain = product.layer, epilogue == Epilogue()
@@ -73,7 +80,7 @@ class _CudaKernels(Kernels):
         is_gelu = epilogue.unary == "gelu" and epilogue.algorithm == "tanh"
         return not epilogue.adds and (is_gelu or epilogue.unary == "relu")
 
-    def make(self, product: LayerCall, epilogue: Epilogue, plain: Compute) -> Compute:
+    def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
         layer = product.layer
         if isinstance(layer, IDeconvolutionLayer):
             return _Fused(_PatchDeconvolution(layer), plain)
@@ -94,11 +101,11 @@ class _CudaKernels(Kernels):
 class _TracedKernels(_CudaKernels):
     """The convolutions among them, for graphs that are compiled: compilers fuse what follows products by themselves."""
 
-    def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
+    def takes(self, call: LayerCall) -> bool:
         layer = call.layer
         if isinstance(layer, IConvolutionLayer) and layer.num_groups > 1 and not is_compiled_depthwise(layer):
             return False
-        return linear_form(call) is None and super().takes(call, constants)
+        return linear_form(call) is None and super().takes(call)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer = product.layer

@@ -24,6 +24,7 @@ from trt_portable.runtime.interpret import (
     streamed_program,
 )
 from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.product_choice import NamedProducts
 from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.shape_program import META, load_shape_program
 from trt_portable.runtime.shape_report import ShapeReport, report_shapes
@@ -86,7 +87,8 @@ class EngineState:
             self.home = _HOST if may_stream else device
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(self.home, plan, info))
         self.program = fused_program(self.image) if is_cuda else interpreted_program(self.image)
-        self._fast_program = (device.type == "cpu" and info.prepacked and prepacked_program(self.image)) or self.program
+        packed = prepacked_program(self.image, NamedProducts(info.product_kernels)) if info.prepacked else None
+        self._fast_program = self.program if packed is None or is_cuda else packed
         self.compiled = plan.compiled
         self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)
         self._reporter = reporter

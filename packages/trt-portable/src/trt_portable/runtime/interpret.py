@@ -15,6 +15,8 @@ from trt_portable.runtime.program import LayerCall, Program
 if TYPE_CHECKING:
     import torch
 
+    from trt_portable.runtime.fused_loops import Fuse
+    from trt_portable.runtime.product_choice import ProductChoice
     from trt_portable.runtime.streamed_program import StreamedProgram
 
 # what only engines on CUDA or with loops need is imported where they are made: others are loaded sooner
@@ -38,11 +40,11 @@ def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
 
 def _written_out(image: ProgramImage) -> list[LayerCall]:
     """The layers, with one call for what takes several layers to write."""
-    return _joined(image.calls, image.visible, {})
+    return _joined(image.calls, image.visible, {}, _fused_body)
 
 
 def _joined(
-    calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
+    calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape], fuse_body: Fuse
 ) -> list[LayerCall]:
     """Calls, with one for what takes several layers to write, inside of loops too.
 
@@ -50,20 +52,21 @@ def _joined(
         calls: In executable order.
         visible: Ids of tensors that something besides the layers reads.
         outside: Shapes of constants that come from elsewhere.
+        fuse_body: Makes of the calls of a loop's body what runs in every iteration.
     """
     joined = fuse_clamps(fuse_linear(calls, visible, outside), visible)
     if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in joined):
         return joined
     from trt_portable.runtime.fused_loops import fuse_loops
 
-    return fuse_loops(joined, outside, _fused_body)
+    return fuse_loops(joined, outside, fuse_body)
 
 
 def _fused_body(
     calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
 ) -> list[LayerCall]:
     """What runs in every iteration of a loop."""
-    return fuse_gates(_joined(calls, visible, outside), visible)
+    return fuse_gates(_joined(calls, visible, outside, _fused_body), visible)
 
 
 def fused_program(image: ProgramImage) -> Program:
@@ -84,9 +87,22 @@ def traced_program(image: ProgramImage) -> Program:
     return Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
 
 
-def prepacked_program(image: ProgramImage) -> Program | None:
-    """The same with products packed for the CPU; None where there is nothing to pack, or no kernel for it."""
+def prepacked_program(image: ProgramImage, choose: ProductChoice) -> Program | None:
+    """The same with products packed for the CPU; None where there is nothing to pack, or no kernel for it.
+
+    Args:
+        image: The network.
+        choose: Which kernel each product with a matrix has; those in loops come first.
+    """
     if not has_prepacked_kernels():
         return None
-    calls = prepack_products(_written_out(image), image.visible)
+
+    def packed_body(
+        calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
+    ) -> list[LayerCall]:
+        joined = _joined(calls, visible, outside, packed_body)
+        return fuse_gates(prepack_products(joined, visible, choose) or joined, visible)
+
+    joined = _joined(image.calls, image.visible, {}, packed_body)
+    calls = prepack_products(joined, image.visible, choose)
     return None if calls is None else Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)

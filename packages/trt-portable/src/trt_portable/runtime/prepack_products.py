@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from trt_portable.enums import DataType
 from trt_portable.layers.convolution import IConvolutionLayer
-from trt_portable.runtime.fusion import linear_form
-from trt_portable.runtime.prepacked_kernels import PrepackedConvolution, PrepackedLinear, PrepackedProduct
-from trt_portable.runtime.product_chains import CLAMP, Epilogue, Kernels, fuse_products, is_linear, is_plain_convolution
+from trt_portable.runtime.fusion import Linear, linear_form
+from trt_portable.runtime.prepacked_kernels import (
+    MklLinear,
+    PrepackedConvolution,
+    PrepackedLinear,
+    PrepackedProduct,
+    has_mkl_products,
+)
+from trt_portable.runtime.product_chains import (
+    CLAMP,
+    Epilogue,
+    Kernels,
+    OneByOne,
+    fuse_products,
+    is_linear,
+    is_plain_convolution,
+)
+from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
 from trt_portable.runtime.program import Compute, LayerCall
 
 
-def prepack_products(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall] | None:
+def prepack_products(
+    calls: Sequence[LayerCall], visible: Collection[int], choose: ProductChoice
+) -> list[LayerCall] | None:
     """Replaces float32 products with constant weights by packed ones, each with what only its result goes through.
 
     Args:
         calls: Layers in executable order, linear maps fused.
         visible: Ids of tensors that something besides the layers reads.
+        choose: Which kernel a product with a matrix has.
 
     Returns:
         The calls; None where there is nothing to pack.
     """
-    packed = fuse_products(calls, visible, _PrepackedKernels())
+    packed = fuse_products(calls, visible, _PrepackedKernels(choose))
     if packed is not None:
         _let_sums_overwrite(packed, visible)
     return packed
@@ -55,20 +73,30 @@ def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) ->
 
 
 class _PrepackedKernels(Kernels):
-    """oneDNN's: any activation that it has, and sums, after which a convolution can have a ReLU; clamps in place."""
+    """oneDNN's: any activation that it has, and sums, after which a convolution can have a ReLU; clamps in place.
 
-    def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
-        return is_plain_convolution(call, DataType.FLOAT) or is_linear(call, DataType.FLOAT, constants)
+    Products with a matrix may have MKL's, or run layer by layer.
+    """
+
+    def __init__(self, choose: ProductChoice) -> None:
+        self._choose = choose
+
+    def takes(self, call: LayerCall) -> bool:
+        return is_plain_convolution(call, DataType.FLOAT) or is_linear(call, DataType.FLOAT)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         if not epilogue.adds or epilogue.unary in ("none", CLAMP):
             return True
         return epilogue.unary == "relu" and isinstance(product.layer, IConvolutionLayer)
 
-    def make(self, product: LayerCall, epilogue: Epilogue, plain: Compute) -> Compute:
+    def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
         layer = product.layer
         if isinstance(layer, IConvolutionLayer):
             return PrepackedConvolution(layer, epilogue, plain)
         form = linear_form(product)
-        assert form is not None
-        return PrepackedLinear(is_transposed=form.is_transposed, has_bias=form.has_bias, epilogue=epilogue, plain=plain)
+        assert form is not None and isinstance(product.compute, Linear)
+        ways: dict[str, Compute] = {ONEDNN: PrepackedLinear(form, epilogue, plain)}
+        if has_mkl_products():
+            ways[MKL] = MklLinear(form, plain)
+        ways[LAYERS] = plain
+        return self._choose(ProductCase(product.compute.columns, form, epilogue), ways)

@@ -1,24 +1,25 @@
-"""Products with constant weights on the CPU, by oneDNN: weights packed once, and what follows in the same kernel.
+"""Products with constant weights on the CPU, by oneDNN or MKL: weights packed once, no code generated.
 
-PyTorch's ordinary kernels read weights as they lie in memory and return before an activation begins. Those of
-oneDNN, which PyTorch ships for its compiler, read weights in blocks of the processor's own width, and apply an
-activation or add another tensor to a result while it is in registers. No code is generated.
+PyTorch's ordinary kernels read weights as they lie in memory and return before an activation begins. Those that it
+ships for its compiler read weights in blocks of the processor's own width. oneDNN's also apply an activation or add
+another tensor to a result while it is in registers. MKL's do not, but on Intel's processors they are the faster ones.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from trt_portable.runtime.paging import page_out, passing_copy
-from trt_portable.runtime.product_chains import CLAMP, Epilogue
+from trt_portable.runtime.product_chains import CLAMP, Epilogue, OneByOne
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.layers.convolution import IConvolutionLayer
+    from trt_portable.runtime.fusion import LinearForm
 
 Shape = tuple[int, ...]
 
@@ -38,23 +39,78 @@ def has_prepacked_kernels() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def has_mkl_products() -> bool:
+    """Whether this PyTorch has MKL, and its products with packed matrices."""
+    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")
+
+
 class PrepackedProduct(ABC):
-    """A product and its epilogue as one kernel.
+    """A product with weights that are packed for it.
 
     Weights are packed at the first run, and again when a refit replaced them. The memory of what was packed is given
     back where it is a mapped file's.
+
+    Args:
+        plain: Computes the same from the same inputs, layer by layer.
+    """
+
+    def __init__(self, plain: OneByOne) -> None:
+        self._plain = plain
+        self._packed: tuple[torch.Tensor, _Packed] | None = None  # weights, and the same packed
+
+    @abstractmethod
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+
+    def forget(self) -> int:
+        """Gives up the packed weights, and returns how many bytes they were; the next run packs them again."""
+        packed, self._packed = self._packed, None
+        return 0 if packed is None else packed[0].nbytes
+
+    def _weights(self, found: torch.Tensor, x: torch.Tensor) -> _Packed:
+        """Weights, packed for the extents of the first input that came; other extents may use them too."""
+        packed = self._packed
+        if packed is None or packed[0] is not found:
+            arranged = self._arrange(found)
+            if arranged.data_ptr() != found.data_ptr():
+                page_out(found)  # before as much again is needed for what is packed
+            self._packed = packed = (found, self._pack(arranged, x))
+            page_out(found)
+        return packed[1]
+
+    @abstractmethod
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        """Weights in the order that packing reads: a copy for the time of it, or themselves."""
+
+    @abstractmethod
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed: ...
+
+
+class _Packed(NamedTuple):
+    """Packed weights.
+
+    Attributes:
+        weights: Only their kernel can read them.
+        rows: Of the left operand that they were packed for.
+    """
+
+    weights: torch.Tensor
+    rows: int
+
+
+class OneDnnProduct(PrepackedProduct):
+    """A product and its epilogue as one kernel of oneDNN.
 
     Args:
         epilogue: What follows the product.
         plain: Computes the same from the same inputs, layer by layer.
     """
 
-    def __init__(self, epilogue: Epilogue, plain: Callable[[Sequence[Value | None]], Sequence[Value]]) -> None:
+    def __init__(self, epilogue: Epilogue, plain: OneByOne) -> None:
+        super().__init__(plain)
         is_clamped = epilogue.unary == CLAMP
         self._epilogue = Epilogue(adds=epilogue.adds) if is_clamped else epilogue
         self._limits = epilogue.scalars if is_clamped else None
-        self._plain = plain
-        self._packed: tuple[torch.Tensor, torch.Tensor] | None = None  # weights, and the same packed
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result; layer by layer where the kernel cannot: no elements, or a sum that broadcasts."""
@@ -75,29 +131,6 @@ class PrepackedProduct(ABC):
     def _clamped(self, made: torch.Tensor) -> torch.Tensor:
         return made if self._limits is None else made.clamp_(*self._limits)
 
-    def forget(self) -> int:
-        """Gives up the packed weights, and returns how many bytes they were; the next run packs them again."""
-        packed, self._packed = self._packed, None
-        return 0 if packed is None else packed[0].nbytes
-
-    def _weights(self, found: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Weights, packed for the extents of the first input that came; other extents may use them too."""
-        packed = self._packed
-        if packed is None or packed[0] is not found:
-            arranged = self._arrange(found)
-            if arranged is not found:
-                page_out(found)  # before as much again is needed for what is packed
-            self._packed = packed = (found, self._pack(arranged, x))
-            page_out(found)
-        return packed[1]
-
-    @abstractmethod
-    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
-        """Weights in the order that packing reads: a copy for the time of it, or themselves."""
-
-    @abstractmethod
-    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor: ...
-
     @abstractmethod
     def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
 
@@ -108,7 +141,7 @@ class PrepackedProduct(ABC):
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
 
 
-class PrepackedConvolution(PrepackedProduct):
+class PrepackedConvolution(OneDnnProduct):
     """A convolution with its own weights. Its result has channels last in memory, which the next one likes.
 
     Args:
@@ -123,7 +156,7 @@ class PrepackedConvolution(PrepackedProduct):
         self,
         layer: IConvolutionLayer,
         epilogue: Epilogue,
-        plain: Callable[[Sequence[Value | None]], Sequence[Value]],
+        plain: OneByOne,
         *,
         overwrites: bool = False,
     ) -> None:
@@ -139,15 +172,15 @@ class PrepackedConvolution(PrepackedProduct):
             return weights
         return passing_copy(weights, torch.empty_like(weights, device="meta", memory_format=order).stride())
 
-    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
         geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(x.shape))
-        return packed
+        packed = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(x.shape))
+        return _Packed(packed, x.shape[0])
 
     def _operands(self, x: torch.Tensor) -> tuple[Any, ...]:
         kernel, bias = self._layer._own_weights(x)
         geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
-        return (self._weights(kernel, x), bias, *geometry)
+        return (self._weights(kernel, x).weights, bias, *geometry)
 
     def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         how = self._epilogue
@@ -172,44 +205,29 @@ class PrepackedConvolution(PrepackedProduct):
         return convolved_shape(self._layer, x.shape)
 
 
-class PrepackedLinear(PrepackedProduct):
+class PrepackedLinear(OneDnnProduct):
     """A product with a constant matrix, the second input, plus a bias, the third, where there is one.
 
     Args:
-        is_transposed: Whether the matrix is (N, K).
-        has_bias: Whether there is a bias.
+        form: How it reads the matrix, and whether there is a bias.
         epilogue: What follows.
         plain: The same, layer by layer.
     """
 
-    def __init__(
-        self,
-        *,
-        is_transposed: bool,
-        has_bias: bool,
-        epilogue: Epilogue,
-        plain: Callable[[Sequence[Value | None]], Sequence[Value]],
-    ) -> None:
+    def __init__(self, form: LinearForm, epilogue: Epilogue, plain: OneByOne) -> None:
         super().__init__(epilogue, plain)
-        self._is_transposed = is_transposed
-        self._has_bias = has_bias
+        self._form = form
 
     def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
-        if self._is_transposed:
-            return weights
-        matrix = weights.reshape(weights.shape[-2:]).mT
-        return passing_copy(matrix, (matrix.shape[1], 1))
+        return _rows_of_columns(weights, self._form)
 
-    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
         rows = x.numel() // x.shape[-1]
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weights.reshape(weights.shape[-2:]), rows)
-        return packed
+        return _Packed(torch.ops.mkldnn._reorder_linear_weight(weights, rows), rows)
 
     def _operands(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        matrix, bias = inputs[1], inputs[2] if self._has_bias else None
-        assert matrix is not None
-        flat = None if bias is None else as_tensor(bias).reshape(-1)
-        return self._weights(as_tensor(matrix), x), flat
+        matrix, bias = _matrix_and_bias(inputs, self._form)
+        return self._weights(matrix, x).weights, bias
 
     def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         how = self._epilogue
@@ -225,4 +243,59 @@ class PrepackedLinear(PrepackedProduct):
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
         matrix = inputs[1]
         assert matrix is not None
-        return (*x.shape[:-1], matrix.shape[-2 if self._is_transposed else -1])
+        return (*x.shape[:-1], matrix.shape[-2 if self._form.is_transposed else -1])
+
+
+class MklLinear(PrepackedProduct):
+    """The same by MKL; what follows runs layer by layer.
+
+    MKL packs for a number of rows. Others, which may come later, are multiplied by the matrix as it lies.
+
+    Args:
+        form: How the product reads the matrix, and whether there is a bias.
+        plain: The product and what follows, layer by layer.
+    """
+
+    def __init__(self, form: LinearForm, plain: OneByOne) -> None:
+        super().__init__(plain)
+        self._form = form
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+        first = inputs[0]
+        assert first is not None
+        x = as_tensor(first)
+        if not x.numel():
+            return self._plain(inputs)
+        matrix, bias = _matrix_and_bias(inputs, self._form)
+        packed = self._weights(matrix, x)
+        if x.numel() // x.shape[-1] != packed.rows:
+            return self._plain(inputs)
+        columns = _as_columns(matrix, self._form)  # of which the operator reads no more than the extents
+        product = torch.ops.mkl._mkl_linear(x, packed.weights, columns, bias, packed.rows)
+        return self._plain.finish((product,), inputs)
+
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        return _rows_of_columns(weights, self._form)
+
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
+        rows = x.numel() // x.shape[-1]
+        return _Packed(torch.ops.mkl._mkl_reorder_linear_weight(weights, rows), rows)
+
+
+def _matrix_and_bias(inputs: Sequence[Value | None], form: LinearForm) -> tuple[torch.Tensor, torch.Tensor | None]:
+    matrix, bias = inputs[1], inputs[2] if form.has_bias else None
+    assert matrix is not None
+    return as_tensor(matrix), None if bias is None else as_tensor(bias).reshape(-1)
+
+
+def _as_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
+    """A matrix as (N, K)."""
+    flat = matrix.reshape(matrix.shape[-2:])
+    return flat if form.is_transposed else flat.mT
+
+
+def _rows_of_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
+    """A matrix as (N, K), row by row."""
+    columns = _as_columns(matrix, form)
+    return columns if form.is_transposed else passing_copy(columns, (columns.shape[1], 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,20 +40,15 @@ class Kernels(ABC):
     """What a device has for products and what follows them."""
 
     @abstractmethod
-    def takes(self, call: LayerCall, constants: Mapping[int | None, DataType]) -> bool:
-        """Whether a call is a product of the kind.
-
-        Args:
-            call: A call.
-            constants: Types of the tensors that are constant.
-        """
+    def takes(self, call: LayerCall) -> bool:
+        """Whether a call is a product of the kind."""
 
     @abstractmethod
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         """Whether a product that is taken, and an epilogue, are one kernel."""
 
     @abstractmethod
-    def make(self, product: LayerCall, epilogue: Epilogue, plain: Compute) -> Compute:
+    def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
         """The kernel.
 
         Args:
@@ -124,14 +119,12 @@ class _Matcher:
         for index, call in enumerate(calls):
             for tensor in dict.fromkeys(call.inputs):
                 self._readers[tensor].append(index)
-        self._types: dict[int | None, DataType] = {
-            call.outputs[0]: _constant_type(call) for call in calls if call.layer.type is LayerType.CONSTANT
-        }
+        self._constants = {call.outputs[0] for call in calls if call.layer.type is LayerType.CONSTANT}
         self.taken: set[int] = set()
 
     def match(self, index: int, call: LayerCall) -> _Match | None:
         """The longest chain for one kernel that begins with a call; None where there is none."""
-        if not self._kernels.takes(call, self._types):
+        if not self._kernels.takes(call):
             return None
         product = _Match((index,), Epilogue())
         summed = self._with_sum(product)
@@ -157,7 +150,7 @@ class _Matcher:
             return found
         other = call.inputs[1 if call.inputs[0] == tensor else 0]
         assert other is not None
-        if other in self._types:
+        if other in self._constants:
             return found  # a constant, which broadcasts as a rule
         return _Match((*found.chain, readers[0]), replace(found.epilogue, adds=True), other)
 
@@ -199,23 +192,40 @@ def _fused_call(calls: Sequence[LayerCall], found: _Match, kernels: Kernels) -> 
         inputs=inputs,
         outputs=last.outputs,
         output_names=last.output_names,
-        compute=kernels.make(first, found.epilogue, _one_by_one(chain, inputs)),
+        compute=kernels.make(first, found.epilogue, OneByOne(chain, inputs)),
         name=" + ".join(call.name for call in chain),
     )
 
 
-def _one_by_one(chain: Sequence[LayerCall], inputs: Sequence[int | None]) -> Compute:
-    """Computes a chain layer by layer, from values of its inputs."""
+class OneByOne:
+    """Computes a chain layer by layer.
 
-    def run(values: Sequence[Value | None]) -> Sequence[Value]:
-        known: dict[int | None, Value | None] = dict(zip(inputs, values, strict=True))
-        results: Sequence[Value] = ()
-        for call in chain:
+    Args:
+        chain: The product first.
+        inputs: Tensors that the chain reads, in the order of their values.
+    """
+
+    def __init__(self, chain: Sequence[LayerCall], inputs: Sequence[int | None]) -> None:
+        self._chain = tuple(chain)
+        self._inputs = tuple(inputs)
+
+    def __call__(self, values: Sequence[Value | None]) -> Sequence[Value]:
+        """The result."""
+        product = self._chain[0]
+        known = dict(zip(self._inputs, values, strict=True))
+        return self.finish(product.compute([known[tensor] for tensor in product.inputs]), values)
+
+    def finish(self, results: Sequence[Value], values: Sequence[Value | None]) -> Sequence[Value]:
+        """The result of the chain, given that of the product."""
+        product, *behind = self._chain
+        if not behind:
+            return results
+        known: dict[int | None, Value | None] = dict(zip(self._inputs, values, strict=True))
+        known.update(zip(product.outputs, results, strict=True))
+        for call in behind:
             results = call.compute([known[tensor] for tensor in call.inputs])
             known.update(zip(call.outputs, results, strict=True))
         return results
-
-    return run
 
 
 def is_plain_convolution(call: LayerCall, dtype: DataType) -> bool:
@@ -230,13 +240,9 @@ def is_plain_convolution(call: LayerCall, dtype: DataType) -> bool:
     )
 
 
-def is_linear(call: LayerCall, dtype: DataType, constants: Mapping[int | None, DataType]) -> bool:
-    """Whether a call is a linear map with a matrix, and a bias, of a type that are constant."""
-    return linear_form(call) is not None and all(constants.get(tensor) is dtype for tensor in call.inputs[1:])
-
-
-def _constant_type(call: LayerCall) -> DataType:
-    return call.layer._weight_spec("CONSTANT")[0]
+def is_linear(call: LayerCall, dtype: DataType) -> bool:
+    """Whether a call is a linear map of a type; its matrix, and its bias, are constant."""
+    return linear_form(call) is not None and call.layer._outputs[0].dtype is dtype
 
 
 def _operation(call: LayerCall) -> ElementWiseOperation | None:

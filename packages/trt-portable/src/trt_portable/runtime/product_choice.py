@@ -1,0 +1,55 @@
+"""Which kernel computes each product with a constant matrix: what a plan says of it, or what a build finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from trt_portable.runtime.fusion import LinearForm
+from trt_portable.runtime.product_chains import Epilogue
+from trt_portable.runtime.program import Compute
+
+ONEDNN: Final = "onednn"
+MKL: Final = "mkl"
+LAYERS: Final = "layers"
+
+Ways: TypeAlias = Mapping[str, Compute]
+"""What computes the same product, by name; the first one serves where nothing is known."""
+
+
+@dataclass(frozen=True)
+class ProductCase:
+    """A product apart from its numbers; equal cases of as many rows take the same time.
+
+    Attributes:
+        columns: Of the result.
+        form: How the matrix is read, and whether there is a bias.
+        epilogue: What follows the product.
+    """
+
+    columns: int
+    form: LinearForm
+    epilogue: Epilogue
+
+
+class ProductChoice(Protocol):
+    """Chooses a way for one product after the other, in the order in which a program is made."""
+
+    def __call__(self, case: ProductCase, ways: Ways) -> Compute:
+        """What computes the next product."""
+
+
+class NamedProducts:
+    """The choice that a plan remembers; a way that this machine lacks gives way to the first.
+
+    Args:
+        names: A way per product.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = iter(names)
+
+    def __call__(self, case: ProductCase, ways: Ways) -> Compute:
+        """What computes the next product."""
+        return ways.get(next(self._names, ""), next(iter(ways.values())))

@@ -1,0 +1,188 @@
+"""Which kernel computes each product with a matrix on the CPU: all compute the same, and the fastest is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_portable as trt
+from trt_portable.builder import product_race, tactic_choice
+from trt_portable.builder.product_race import ProductRace
+from trt_portable.runtime import prepack_products
+from trt_portable.runtime.fusion import LinearForm
+from trt_portable.runtime.prepacked_kernels import MklLinear, PrepackedLinear, has_mkl_products, has_prepacked_kernels
+from trt_portable.runtime.product_chains import Epilogue, OneByOne
+from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, ProductCase
+
+pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
+
+DEPTH, STEPS = 6, 3
+KINDS = {ONEDNN: PrepackedLinear, MKL: MklLinear, LAYERS: OneByOne}
+NAMES = [ONEDNN, LAYERS, pytest.param(MKL, marks=pytest.mark.skipif(not has_mkl_products(), reason="without MKL"))]
+
+
+class Net:
+    """Products of (N, 3, 6), N up to 4, by matrices of both orders, with and without what follows; one in a loop."""
+
+    def __init__(self, builder: trt.Builder) -> None:
+        self.network = builder.create_network()
+        self._builder = builder
+        self._random = np.random.default_rng(0)
+        x = self.network.add_input("x", trt.float32, (-1, STEPS, DEPTH))
+        for index, y in enumerate((self._chain(x), self._recurrent(x))):
+            y.name = f"y{index}"
+            self.network.mark_output(y)
+
+    def _constant(self, *shape: int, name: str = "") -> Any:
+        layer = self.network.add_constant(shape, (self._random.standard_normal(shape) / 3).astype(np.float32))
+        layer.name = name or layer.name
+        return layer.get_output(0)
+
+    def _linear(self, x: Any, columns: int, *, transposed: bool, bias: bool = True, name: str = "") -> Any:
+        none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        lead, depth = [1] * (len(x.shape) - 2), x.shape[-1]
+        matrix = self._constant(*lead, *((columns, depth) if transposed else (depth, columns)), name=name)
+        y = self.network.add_matrix_multiply(x, none, matrix, transpose if transposed else none).get_output(0)
+        return self._sum(y, self._constant(*lead, 1, columns)) if bias else y
+
+    def _sum(self, x: Any, y: Any) -> Any:
+        return self.network.add_elementwise(x, y, trt.ElementWiseOperation.SUM).get_output(0)
+
+    def _chain(self, x: Any) -> Any:
+        y = self._linear(x, 2 * DEPTH, transposed=True, name="refitted")
+        y = self.network.add_activation(y, trt.ActivationType.GELU_ERF).get_output(0)
+        y = self._sum(self._linear(y, DEPTH, transposed=False), x)
+        return self._linear(y, 5, transposed=False, bias=False)
+
+    def _recurrent(self, x: Any) -> Any:
+        """Along the steps: tanh(state @ matrix + bias + x)."""
+        loop = self.network.add_loop()
+        loop.add_trip_limit(self.network.add_constant((), np.array(STEPS, np.int32)).get_output(0), trt.TripLimit.COUNT)
+        first = self.network.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, False).get_output(0)
+        state = loop.add_recurrence(first)
+        step = loop.add_iterator(x, 1).get_output(0)
+        y = self._sum(self._linear(state.get_output(0), DEPTH, transposed=True), step)
+        state.set_input(1, self.network.add_activation(y, trt.ActivationType.TANH).get_output(0))
+        return loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+
+    def plan(self, *, cache: Any = None) -> bytes:
+        config = self._builder.create_builder_config()
+        config.set_flag(trt.BuilderFlag.REFIT)
+        profile = self._builder.create_optimization_profile()
+        profile.set_shape("x", (0, STEPS, DEPTH), (2, STEPS, DEPTH), (4, STEPS, DEPTH))
+        config.add_optimization_profile(profile)
+        if cache is not None:
+            assert config.set_timing_cache(cache, False)
+        return bytes(self._builder.build_serialized_network(self.network, config))
+
+
+@pytest.fixture
+def net(builder: trt.Builder, compiled_wins: None, monkeypatch: pytest.MonkeyPatch) -> Net:
+    """Packed weights are tried however few, and always win."""
+    monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
+    return Net(builder)
+
+
+def computes(engine: trt.ICudaEngine) -> list[Any]:
+    """What computes the products, outside of loops and in them."""
+    found = []
+    for compute, *_ in engine._state.executable.steps:  # type: ignore[attr-defined]
+        found += [step[0] for step in compute._body.program.steps] if hasattr(compute, "_body") else [compute]
+    return [compute for compute in found if isinstance(compute, tuple(KINDS.values()))]
+
+
+def agree(engine: trt.ICudaEngine, execute: Callable[..., dict[str, torch.Tensor]], rows: int) -> None:
+    x = torch.randn(rows, STEPS, DEPTH)
+    found = execute(engine.create_execution_context(), {"x": x})
+    with torch.inference_mode():
+        expected = engine._state.program.run([x])
+    for index, value in enumerate(expected):
+        torch.testing.assert_close(found[f"y{index}"], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kernel_computes_the_same(
+    net: Net, logger: Any, execute: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(product_race, "_raced", lambda *_: name)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(net.plan())
+    assert engine._state.info.product_kernels == (name,) * 4
+    assert [type(compute) for compute in computes(engine)] == [KINDS[name]] * 4
+    for rows in (2, 4, 2, 1):
+        agree(engine, execute, rows)
+    with torch.inference_mode():
+        assert [y.shape[0] for y in engine._state.executable.run([torch.zeros(0, STEPS, DEPTH)])] == [0, 0]
+    refitter = trt.Refitter(engine, logger)
+    fresh = np.ones((1, 2 * DEPTH, DEPTH), np.float32)
+    assert refitter.set_weights("refitted", trt.WeightsRole.CONSTANT, fresh) and refitter.refit_cuda_engine()
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            agree(engine, execute, 2)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_second_build_races_nothing(net: Net, builder: trt.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    names = iter([LAYERS, ONEDNN, LAYERS, ONEDNN])
+    monkeypatch.setattr(product_race, "_raced", lambda *_: next(names))
+    first = net.plan(cache=cache)
+    monkeypatch.setattr(product_race, "_raced", lambda *_: pytest.fail("raced again"))
+    assert Net(builder).plan(cache=cache) == first
+
+
+def test_a_kernel_that_is_missing_gives_way(
+    net: Net, logger: Any, execute: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product_race, "_raced", lambda *_: MKL)
+    monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: True)
+    monkeypatch.setattr(product_race.RacedProduct, "__call__", _as_layers)
+    plan = net.plan()
+    monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: False)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    assert engine._state.info.product_kernels == (MKL,) * 4
+    assert [type(compute) for compute in computes(engine)] == [PrepackedLinear] * 4
+    agree(engine, execute, 3)
+
+
+def _as_layers(product: Any, inputs: Any) -> Any:
+    product.name = MKL
+    return product.ways[LAYERS](inputs)
+
+
+def test_the_fastest_kernel_that_runs_is_taken_and_equal_products_are_raced_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = {"first": 1.0, "no gain": 0.99, "fails": 0.1, "best": 0.5, "slow": 2.0}
+    calls: list[str] = []
+
+    def way(name: str) -> Any:
+        def run(inputs: Any) -> Any:
+            calls.append(name)
+            if name == "fails":
+                raise RuntimeError("no such kernel")
+            return inputs
+
+        return run
+
+    def time(run: Callable[[], object], *, spend: float) -> float:
+        run()
+        return seconds[calls[-1]]
+
+    monkeypatch.setattr(product_race, "least_seconds", time)
+    case = ProductCase(4, LinearForm(is_transposed=True, has_bias=False), Epilogue())
+    race = ProductRace()
+    products = [race(case, {name: way(name) for name in seconds}) for _ in range(3)]
+    assert race.names == ("first",) * 3  # none has run
+    for product, rows in zip(products[:2], (2, 2), strict=True):
+        product((torch.zeros(rows, 4),))
+    assert race.names == ("best", "best", "first")
+    assert calls.count("slow") == 2  # packed, and timed, for one of the two
+    products[2]((torch.zeros(3, 4),))
+    assert calls.count("slow") == 4
