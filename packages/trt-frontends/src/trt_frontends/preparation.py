@@ -47,7 +47,9 @@ class Preparation:
     Attributes:
         module: What was captured.
         decomposed: Its graph.
-    X: Where converters are looked up.
+        ranges: Ranges of the symbolic dimensions.
+        conditions: What the model asks of sizes beyond their ranges.
+        registry: Where converters are looked up.
         progress: Told what is being done.
         examples: Inputs that the model was captured with; None where they are unknown.
         calibration_data: Inputs that the user wants precision decided on.

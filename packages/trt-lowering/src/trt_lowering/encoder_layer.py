@@ -47,7 +47,11 @@ def transformer_encoder_layer(
         src: (N, L, E).
         mask: Nonzero where a key takes no part: (L, L) with `mask_type` 0, (N, L) with 1, (N, heads, L, L) with 2.
         mask_type: Which of the three.
-        embed_dim, num_heads, use_gelu, norm_first, eps: As the layer has them; the rest are its weights.
+        embed_dim, num_heads, use_gelu, norm_first, eps: As the layer has them.
+        qkv_weight, qkv_bias: (3 E, E) and (3 E,): of queries, keys and values.
+        proj_weight, proj_bias: (E, E) and (E,): behind the attention.
+        norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2: (E,) each: of both norms.
+        ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2: (F, E), (F,), (E, F) and (E,): of the feed-forward part.
     """
 
     def first_norm(value: torch.Tensor) -> torch.Tensor:

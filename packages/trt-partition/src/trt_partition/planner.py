@@ -96,6 +96,7 @@ class Leveling:
         computations: Operators that count, by level.
         operators: Operators, by level.
         is_whole: No node has to run in PyTorch.
+        sweep: How many engines each `min_block_size` would give.
     """
 
     dependences: Dependences

@@ -82,6 +82,7 @@ class _GraphWriter:
     Attributes:
         source: Owner of the graph that is read.
         readings: Where sizes are read instead of where the source reads them.
+        graph: What is written.
         copies: New nodes by source node.
     """
 

@@ -27,6 +27,7 @@ class Attribute(Generic[T]):
         default: The value before any assignment.
         encode: The JSON form of the stored value.
         decode: The stored value of a JSON form.
+        doc: What the property's docstring says.
     """
 
     def __init__(

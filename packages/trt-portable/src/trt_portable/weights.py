@@ -22,6 +22,7 @@ class Weights:
         type: The element type; on its own it makes empty weights. Or a C-contiguous numpy array.
         ptr: Address of host memory.
         count: Number of elements (not bytes: two 4-bit elements share a byte).
+        a: The array, by the name that TensorRT has for it.
 
     Raises:
         ValueError: The array is not contiguous, or numpy's type has no TensorRT counterpart.

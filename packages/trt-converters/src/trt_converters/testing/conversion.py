@@ -31,6 +31,7 @@ class ConversionResult:
         verdict: Whether it is supported, and why not.
         outputs: What the engine returned for the call's own tensors; empty when refused.
         expected: What PyTorch returned for them.
+        settings: What it was converted with.
     """
 
     call: OperatorCall = field(repr=False)

@@ -166,10 +166,14 @@ class EngineInfo:
         profiles: At least one.
         weight_slots: Every use of weights.
         stripped: Ids of weights that the plan leaves out.
+        refit: Which weights may be replaced.
         debug_tensors: Names of tensors that a debug listener may see, by tensor id.
         tactic: Name of the tactic that runs the program.
         prepacked: Whether products are computed with weights packed for the CPU, where no artifact runs.
         product_kernels: Which kernel was the fastest for each of these products with a matrix, in order.
+        optimization_level, verbosity, capability, hardware: As the builder's configuration had them.
+        tactic_sources: The same, one bit for each `TacticSource`.
+        weight_streaming: Whether some weights may stay on the host.
         settings: Builder settings that are only reported, but for `flags`, a list of names.
     """
 

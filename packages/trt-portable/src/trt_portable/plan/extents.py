@@ -79,6 +79,7 @@ def read_expression(value: Any, what: str, ranks: Sequence[int], depth: int = 0)
         value: Parsed JSON.
         what: What messages call it.
         ranks: Rank of each input.
+        depth: How many expressions it is an operand inside of.
 
     Raises:
         TypeError, ValueError: It is no expression, or names an axis that no input has.
