@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,87 +81,115 @@ def bisect(
     with torch.no_grad(), eager_only():
         expected = [tensors_of(run_case(case, eager, "the model")) for case in cases]
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
-    lowered = LoweredModel.prepare(subject)
-    experiment = Experiment(lowered, cases, expected, None if state is None else Path(state))
-
-    name = subject.name
+    search = _Search(subject, LoweredModel.prepare(subject), cases, expected, allowed, most, progress)
+    experiment = Experiment(search.lowered, cases, expected, None if state is None else Path(state))
     without_engines = experiment.error(node.name for node in experiment.nodes)
     before = experiment.error(())
     if before <= allowed:
-        return BisectReport(name, allowed, Stage.NONE, before, before, builds=experiment.builds)
-    proof = _Proof(subject, cases, expected)
+        return BisectReport(subject.name, allowed, Stage.NONE, before, before, builds=experiment.builds)
     if without_engines <= allowed:
-        return _search_engines(experiment, lowered, cases, proof, allowed, most, progress)
+        return search.in_engines(experiment, _Proof(subject, cases, expected), allowed)
+    return search.in_lowering(experiment, before, without_engines)
 
-    # beside a graph that is wrong already, engines are compared with that graph
-    engines = experiment.against_pytorch()
-    precision = PrecisionFault.look(subject, cases, expected)
-    reduced = precision is not None and precision.is_to_blame(allowed)
-    # what a type loses, engines may lose in other places
-    beyond = max(allowed, without_engines) if reduced else allowed
-    in_engines = None
-    if engines.error(()) > beyond:
-        of_graph = _Proof(subject, cases, None)
-        in_engines = _search_engines(engines, lowered, cases, of_graph, beyond, most, progress)
-    if precision is None or not reduced:
+
+@dataclass(frozen=True)
+class _Search:
+    """A model that is wrong, and what is known of it.
+
+    Attributes:
+        subject: The model.
+        lowered: Its graph.
+        cases: Inputs to compare on.
+        expected: What eager PyTorch computes for each.
+        allowed: Largest error that is right.
+        most: How many operators are looked for.
+        progress: Told what is being done.
+    """
+
+    subject: Subject
+    lowered: LoweredModel
+    cases: Sequence[SampleInputs]
+    expected: Sequence[Sequence[torch.Tensor]]
+    allowed: float
+    most: int
+    progress: Progress
+
+    def in_engines(self, experiment: Experiment, proof: _Proof, allowed: float) -> BisectReport:
+        """Finds the operators that engines compute wrongly.
+
+        Args:
+            experiment: What engines are compared with.
+            proof: Compiles the whole model, compared with the same.
+            allowed: Largest error that is right here.
+        """
+        before = experiment.error(())
+        lowered = self.lowered
+        engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
+        search = CulpritSearch(experiment, allowed, self.most, self.progress)
+        found = search.run()
+        culprits = _describe(found, experiment, lowered, self.cases)
+        operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
+        remedies = [operators] if reduced_type(lowered.settings) is None else [exclusions_of(found, ()), operators]
+        remedy, after = proof.first_right(remedies, allowed) if culprits else ({}, before)
         return BisectReport(
-            name,
+            proof.name,
             allowed,
-            Stage.LOWERING,
+            Stage.ENGINES,
             before,
-            without_engines,
-            lowering_passes=find_lowering_passes(subject, cases[0], expected[0], allowed),
+            after,
+            engines=engines,
+            culprits=culprits,
+            remedy=remedy,
+            complete=search.complete,
+            builds=experiment.builds,
+        )
+
+    def in_lowering(self, experiment: Experiment, before: float, without_engines: float) -> BisectReport:
+        """Finds what makes the graph wrong before any engine runs, and what engines get wrong beside that.
+
+        Args:
+            experiment: The model compared with eager PyTorch.
+            before: The error with engines.
+            without_engines: The error of the graph in PyTorch.
+        """
+        subject, cases, expected, allowed = self.subject, self.cases, self.expected, self.allowed
+        # beside a graph that is wrong already, engines are compared with that graph
+        engines = experiment.against_pytorch()
+        precision = PrecisionFault.look(subject, cases, expected)
+        reduced = precision is not None and precision.is_to_blame(allowed)
+        # what a type loses, engines may lose in other places
+        beyond = max(allowed, without_engines) if reduced else allowed
+        in_engines = None
+        if engines.error(()) > beyond:
+            in_engines = self.in_engines(engines, _Proof(subject, cases, None), beyond)
+        if precision is None or not reduced:
+            return BisectReport(
+                subject.name,
+                allowed,
+                Stage.LOWERING,
+                before,
+                without_engines,
+                lowering_passes=find_lowering_passes(subject, cases[0], expected[0], allowed),
+                builds=experiment.builds + engines.builds,
+                in_engines=in_engines,
+            )
+        search = CulpritSearch(precision.trials, allowed, self.most, self.progress)
+        found = search.run()
+        proof = _Proof(subject, cases, expected)
+        remedy, after = proof.first_right([exclusions_of(found, precision.trials.nodes)], allowed)
+        return BisectReport(
+            subject.name,
+            allowed,
+            Stage.PRECISION,
+            before,
+            after,
+            reduced_to=precision.reduced_to,
+            culprits=precision.describe(found, experiment),
+            remedy=remedy,
+            complete=search.complete,
             builds=experiment.builds + engines.builds,
             in_engines=in_engines,
         )
-    search = CulpritSearch(precision.trials, allowed, most, progress)
-    found = search.run()
-    remedy, after = proof.first_right([exclusions_of(found, precision.trials.nodes)], allowed)
-    return BisectReport(
-        name,
-        allowed,
-        Stage.PRECISION,
-        before,
-        after,
-        reduced_to=precision.reduced_to,
-        culprits=precision.describe(found, experiment),
-        remedy=remedy,
-        complete=search.complete,
-        builds=experiment.builds + engines.builds,
-        in_engines=in_engines,
-    )
-
-
-def _search_engines(
-    experiment: Experiment,
-    lowered: LoweredModel,
-    cases: Sequence[SampleInputs],
-    proof: _Proof,
-    allowed: float,
-    most: int,
-    progress: Progress,
-) -> BisectReport:
-    """Finds the operators that engines compute wrongly."""
-    before = experiment.error(())
-    engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
-    search = CulpritSearch(experiment, allowed, most, progress)
-    found = search.run()
-    culprits = _describe(found, experiment, lowered, cases)
-    operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
-    remedies = [operators] if reduced_type(lowered.settings) is None else [exclusions_of(found, ()), operators]
-    remedy, after = proof.first_right(remedies, allowed) if culprits else ({}, before)
-    return BisectReport(
-        proof.name,
-        allowed,
-        Stage.ENGINES,
-        before,
-        after,
-        engines=engines,
-        culprits=culprits,
-        remedy=remedy,
-        complete=search.complete,
-        builds=experiment.builds,
-    )
 
 
 class _Proof:
