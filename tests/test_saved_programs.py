@@ -13,6 +13,7 @@ import pytest
 import torch
 from fresh_process import run_python
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import trt_frontends
 from trt_core import Input
@@ -83,20 +84,16 @@ import sys
 from pathlib import Path
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 import trt_runtime
 from trt_runtime.command_line import main
-
-def flat(value):
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in flat(item)]
-    return [leaf for item in value for leaf in flat(item)] if isinstance(value, (list, tuple)) else [value]
 
 for folder in sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir()):
     for at in (0, 1):
         inputs = [torch.from_numpy(value) for value in np.load(folder / f"inputs{at}.npz").values()]
         wanted = list(np.load(folder / f"wanted{at}.npz").values())
         program = trt_runtime.load(folder / "program.trtp")
-        found = flat(program(*inputs))
+        found = pytree.tree_leaves(program(*inputs))
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
             assert np.asarray(one).tobytes() == other.tobytes(), (folder, at)
@@ -131,15 +128,9 @@ def test_another_process_computes_the_same(tmp_path: Path, seed: int) -> None:
         trt_frontends.save(compiled, here / "program.trtp")
         for at, count in enumerate((3, 5)):
             x, y = torch.randn(count, 4), torch.randn(count, 4)
-            wanted = _flat(copy.deepcopy(compiled)(x, y))
+            wanted = pytree.tree_leaves(copy.deepcopy(compiled)(x, y))
             np.savez(here / f"inputs{at}.npz", x=x.numpy(), y=y.numpy())
             np.savez(here / f"wanted{at}.npz", *[np.asarray(value) for value in wanted])
-            torch.testing.assert_close(_flat(Generated(steps).eval()(x, y)), wanted, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(pytree.tree_leaves(Generated(steps).eval()(x, y)), wanted, rtol=1e-4, atol=1e-4)
     done = run_python(CHECK, str(tmp_path))
     assert done.returncode == 0, done.stderr
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in _flat(item)]
-    return [leaf for item in value for leaf in _flat(item)] if isinstance(value, (list, tuple)) else [value]
