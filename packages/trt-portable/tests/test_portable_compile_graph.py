@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import trt_portable as trt
 from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions, rolled_by_parts
@@ -17,7 +18,7 @@ from trt_portable.builder.inductor import fused_layout, graph_of
 from trt_portable.runtime import cuda_products
 from trt_portable.runtime.image import load_image
 from trt_portable.runtime.interpret import interpreted_program, traced_program
-from trt_portable.runtime.tracing import trace_program
+from trt_portable.runtime.tracing import TracedProgram, trace_program
 from trt_portable.runtime.weight_layout import FLAT, WeightLayout
 
 C = 8
@@ -106,6 +107,36 @@ def test_fused_convolutions_and_patches_are_traced(engine: Any, monkeypatch: Any
             assert node.meta["val"].is_contiguous(memory_format=LAST)
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_one_kernel"), [("RELU", True), ("GELU_TANH", True), ("GELU_ERF", False), ("SIGMOID", False)]
+)
+def test_linear_maps_are_traced_with_the_activations_that_cublas_has(
+    network: Any, load: Any, monkeypatch: Any, kind: str, is_one_kernel: bool
+) -> None:
+    generator = np.random.default_rng(0)
+    matrix, bias = (generator.standard_normal(shape).astype(np.float16) for shape in ((C, C), (1, C)))
+    none = trt.MatrixOperation.NONE
+    x = network.add_input("x", trt.float16, (4, C))
+    y = network.add_matrix_multiply(x, none, network.add_constant((C, C), matrix).get_output(0), none).get_output(0)
+    added = network.add_constant((1, C), bias).get_output(0)
+    y = network.add_elementwise(y, added, trt.ElementWiseOperation.SUM).get_output(0)
+    network.mark_output(network.add_activation(y, trt.ActivationType[kind]).get_output(0))
+    engine = load(network)
+
+    def on_cuda(fused: Any, inputs: Any) -> tuple[Any, ...]:
+        return (fused._kernel.run(inputs[0], inputs),)
+
+    monkeypatch.setattr(cuda_products._Fused, "__call__", on_cuda)
+    graph, weights = traced(engine, traced_program)
+    names = called(graph)
+    assert _is_functional(graph)
+    assert names.count("aten::_addmm_activation") == is_one_kernel and names.count("aten::addmm") == (not is_one_kernel)
+    given = torch.randn(4, C).half()
+    with torch.inference_mode():
+        (found,), (wanted,) = graph(*weights, given), engine._state.program.run([given])
+    torch.testing.assert_close(found, wanted, rtol=4e-3, atol=4e-3)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, LAST])
 def test_extents_and_layout_of_a_fused_convolution(stride: int, layout: torch.memory_format) -> None:
@@ -168,3 +199,20 @@ def test_a_roll_is_its_parts(shifts: tuple[int, ...], dims: tuple[int, ...]) -> 
         assert torch.equal(found, torch.roll(x, shifts, dims))
         assert found.data_ptr() != x.data_ptr() or not x.numel()
     assert decompositions()[torch.ops.aten.roll.default] is rolled_by_parts
+
+
+def test_outputs_of_graphs_are_dense() -> None:
+    """As memory that is bound to outputs is: rows first, and none of them padded."""
+
+    def layers(weights: list[torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, x.transpose(0, 1), x.permute(2, 0, 1) * 2
+
+    with FakeTensorMode():
+        x = torch.empty(2, 3, 4)
+        graph = make_fx(layers)([], x)
+    made, _ = graph_of(TracedProgram(graph, {}, (), (), ()))
+    x = torch.randn(2, 3, 4)
+    for found, wanted in zip(made(x), layers([], x), strict=True):
+        assert found.is_contiguous() and torch.equal(found, wanted)
+    last = made.graph.output_node()
+    assert [node.meta["val"].is_contiguous() for node in last.args[0]] == [True] * 3

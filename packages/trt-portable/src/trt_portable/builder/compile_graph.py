@@ -83,12 +83,18 @@ def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], opti
 
 
 def _compile_functional(graph: fx.GraphModule) -> Any:
+    """Compiles as it is a graph whose outputs are to have the strides that they were traced with.
+
+    Inductor pads rows of other tensors, and an output that it padded would be copied to where it belongs.
+    """
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
     arguments = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     (mode,) = {argument.fake_mode for argument in arguments}
+    last = graph.graph.output_node()
+    last.meta["user_visible_output_idxs"] = list(range(len(last.args[0])))  # type: ignore[arg-type]
     with V.set_fake_mode(mode):
         joint_graph_passes(graph)
         return compile_fx_inner(graph, arguments, is_inference=True)

@@ -149,6 +149,8 @@ def plain_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
 def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
     """A traced graph without parameters that nothing reads, which takes the rest one by one and returns a tuple.
 
+    What it returns is dense, with the last axis varying fastest, as memory bound to outputs is.
+
     Returns:
         The graph, and which of the parameters it takes first; inputs follow them.
     """
@@ -160,10 +162,25 @@ def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
             graph.erase_node(holder)
     graph.set_codegen(fx.graph.CodeGen())
     last = graph.output_node()
-    last.args = (tuple(last.args[0]),)  # type: ignore[arg-type]
+    with graph.inserting_before(last):
+        last.args = (tuple(_dense(graph, node) for node in last.args[0]),)  # type: ignore[arg-type, union-attr]
     graph.lint()
     read = [at for at, holder in enumerate(holders) if not holder._erased]
     return fx.GraphModule(traced.graph, graph), read
+
+
+def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """A tensor of a graph in dense memory, copied if it lies in another way."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    value = node.meta.get("val")
+    if not isinstance(value, FakeTensor) or value.is_contiguous():
+        return node
+    dense = torch.contiguous_format
+    copied = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": dense})
+    with value.fake_mode:
+        copied.meta["val"] = value.clone(memory_format=dense)
+    return copied
 
 
 TACTICS = (

@@ -99,19 +99,22 @@ class _CudaKernels(Kernels):
 
 
 class _TracedKernels(_CudaKernels):
-    """The convolutions among them, for graphs that are compiled: compilers fuse what follows products by themselves."""
+    """The same for graphs that are compiled, but products of channels: compilers fuse what follows these by themselves.
+
+    They put an activation behind a linear map into a kernel of its own, which reads and writes what cuBLASLt has at
+    hand: for GPT-2 at batch 64 on an H200 401 microseconds more of 4400, against 120 in cuBLASLt.
+    """
 
     def takes(self, call: LayerCall) -> bool:
         layer = call.layer
         if isinstance(layer, IConvolutionLayer) and layer.num_groups > 1 and not is_compiled_depthwise(layer):
             return False
-        return linear_form(call) is None and super().takes(call)
+        return super().takes(call)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer = product.layer
-        if isinstance(layer, IDeconvolutionLayer):
+        if not isinstance(layer, IConvolutionLayer):
             return super().fuses(product, epilogue)
-        assert isinstance(layer, IConvolutionLayer)
         if layer.num_groups > 1:
             return not epilogue.adds and epilogue.unary in _DEPTHWISE_ACTIVATIONS
         return epilogue.unary == "relu" or (epilogue == Epilogue() and _cuts_patches(layer))
