@@ -297,6 +297,37 @@ def test_combinations_hold_alternatives_together() -> None:
             trtp.AutoTuneCombination(*wrong)
 
 
+def test_plugins_of_other_names_and_fields_are_timed_apart(builder: trt.Builder) -> None:
+    """A choice that was measured with one plugin says nothing about another one."""
+
+    def one(inp: trtp.TensorDesc, by: int) -> trtp.TensorDesc:
+        return inp.like()
+
+    def other(inp: trtp.TensorDesc, to: int) -> trtp.TensorDesc:
+        return inp.like()
+
+    def compute_one(inp: trtp.Tensor, by: int, outputs: Tuple[trtp.Tensor], stream: int) -> None:  # noqa: UP006
+        torch.from_dlpack(outputs[0]).copy_(torch.from_dlpack(inp))
+
+    def compute_other(inp: trtp.Tensor, to: int, outputs: Tuple[trtp.Tensor], stream: int) -> None:  # noqa: UP006
+        torch.from_dlpack(outputs[0]).copy_(torch.from_dlpack(inp))
+
+    made = {"tests::one": (one, compute_one), "tests::same": (one, compute_one), "tests::other": (other, compute_other)}
+    for name, (describe, compute) in made.items():
+        trtp.register(name)(describe)
+        trtp.impl(name)(compute)
+    cache = builder.create_builder_config().create_timing_cache(b"")
+    operators = trtp.op.tests
+    for add in (lambda x: operators.one(x, by=1), lambda x: operators.same(x, by=1), lambda x: operators.one(x, by=2),
+                lambda x: operators.other(x, to=1), lambda x: operators.one(x, by=1)):  # fmt: skip
+        network = builder.create_network()
+        network.mark_output(network.add_plugin(add(network.add_input("x", trt.float32, (2, 3)))).get_output(0))
+        config = builder.create_builder_config()
+        config.set_timing_cache(cache, False)
+        assert builder.build_serialized_network(network, config) is not None
+    assert len(cache.queryKeys()) == 4
+
+
 @pytest.mark.gpu
 def test_plugins_among_other_layers_are_run_and_not_replayed(network: Any, load: Any) -> None:
     """A plugin may wait for the device, as this one does, and do something else each time: no recording can."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ import torch
 
 from trt_portable.builder.inductor import TACTICS
 from trt_portable.builder.kernel_choice import remembering
-from trt_portable.builder.progress_monitor import Phase
+from trt_portable.builder.progress_monitor import IProgressMonitor, Phase
 from trt_portable.builder.tactics import INTERPRET, PREPACKED, Subject, Tactic, tactic_hash
 from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.builder.timing_key import timing_key
@@ -24,11 +26,13 @@ from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN
+from trt_portable.runtime.replay import may_record
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
 
 _LEAST_PACKED_WEIGHTS: Final = 1 << 14  # fewer fit into a cache however they lie
+_PHASE: Final = "Choose tactics"
 _PACKABLE: Final = (LayerType.CONVOLUTION.name, LayerType.MATRIX_MULTIPLY.name)
 
 
@@ -102,7 +106,7 @@ def choose_tactic(
         return Choice(replace(info, tactic=INTERPRET))
     device = current_device()
     subject = Subject(structure, info, (), device)
-    found = [tactic for tactic in tactics if tactic.least_level <= level and tactic.is_candidate(subject)]
+    found = [tactic for tactic in tactics if tactic.least_level <= level and _is_candidate(tactic, subject, reporter)]
     may_prepack = config.max_num_tactics != 1 and _may_prepack(subject, tensors)
     if config.max_num_tactics > 0:
         found = found[: config.max_num_tactics - 1 - may_prepack]
@@ -112,7 +116,14 @@ def choose_tactic(
     subject = replace(subject, tensors=[on_device[slot.weights] for slot in info.weight_slots])
     if cache is None or config.get_flag(BuilderFlag.DISABLE_TIMING_CACHE):
         cache = ITimingCache()
-    environment = (f"level {level}", str(device), *[PREPACKED] * may_prepack, *(tactic.name for tactic in found))
+    environment = (
+        f"level {level}",
+        str(device),
+        "TF32" if info.allows_tf32 else "no TF32",
+        _ways_to_run(device),
+        *[PREPACKED] * may_prepack,
+        *(tactic.name for tactic in found),
+    )
     must_know = config.get_flag(BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
     chosen: list[_Candidate] = []
     artifacts: dict[Any, Artifact] = {}
@@ -120,11 +131,12 @@ def choose_tactic(
     try:
         with (
             remembering(cache, may_measure=not must_know),
-            Phase(config.progress_monitor, "Choose tactics", parent, len(info.profiles) * num_candidates) as phase,
+            Phase(config.progress_monitor, _PHASE, parent, len(info.profiles) * num_candidates) as phase,
         ):
             for profile in range(len(info.profiles)):
                 key = timing_key(structure, info, tensors, profile, *environment)
-                trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, phase.step)
+                attempt = functools.partial(_attempt, config.progress_monitor, phase, profile)
+                trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, attempt)
                 best, artifact = _chosen(trial, found, cache, key, may_prepack=may_prepack, must_know=must_know)
                 chosen.append(best)
                 if artifact is not None:
@@ -134,6 +146,31 @@ def choose_tactic(
     first = chosen[0]
     info = replace(info, tactic=first.name, prepacked=first.is_prepacked, product_kernels=first.product_kernels)
     return Choice(info, tuple(artifacts.values()))
+
+
+@contextlib.contextmanager
+def _attempt(monitor: IProgressMonitor | None, phase: Phase, profile: int, name: str) -> Iterator[None]:
+    """Tells a progress monitor what is tried, and that it was."""
+    with Phase(monitor, f"Try {name} at profile {profile}", _PHASE, 1) as trying:
+        yield
+        trying.step()
+    phase.step()
+
+
+def _is_candidate(tactic: Tactic, subject: Subject, reporter: Reporter) -> bool:
+    """Whether a tactic is worth trying; one that cannot say so is not."""
+    try:
+        return tactic.is_candidate(subject)
+    except Exception as error:
+        reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
+        return False
+
+
+def _ways_to_run(device: torch.device) -> str:
+    """What else decides about times on a device: threads, or whether the host starts each kernel by itself."""
+    if device.type == "cpu":
+        return f"{torch.get_num_threads()} threads"
+    return "replayed" if may_record(device) else "direct"
 
 
 def _may_prepack(subject: Subject, tensors: WeightTable) -> bool:

@@ -190,6 +190,8 @@ def first_difference(
         finite = torch.isfinite(want)
         if not torch.equal(finite, torch.isfinite(have)):
             return f"output {index} is finite in other places"
+        if not torch.equal(have[~finite].nan_to_num(), want[~finite].nan_to_num()):
+            return f"output {index} has other infinities or NaN"
         have, want = have[finite], want[finite]
         error = (have - want).norm().item()
         if error > tolerance * max(want.norm().item(), least * want.numel() ** 0.5):

@@ -12,6 +12,8 @@ from trt_portable.builder.timing_cache import TimingCacheKey
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.engine_plan import is_host_constant
 
+_VERBATIM: Final = ("attributes", "plugin")
+"""What layers say of themselves. A name in it is no name of theirs: a plugin's says what is computed."""
 _NAMES: Final = frozenset({"name", "metadata", "weight_names", "refittable", "dimension_names", "debug"})
 
 
@@ -60,7 +62,11 @@ def timing_key(
 def _without_names(part: Any, weights: dict[str, int] | None = None) -> Any:
     """A structure without names, its weights numbered in the order in which they are met."""
     if isinstance(part, Mapping):
-        found = {key: _without_names(value, weights) for key, value in part.items() if key not in _NAMES}
+        found = {
+            key: value if key in _VERBATIM else _without_names(value, weights)
+            for key, value in part.items()
+            if key not in _NAMES
+        }
         if weights is not None and isinstance(part.get("weights"), Mapping):
             numbered = {role: weights.setdefault(key, len(weights)) for role, key in part["weights"].items()}
             found["weights"] = numbered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Final
 
@@ -25,6 +26,8 @@ from trt_portable.values import Value
 
 _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
 """No further candidate is begun after that time; what was begun is finished."""
+RACE: Final = "all, in turns"
+"""What is tried last on a GPU."""
 NEVER: Final = float("inf")
 """The time of what cannot run."""
 
@@ -38,7 +41,7 @@ class Trial:
         iterations: Samples to take of each candidate.
         level: The optimization level, which bounds the time.
         reporter: Hears what became of each candidate.
-        step: Called once per candidate.
+        attempt: What is entered for each candidate, by its name, as long as it is tried.
     """
 
     def __init__(
@@ -48,42 +51,42 @@ class Trial:
         iterations: int,
         level: int,
         reporter: Reporter,
-        step: Callable[[], None],
+        attempt: Callable[[str], AbstractContextManager[object]],
     ) -> None:
         self._subject = subject
         self._profile = profile
         self._iterations = iterations
         self._until = time.monotonic() + _BUDGET_SECONDS[level]
         self._reporter = reporter
-        self._step = step
+        self._attempt = attempt
 
     def time_interpreted(self) -> float:
         """Milliseconds of an interpreted run on the CPU; `NEVER` when the network cannot run on example inputs."""
-        self._step()
-        try:
-            self._expected, spent = self._time_layers(self._interpreted)
-            return spent
-        except PortableError:
-            return NEVER
+        with self._attempt(INTERPRET):
+            try:
+                self._expected, spent = self._time_layers(self._interpreted)
+                return spent
+            except PortableError:
+                return NEVER
 
     def time_prepacked(self) -> tuple[float, tuple[str, ...]]:
         """Milliseconds of a run with weights packed, and the fastest kernel of each product with a matrix.
 
         `NEVER`, and no kernels, where nothing is to pack, or something goes wrong.
         """
-        self._step()
-        try:
-            race = ProductRace()
-            program = self._subject.prepacked(race)
-            if program is None:
+        with self._attempt(PREPACKED):
+            try:
+                race = ProductRace()
+                program = self._subject.prepacked(race)
+                if program is None:
+                    return NEVER, ()
+                found, spent = self._time_layers(program)
+                counts = Counter(race.names)
+                self._reporter.verbose(f"tactic {PREPACKED}: {spent:.4f} ms, products by {dict(counts)}")
+                return (spent, race.names) if self._is_right(PREPACKED, found) else (NEVER, ())
+            except Exception as error:  # whatever goes wrong, the layers themselves can still run
+                self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
                 return NEVER, ()
-            found, spent = self._time_layers(program)
-            counts = Counter(race.names)
-            self._reporter.verbose(f"tactic {PREPACKED}: {spent:.4f} ms, products by {dict(counts)}")
-            return (spent, race.names) if self._is_right(PREPACKED, found) else (NEVER, ())
-        except Exception as error:  # whatever goes wrong, the layers themselves can still run
-            self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
-            return NEVER, ()
 
     def begin(self, tactics: Sequence[Tactic]) -> None:
         """Lets tactics begin what goes on by itself, while the layers run for the first time, which takes long too."""
@@ -96,7 +99,10 @@ class Trial:
 
     def build(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
         """What a tactic makes, if it computes what it should; None, with a note, whatever goes wrong."""
-        self._step()
+        with self._attempt(tactic.name):
+            return self._build(tactic)
+
+    def _build(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
         if time.monotonic() > self._until:
             self._reporter.verbose(f"tactic {tactic.name}: not tried, the time for tactics is spent")
             return None
@@ -125,12 +131,12 @@ class Trial:
         Returns:
             Milliseconds of an interpreted run, and of each program; `NEVER` for what fails.
         """
-        self._step()
         names = [INTERPRET, *(tactic.name for tactic, _ in programs)]
-        executables: list[Executable] = [self._interpreted, *(program for _, program in programs)]
-        found = race_milliseconds(
-            [self._as_allowed(each) for each in executables], self._values, self._subject.device, self._iterations
-        )
+        with self._attempt(RACE):
+            executables: list[Executable] = [self._interpreted, *(program for _, program in programs)]
+            found = race_milliseconds(
+                [self._as_allowed(each) for each in executables], self._values, self._subject.device, self._iterations
+            )
         for name, spent in zip(names, found, strict=True):
             if isinstance(spent, Exception):
                 self._reporter.info(f"tactic {name}: cannot be timed: {spent}")
