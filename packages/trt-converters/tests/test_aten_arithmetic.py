@@ -125,6 +125,25 @@ def test_a_number_beyond_a_half_type_does_not_become_infinite(dtype: torch.dtype
     check_conversion(aten.div.Tensor, (mask, 1e9))
 
 
+@pytest.mark.parametrize(("dtype", "number"), [(torch.float16, 1e-7), (torch.float16, -3e-6), (torch.bfloat16, 1e-40)])
+def test_a_number_that_a_half_type_holds_with_few_digits_keeps_its_own(dtype: torch.dtype, number: float) -> None:
+    x = torch.tensor([0.25, 1.0, 3.0, 100.0, torch.finfo(dtype).max / 3], dtype=dtype)
+    for op in (aten.mul.Tensor, aten.add.Tensor):
+        check_conversion(op, (x, number))
+    check_conversion(aten.div.Tensor, (x * number, number))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("alpha", [2, -3, 1000.5])
+def test_a_product_that_is_too_large_alone_is_not_in_a_sum(dtype: torch.dtype, alpha: float) -> None:
+    most = torch.finfo(dtype).max
+    y = torch.tensor([0.0, 1.5, most / 2, -most / 2, most, -INF, 0.125], dtype=dtype)
+    x = torch.where(y.isinf(), y, (-y.double() * alpha * 0.9).clamp(-most, most).to(dtype))
+    check_conversion(aten.add.Tensor, (x, y), {"alpha": alpha})
+    check_conversion(aten.sub.Tensor, (x, -y), {"alpha": alpha})
+    check_conversion(aten.rsub.Scalar, (y, 1), {"alpha": 0.5})
+
+
 @pytest.mark.parametrize("alpha", [1, 2, 0.5])
 def test_sums_scale_the_second_operand(alpha: float) -> None:
     x, y = torch.randn(2, 3), torch.randn(3)
@@ -155,6 +174,17 @@ def test_powers_of_integers_are_exact() -> None:
     exponents = torch.tensor([5, 61, 101, 0, 70, 62, 39, 18])
     check_conversion(aten.pow.Tensor_Tensor, (bases, exponents))
     check_conversion(aten.pow.Scalar, (3, torch.tensor([0, 1, 20])))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_powers_of_integers_wrap_around(dtype: torch.dtype) -> None:
+    most = torch.iinfo(dtype).max
+    bases = torch.tensor([-7, -1, 3, 6, most, -most - 1], dtype=dtype)
+    exponents = torch.tensor([63, 64, 100, 46341, most - 1, most, -3], dtype=dtype)
+    base, exponent = torch.meshgrid(bases, exponents, indexing="ij")
+    check_conversion(aten.pow.Tensor_Tensor, (base.contiguous(), exponent.contiguous()))
+    for number in (-2, -1, 0, 1, 2, 5, -9):
+        check_conversion(aten.pow.Scalar, (number, exponents[exponents >= 0] if number == 0 else exponents))
 
 
 def test_float_power_needs_float64_and_is_refused() -> None:

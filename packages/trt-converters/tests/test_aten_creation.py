@@ -42,6 +42,7 @@ def test_integers_wrap_around_in_bytes() -> None:
     x = torch.tensor([300, -1, 255, -300, 128])
     check_conversion(aten.to.dtype, (x, torch.uint8))
     check_conversion(aten.to.dtype, (x, torch.int8))
+    check_conversion(aten.to.dtype, (torch.arange(256, dtype=torch.uint8), torch.int8))
 
 
 def test_float64_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,12 +22,14 @@ def compute_type(result: torch.dtype, *numbers: Any) -> torch.dtype:
     """Returns the type to compute in: float32 when the result is a half type that cannot hold a Python number.
 
     PyTorch keeps Python numbers in float32 beside half tensors: `x * 1e9` must not become `x * inf`, nor 1e-12 be 0.
+    Below the normal range digits are lost one by one: float16 has 1.2e-7 for 1e-7.
     """
     if result in (torch.float16, torch.bfloat16):
+        range_of = torch.finfo(result)
         for number in numbers:
-            if isinstance(number, (int, float)) and abs(number) < float("inf") and number:
+            if isinstance(number, (int, float)) and math.isfinite(number) and number:
                 stored = torch.tensor(number, dtype=result).item()
-                if stored == 0 or abs(stored) == float("inf"):
+                if abs(number) < range_of.smallest_normal or math.isinf(stored):
                     return torch.float32
     return result
 
@@ -38,11 +41,30 @@ def _sum(ctx: ConversionContext, operation: str, left: Operand, right: Operand, 
         return binary(ctx, "OR", *promote(ctx, left, right, dtype=result)) if alpha else cast(ctx, left, result)
     if isinstance(right, (int, float)):
         right, alpha = (right * alpha if alpha != 1 else right), 1
-    dtype = compute_type(result, left, right, alpha)
+    if alpha != 1 and result.is_floating_point:
+        return _scaled_sum(ctx, operation, left, right, alpha)
+    dtype = compute_type(result, left, right)
     left, right = promote(ctx, left, right, dtype=dtype)
     if alpha != 1:
         right = binary(ctx, "PROD", right, torch.tensor(alpha, dtype=dtype), "alpha")
     return cast(ctx, binary(ctx, operation, left, right), result)
+
+
+def _scaled_sum(ctx: ConversionContext, operation: str, left: Operand, right: Operand, alpha: Number) -> Any:
+    """Returns a sum whose product may be too large for the type where the sum is not: PyTorch rounds once.
+
+    Half types are widened. All is made smaller by a power of two first, where alpha is large.
+    """
+    left, right = promote(ctx, left, right, dtype=torch.float32)
+    shrink = 2.0 ** -math.frexp(alpha)[1] if 1 < abs(alpha) < math.inf else 1.0
+    right = binary(ctx, "PROD", right, torch.tensor(alpha * shrink, dtype=torch.float32), "alpha")
+    if shrink == 1:
+        return cast(ctx, binary(ctx, operation, left, right), ctx.result_dtype)
+    left = binary(ctx, "PROD", left, torch.tensor(shrink, dtype=torch.float32), "shrink")
+    total = binary(ctx, operation, left, right)
+    return cast(
+        ctx, binary(ctx, "PROD", total, torch.tensor(1 / shrink, dtype=torch.float32), "grow"), ctx.result_dtype
+    )
 
 
 @converter(aten.add.Tensor, aten.add.Scalar, checks=promotable)

@@ -17,8 +17,6 @@ aten = torch.ops.aten
 
 Number = float | int
 
-_EXPONENT_BITS = 6
-
 
 @converter(aten.pow.Tensor_Scalar, checks=computable)
 def aten_pow_scalar(ctx: ConversionContext, self: Operand, exponent: Number) -> Any:
@@ -71,34 +69,42 @@ def aten_pow(ctx: ConversionContext, self: Operand, exponent: Operand) -> Any:
 
 
 def _integer_tensor_power(ctx: ConversionContext, base: Operand, exponent: Operand) -> Any:
-    """Powers of integers by repeated squaring over the bits of the exponent.
+    """Powers of integers by repeated squaring over the bits of the exponent, which wrap around as products do.
 
-    Exponents beyond 63 matter for even bases, of which nothing is left within 64 bits, and for 1 and -1, as every
-    other power has left the range of int64 by then. They are replaced by 62 and 63, which have the parity that decides
-    for -1. Negative exponents give the integer part of the inverse: 1, -1, or 0.
+    Modulo 2^n, powers of an odd number repeat after 2^(n-2), and nothing is left of an even one beyond n. So n-2 bits
+    matter, and fewer for numbers known ahead: six for even ones, one for 1 and -1. Negative exponents give the integer
+    part of the inverse: 1, -1, or 0.
     """
     one = torch.ones((), dtype=ctx.result_dtype)
     zero = torch.zeros((), dtype=ctx.result_dtype)
     size = unary(ctx, "ABS", exponent)
-    beyond = binary(ctx, "GREATER", size, 63)
-    parity = binary(ctx, "SUB", size, binary(ctx, "PROD", binary(ctx, "FLOOR_DIV", size, 2), 2))
-    size = select(ctx, beyond, binary(ctx, "SUM", parity, 62), size)
     result: Any = None
     square, rest = base, size
-    for bit in range(_EXPONENT_BITS):
+    bits = _bits_that_matter(base, ctx.result_dtype)
+    for bit in range(bits):
         half = binary(ctx, "FLOOR_DIV", rest, 2)
         odd = binary(ctx, "GREATER", rest, binary(ctx, "PROD", half, 2))
         factor = select(ctx, odd, square, one)
         result = factor if result is None else binary(ctx, "PROD", result, factor)
         rest = half
-        if bit < _EXPONENT_BITS - 1:
+        if bit < bits - 1:
             square = binary(ctx, "PROD", square, square)
     half = binary(ctx, "FLOOR_DIV", base, 2)
     even = binary(ctx, "EQUAL", binary(ctx, "PROD", half, 2), base)
-    result = select(ctx, binary(ctx, "AND", beyond, even), zero, result)
+    result = select(ctx, binary(ctx, "AND", binary(ctx, "GREATER", size, 63), even), zero, result)
     unit = binary(ctx, "EQUAL", unary(ctx, "ABS", base), 1)
     inverse = select(ctx, unit, result, zero)
     return select(ctx, binary(ctx, "LESS", exponent, 0), inverse, result)
+
+
+def _bits_that_matter(base: Operand, dtype: torch.dtype) -> int:
+    """How many bits of an exponent change the power; what is beyond 63 is told from the rest where the base is even."""
+    if isinstance(base, torch.Tensor):
+        if bool((base.abs() == 1).all()):
+            return 1
+        if bool((base % 2 == 0).all()):
+            return 6
+    return torch.iinfo(dtype).bits - 2
 
 
 _NO_DOUBLE = never(Reason.UNSUPPORTED_DTYPE, "float_power computes in float64, which TensorRT does not have")

@@ -31,6 +31,8 @@ def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
+    if source is torch.uint8 and dtype is torch.int8:  # integers wrap around, where floats stop at the ends
+        return cast(ctx, cast(ctx, value, torch.int32), dtype)
     if isinstance(value, ByteTensor):
         return cast(ctx, value.carrier, dtype)
     if dtype is torch.uint8:
