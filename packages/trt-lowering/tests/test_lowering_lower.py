@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -108,6 +109,31 @@ class Cache(torch.nn.Module):
         self.step.add_(1)
         log.add_(x.sum())
         return self.cache.sum(0) + self.step
+
+
+class Shared(torch.nn.Module):
+    """A buffer of two modules, that one writes to at a constant place and the other reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4, 3))
+        self.reader = torch.nn.Module()
+        self.reader.register_buffer("cache", self.cache)
+
+    def forward(self, x):
+        self.cache.index_copy_(0, torch.tensor([1]), x)
+        return self.reader.cache * 2
+
+
+def test_a_buffer_of_two_modules_is_written_to_without_another_trace(settings, preserve, compare, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("trt_lowering.lower"), "retrace", None)
+    model, x = Shared(), torch.randn(1, 3)
+    gm = lower(export_module(copy.deepcopy(model), (x,)), settings, preserve=preserve)
+    for _ in range(2):
+        x = torch.randn(1, 3)
+        compare(model(x), gm(x))
+    (cache,) = (value for value in gm.buffers() if value.shape == (4, 3))
+    compare(model.cache, cache)
 
 
 def test_written_state_stays_state(settings, preserve, compare):

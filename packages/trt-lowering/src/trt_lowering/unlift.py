@@ -27,6 +27,7 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
             hint="check that `program.module()` works; export the model again if it does not",
         ) from error
     _move_inputs_first(stateful.graph)
+    _forget_other_names(stateful.graph)
     _describe_write_backs(stateful.graph)
     _name_weights(stateful, program)
     # a plain module: export's own refuses train() and eval(), and checks its inputs in a hook at every call
@@ -40,6 +41,16 @@ def _move_inputs_first(graph: fx.Graph) -> None:
             first.prepend(node)
         else:
             first = node.next
+
+
+def _forget_other_names(graph: fx.Graph) -> None:
+    """Drops attributes that nothing reads: of the names of a shared tensor export uses one, and lists all of them.
+
+    A write to such a tensor would be taken for one to another attribute, which shares its memory.
+    """
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
 
 
 def _describe_write_backs(graph: fx.Graph) -> None:

@@ -56,6 +56,11 @@ class Functionalize(GraphPass):
         written: dict[fx.Node, fx.Node] = {}
         changes = 0
         for node in list(graph.nodes):
+            if node.target is aten.detach_.default:  # which export puts behind every constant; it writes nothing
+                node.replace_all_uses_with(node.args[0])
+                graph.erase_node(node)
+                changes += 1
+                continue
             if not _writes(node):
                 aliases.add(node)
                 continue
