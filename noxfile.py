@@ -206,10 +206,10 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def programs(session: nox.Session) -> None:
-    """Generate 500 small programs and hold torch.compile to aot_eager; `nox -s programs -- SEED` draws others."""
+    """Generate 500 small programs and hold torch.compile to aot_eager; `nox -s programs -- SEED COUNT` draws others."""
     require_workspace(session)
-    seed = session.posargs[0] if session.posargs else "1"
-    environment = {**TEST_ENVIRONMENT, "TRT_PROGRAMS": "500", "HYPOTHESIS_PROFILE": "seeded"}
+    seed, count = (*session.posargs, *("1", "500")[len(session.posargs) :])
+    environment = {**TEST_ENVIRONMENT, "TRT_PROGRAMS": count, "HYPOTHESIS_PROFILE": "seeded"}
     tests = "tests/test_torch_compile_generated.py"
     session.run(sys.executable, "-m", "pytest", "-q", f"--hypothesis-seed={seed}", tests, env=environment)
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from generated_programs import CHANGES, INPUTS, STEPS, Program, programs
+from generated_programs import CHANGES, INPUTS, STEPS, Program, of_inference, programs
 from hypothesis import HealthCheck, given, reject, settings
 from torch_compile_reference import Seen, watch
 
@@ -21,7 +21,13 @@ pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarning
 
 def _watch(program: Program, backend: object) -> list[Seen]:
     return watch(
-        program.make, program.inputs, backend, grad=program.grad, dynamic=program.dynamic, between=program.change
+        program.make,
+        program.inputs,
+        backend,
+        grad=program.grad,
+        dynamic=program.dynamic,
+        between=program.change,
+        options={"precision": program.precision},
     )
 
 
@@ -37,6 +43,8 @@ def check(program: Program) -> None:
     ours = _watch(program, torch_tensorrt_backend)
     for call, (mine, other, one) in enumerate(zip(ours, reference, eager, strict=True)):
         assert mine.facts == other.facts, f"call {call}: {mine.facts} instead of {other.facts}"
+        if program.precision is not torch.float32:
+            continue  # rounding may decide on a branch, and integers are made of what was rounded
         for value, expected, alternative in zip(mine.values, other.values, one.values, strict=True):
             if not _close(value, alternative, program.tolerance):
                 torch.testing.assert_close(
@@ -59,6 +67,8 @@ def test_programs_behave_as_with_aot_eager(program: Program) -> None:
 def test_every_step_makes_programs_that_eager_execution_runs() -> None:
     for name in STEPS:
         for inputs in INPUTS:
+            if inputs is of_inference:
+                continue  # PyTorch refuses to write to these, and to record gradients of them
             model = Program(((name, 0),), (1,), inputs=inputs).make()
             for change in CHANGES:
                 with torch.no_grad():

@@ -20,6 +20,16 @@ Values = list[torch.Tensor]
 Step = Callable[[Any, Values, int], None]
 Pair = namedtuple("Pair", ["first", "last"])
 
+
+@dataclass
+class Record:
+    """Results in fields that PyTorch does not know as a structure."""
+
+    first: torch.Tensor
+    rest: list[torch.Tensor]
+    nothing: None = None
+
+
 LOOSE: Final = frozenset({"autocast", "bfloat16"})
 """Steps that round to 8 bits: kernels and the operators they are made of differ in the last one."""
 
@@ -46,12 +56,18 @@ def _write(compute: Callable[[torch.Tensor], Any], dims: int = 0) -> Step:
     """A step that writes to a value; what it returns, the value itself, is one more value."""
 
     def step(model: Any, values: Values, at: int) -> None:
-        if values[at].dim() >= dims and values[at].numel() and values[at].dtype is not torch.bool:
+        if values[at].dim() >= dims and _is_writable(values[at]):
             result = compute(values[at])
             if isinstance(result, torch.Tensor):
                 values.append(result)
 
     return step
+
+
+def _is_writable(x: torch.Tensor) -> bool:
+    """Whether there is something to write to that has a place of its own in memory, in a type that counts."""
+    has_places = all(stride or extent == 1 for extent, stride in zip(x.shape, x.stride(), strict=True))
+    return bool(x.numel()) and has_places and x.dtype is not torch.bool
 
 
 def _layer(compute: Callable[[Any, torch.Tensor], torch.Tensor]) -> Step:
@@ -66,6 +82,31 @@ def _inside(context: Callable[[], Any], compute: Callable[[Any, torch.Tensor], t
         values.append(result)
 
     return step
+
+
+def _write_after_a_break(model: Any, values: Values, at: int) -> None:
+    """Writes to a view that was taken before the graph breaks, of something that is used behind it."""
+    if values[at].dim() and _is_writable(values[at]):
+        view = values[at][..., :1]
+        torch._dynamo.graph_break()
+        view.add_(1)
+        values.append(values[at] * 2)
+
+
+def _write_to(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Step:
+    """A step that writes its result to a tensor given as `out`."""
+
+    def step(model: Any, values: Values, at: int) -> None:
+        if values[at].dtype is not torch.bool:
+            values.append(compute(values[at], torch.empty_like(values[at])))
+
+    return step
+
+
+def _keep_in_containers(model: Any, values: Values, at: int) -> None:
+    model.kept["last"] = values[at].abs().sum() if values[at].is_complex() else values[at].float().sum()
+    model.kept["all"] = [*model.kept["all"][-1:], model.plain * 2]
+    values.append(model.kept["last"] + model.kept["all"][0])
 
 
 def _count(model: Any, values: Values, at: int) -> None:
@@ -93,6 +134,8 @@ VIEWS: dict[str, Step] = {
     "chunk": _several(lambda x: x.chunk(2, -1)),
     "split": _several(lambda x: x.split(1, -1)),
     "unbind": _several(lambda x: x.unbind(0)),
+    "real part": _value(lambda m, x: x.real if x.is_complex() else x),
+    "bits": _value(lambda m, x: x.view(torch.int32) if x.dtype is torch.float32 else x),
 }
 
 WRITES: dict[str, Step] = {
@@ -102,6 +145,8 @@ WRITES: dict[str, Step] = {
     "fill": _write(lambda x: x.fill_(1)),
     "set an item": _write(lambda x: x.__setitem__(0, 2), 1),
     "set a column": _write(lambda x: x.select(-1, 0).zero_(), 1),
+    "write behind a break": _write_after_a_break,
+    "add to itself": _write(lambda x: x.add_(x)),
     "transpose in place": lambda m, v, at: v.append(v[at].t_()) if at and v[at].dim() == 2 else None,
 }
 
@@ -115,6 +160,10 @@ STATE: dict[str, Step] = {
     "a plain tensor": _layer(lambda m, x: x * m.plain.sum()),
     "a view of the cache": _layer(lambda m, x: m.cache[1:]),
     "a weight": _layer(lambda m, x: m.linear.weight),
+    "a view of a weight": _layer(lambda m, x: m.linear.weight.t()[1:]),
+    "the cache of a module": lambda m, v, at: m.layers[2].cache[:1].add_(1),
+    "a passing buffer": _layer(lambda m, x: x * m.passing.mul_(2).sum()),
+    "keep in containers": _keep_in_containers,
     "train": lambda m, v, at: m.train() and None,
 }
 
@@ -128,6 +177,13 @@ COMPUTATIONS: dict[str, Step] = {
     "cat": _value(lambda m, x: torch.cat([x, x]), 1),
     "where": _value(lambda m, x: torch.where(x > 0, x, 0)),
     "index": _value(lambda m, x: x[[0, 0]] if x.shape[0] else x, 1),
+    "sum": _value(lambda m, x: x.sum()),
+    "out": _write_to(lambda x, out: torch.mul(x, 2, out=out)),
+    "out of a view": _write_to(lambda x, out: torch.neg(x, out=out[...])),
+    "complex": _value(lambda m, x: torch.complex(x, x) if x.dtype is torch.float32 else x),
+    "float16": _value(lambda m, x: x.to(torch.float16)),
+    "uint8": _value(lambda m, x: (x > 0).to(torch.uint8)),
+    "int32": _value(lambda m, x: x.to(torch.int32)),
     "zeros": _value(lambda m, x: torch.zeros_like(x)),
     "constant": _layer(lambda m, x: torch.full((2, 2), 3.0)),
     "float64": _value(lambda m, x: x.double()),
@@ -135,7 +191,9 @@ COMPUTATIONS: dict[str, Step] = {
     "int64": _value(lambda m, x: (x * 3).to(torch.int64)),
     "bool": _value(lambda m, x: x > 0),
     "linear": _layer(lambda m, x: m.linear(x)),
-    "norm": _layer(lambda m, x: m.row_norm(x) if x.shape[0] > 1 else x * 1),
+    "tied layers": _layer(lambda m, x: m.tied(m.linear(x))),
+    "a list of layers": _layer(lambda m, x: m.layers[1](m.layers[0](x))),
+    "norm": _layer(lambda m, x: m.row_norm(x) if x.shape[0] > 1 and x.dim() == 2 else x * 1),
     "layer norm": _layer(lambda m, x: torch.layer_norm(x, [4])),
     "random": _layer(lambda m, x: torch.rand(2)),
     "dropout": _layer(lambda m, x: torch.dropout(x, 0.5, True)),
@@ -146,6 +204,7 @@ FLOW: dict[str, Step] = {
     "break": lambda m, v, at: torch._dynamo.graph_break(),
     "branch": _value(lambda m, x: x * 2 if float(x.float().sum()) > 0 else x - 1 if x.dtype is not torch.bool else x),
     "no gradients": _inside(torch.no_grad, lambda m, x: m.linear(x) * 2),
+    "gradients": _inside(torch.enable_grad, lambda m, x: m.linear(x).detach() * 2),
     "inference mode": _inside(torch.inference_mode, lambda m, x: x * 2),
     "autocast": _inside(lambda: torch.autocast("cpu", torch.bfloat16), lambda m, x: m.linear(x)),
 }
@@ -173,13 +232,57 @@ def sliced(call: int) -> Sequence[torch.Tensor]:
     return (torch.randn(3, 8)[:, ::2],)
 
 
-INPUTS: Final = (matrix, growing, shrinking, transposed, sliced)
+def expanded(call: int) -> Sequence[torch.Tensor]:
+    """(3, 4), of which all rows are one."""
+    return (torch.randn(1, 4).expand(3, 4),)
+
+
+def images(call: int) -> Sequence[torch.Tensor]:
+    """(2, 3, 4, 4), channels last."""
+    return (torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),)
+
+
+def overlapping(call: int) -> Sequence[torch.Tensor]:
+    """(4, 4), and the last three of its rows."""
+    base = torch.randn(4, 4)
+    return base, base[1:]
+
+
+def twice(call: int) -> Sequence[torch.Tensor]:
+    """(3, 4), twice."""
+    x = torch.randn(3, 4)
+    return x, x
+
+
+def with_scalar(call: int) -> Sequence[torch.Tensor]:
+    """(3, 4), and one number."""
+    return torch.randn(3, 4), torch.tensor(call + 0.5)
+
+
+def differentiable(call: int) -> Sequence[torch.Tensor]:
+    """(3, 4), of which a gradient could be asked for."""
+    return (torch.randn(3, 4, requires_grad=True),)
+
+
+def of_inference(call: int) -> Sequence[torch.Tensor]:
+    """(3, 4), made in inference mode, and so not to be written to outside."""
+    with torch.inference_mode():
+        return (torch.randn(3, 4),)
+
+
+INPUTS: Final = (
+    *(matrix, growing, shrinking, transposed, sliced, expanded, images, overlapping, twice, with_scalar),
+    *(differentiable, of_inference),
+)
 
 STRUCTURES: Final[dict[str, Callable[[Values], Any]]] = {
     "list": list,
     "tuple": tuple,
     "dict": lambda values: {"first": values[0], "all": values, "none": None},
     "fields": lambda values: Pair(values[0], values[-1]),
+    "record": lambda values: Record(values[0], values),
+    "alone": lambda values: values[0],
+    "nothing": lambda values: None,
     "nested": lambda values: (values[0], (values[-1], {"again": values[0]}), 3, "text"),
 }
 
@@ -191,6 +294,12 @@ CHANGES: Final = (
     model_changes.replace_data,
     model_changes.swap,
     model_changes.write_to_a_buffer,
+    model_changes.write_in_inference_mode,
+    model_changes.write_to_a_view,
+    model_changes.load_by_assignment,
+    model_changes.freeze_in_part,
+    model_changes.write_to_plain_tensors,
+    model_changes.parametrize,
     model_changes.train_and_evaluate,
 )
 """What happens to a model between its calls."""
@@ -208,6 +317,7 @@ class Program:
         dynamic: As `torch.compile` takes it.
         change: What happens between calls.
         grad: Whether gradients are recorded.
+        precision: What engines compute in.
     """
 
     steps: tuple[tuple[str, int], ...]
@@ -217,12 +327,13 @@ class Program:
     dynamic: bool | None = None
     change: Callable[[Any, int], None] | None = None
     grad: bool = False
+    precision: torch.dtype = torch.float32
 
     def make(self) -> Model:
         """Returns a model that runs the program."""
 
-        def function(model: Model, x: torch.Tensor) -> Any:
-            values = [x]
+        def function(model: Model, *inputs: torch.Tensor) -> Any:
+            values = list(inputs)
             for name, at in self.steps:
                 STEPS[name](model, values, at % len(values))
             return STRUCTURES[self.structure]([values[at % len(values)] for at in self.results])
@@ -247,4 +358,5 @@ def programs() -> st.SearchStrategy[Program]:
         dynamic=st.sampled_from([None, True, False]),
         change=st.sampled_from(CHANGES),
         grad=st.sampled_from([False, False, False, True]),
+        precision=st.sampled_from([torch.float32] * 4 + [torch.float16, torch.bfloat16]),
     )

@@ -75,5 +75,23 @@ def write_to_transposed_data(model: Model, call: int) -> None:
     model.linear.weight.data = torch.full((4, 4), call + 0.5).tril().t()
 
 
+def write_in_inference_mode(model: Model, call: int) -> None:
+    with torch.inference_mode():
+        model.linear.weight.add_(call)
+
+
+def write_to_a_view(model: Model, call: int) -> None:
+    model.linear.weight.detach()[1].fill_(call)
+
+
+def freeze_in_part(model: Model, call: int) -> None:
+    model.linear.requires_grad_(call % 2 == 0)
+
+
+def write_to_plain_tensors(model: Model, _: int) -> None:
+    model.plain.add_(1)
+    model.kept["all"][0] = model.kept["all"][0] * 2
+
+
 def train_and_evaluate(model: Model, call: int) -> None:
     model.train(call % 2 == 0)

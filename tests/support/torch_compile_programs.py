@@ -23,6 +23,12 @@ class Model(nn.Module):
         self.register_buffer("cache", torch.zeros(3, 4))
         self.plain, self.several = torch.ones(4), [torch.ones(4), torch.zeros(4)]
         self.hidden, self.call_count = torch.zeros(4), 0
+        self.kept = {"last": torch.zeros(()), "all": [torch.ones(4)]}
+        self.register_buffer("passing", torch.ones(4), persistent=False)
+        self.tied = nn.Linear(4, 4, bias=False)
+        self.tied.weight = self.linear.weight
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Sequential(nn.Tanh(), self.linear), nn.Module()])
+        self.layers[2].register_buffer("cache", self.cache)  # one buffer of two modules
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(self, *inputs)

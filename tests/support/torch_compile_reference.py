@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,8 @@ class Seen:
     """What one call shows.
 
     Attributes:
-        facts: By leaf of the result: shape, strides, offset, type, whether it requires a gradient, which inputs and
-            earlier results it shares memory with, which input it is; or the value of what is no tensor.
+        facts: The type of the result. By leaf: class, shape, strides, offset, type, whether it requires a gradient,
+            which inputs and earlier results it shares memory with, which input it is; the value of what is no tensor.
         values: Values of the results, of the inputs after the call, and of the model's state.
     """
 
@@ -99,9 +100,9 @@ def agree(
 
 def _look(program: Any, inputs: Sequence[Any], result: Any) -> Seen:
     given = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-    facts: list[Any] = []
+    facts: list[Any] = [type(result)]
     earlier: list[torch.Tensor] = []
-    for leaf in pytree.tree_leaves(result):
+    for leaf in pytree.tree_leaves(vars(result) if dataclasses.is_dataclass(result) else result):
         if not isinstance(leaf, torch.Tensor):
             facts.append(leaf)
             continue
@@ -109,7 +110,7 @@ def _look(program: Any, inputs: Sequence[Any], result: Any) -> Seen:
         with_earlier = [at for at, other in enumerate(earlier) if _memory(other) == _memory(leaf)]
         same = [at for at, other in enumerate(given) if other is leaf]
         strides = leaf.stride() if leaf.numel() else "nothing lies in memory"
-        layout = (tuple(leaf.shape), strides, leaf.storage_offset(), leaf.dtype, leaf.requires_grad)
+        layout = (type(leaf), tuple(leaf.shape), strides, leaf.storage_offset(), leaf.dtype, leaf.requires_grad)
         facts.append((*layout, shared, with_earlier, same))
         earlier.append(leaf)
     state = list(program.state_dict().values()) if isinstance(program, nn.Module) else []
