@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,3 +98,61 @@ def test_powers_and_elementwise_scales_stay(builder: Any, load: Load) -> None:
         layer = network.add_scale(conv.get_output(0), mode, ones, ones, 2 * ones if power else None)
         network.mark_output(layer.get_output(0))
         assert load(network, RANGES).num_layers == 2
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(("PROD", "SUM")), st.booleans(), st.booleans()), min_size=1, max_size=3),
+    bias=st.booleans(),
+    grouped=st.booleans(),
+)
+def test_products_and_sums_with_constants_become_part_of_it(
+    builder: Any, load: Load, execute: Any, steps: list[tuple[str, bool, bool]], bias: bool, grouped: bool
+) -> None:
+    """A step: the operation, whether its constant has a number per channel, and whether it comes first."""
+    rng = np.random.default_rng(5)
+    network = builder.create_network()
+    given_x = network.add_input("x", trt.float32, (-1, 4, 6, 6))
+    kernel, shift = rng.standard_normal((6, 2 if grouped else 4, 3, 3)), rng.standard_normal(6)
+    conv = network.add_convolution_nd(given_x, 6, (3, 3), kernel.astype(np.float32), shift.astype(np.float32) * bias)
+    conv.num_groups = 2 if grouped else 1
+    x = torch.randn(3, 4, 6, 6)
+    y, wanted = conv.get_output(0), F.conv2d(x, _float(kernel), _float(shift) * bias, groups=conv.num_groups)
+    for operation, is_per_channel, comes_first in steps:
+        numbers = rng.standard_normal((1, 6 if is_per_channel else 1, 1, 1)).astype(np.float32)
+        constant = network.add_constant(numbers.shape, numbers).get_output(0)
+        pair = (constant, y) if comes_first else (y, constant)
+        y = network.add_elementwise(*pair, getattr(trt.ElementWiseOperation, operation)).get_output(0)
+        wanted = (torch.mul if operation == "PROD" else torch.add)(wanted, _float(numbers))
+    network.mark_output(y)
+    engine = load(network, RANGES)
+    assert engine.num_layers == 1
+    (found,) = execute(engine.create_execution_context(), {"x": x}).values()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def _float(array: Any) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(array)).float()
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 4, 1), (1, 6, 1, 4), (2, 6, 1, 1)])
+def test_constants_of_places_and_images_stay(builder: Any, load: Load, shape: tuple[int, ...]) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (2, 4, 6, 6))
+    conv = network.add_convolution_nd(x, 6, (3, 3), np.ones((6, 4, 3, 3), np.float32))
+    constant = network.add_constant(shape, np.ones(shape, np.float32)).get_output(0)
+    product = network.add_elementwise(conv.get_output(0), constant, trt.ElementWiseOperation.PROD)
+    network.mark_output(product.get_output(0))
+    assert load(network).num_layers == 3
+
+
+def test_an_infinite_factor_stays(builder: Any, load: Load, execute: Any) -> None:
+    """0 times infinity is NaN, but a kernel of infinities makes NaN of other numbers, too."""
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (1, 2, 1, 1))
+    conv = network.add_convolution_nd(x, 1, (1, 1), np.array([[[[0.0]], [[1.0]]]], np.float32))
+    constant = network.add_constant((1, 1, 1, 1), np.array([[[[np.inf]]]], np.float32)).get_output(0)
+    product = network.add_elementwise(conv.get_output(0), constant, trt.ElementWiseOperation.PROD)
+    network.mark_output(product.get_output(0))
+    (found,) = execute(load(network).create_execution_context(), {"x": torch.ones(1, 2, 1, 1)}).values()
+    assert found.item() == np.inf

@@ -75,7 +75,7 @@ def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) ->
 class _PrepackedKernels(Kernels):
     """oneDNN's: any activation that it has, and sums, after which a convolution can have a ReLU; clamps in place.
 
-    Products with a matrix may have MKL's, or run layer by layer.
+    Products with a matrix may have MKL's, or run layer by layer, and so may convolutions of one place.
     """
 
     def __init__(self, choose: ProductChoice) -> None:
@@ -92,7 +92,11 @@ class _PrepackedKernels(Kernels):
     def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
         layer = product.layer
         if isinstance(layer, IConvolutionLayer):
-            return PrepackedConvolution(layer, epilogue, plain)
+            packed = PrepackedConvolution(layer, epilogue, plain)
+            if not _sees_one_place(layer):
+                return packed
+            case = ProductCase(layer.num_output_maps, None, epilogue)
+            return self._choose(case, {ONEDNN: packed, LAYERS: plain})
         form = linear_form(product)
         assert form is not None and isinstance(product.compute, Linear)
         ways: dict[str, Compute] = {ONEDNN: PrepackedLinear(form, epilogue, plain)}
@@ -100,3 +104,10 @@ class _PrepackedKernels(Kernels):
             ways[MKL] = MklLinear(form, plain)
         ways[LAYERS] = plain
         return self._choose(ProductCase(product.compute.columns, form, epilogue), ways)
+
+
+def _sees_one_place(layer: IConvolutionLayer) -> bool:
+    """Whether the images of a convolution have one place: a product, whose result lies alike in either layout."""
+    image, result = layer._inputs[0], layer._outputs[0]
+    assert image is not None
+    return layer.num_groups == 1 and all(extent == 1 for extent in (*image.shape[2:], *result.shape[2:]))

@@ -24,12 +24,12 @@ class ProductCase:
 
     Attributes:
         columns: Of the result.
-        form: How the matrix is read, and whether there is a bias.
+        form: How the matrix is read, and whether there is a bias; None for a convolution of one place.
         epilogue: What follows the product.
     """
 
     columns: int
-    form: LinearForm
+    form: LinearForm | None
     epilogue: Epilogue
 
 

@@ -1,42 +1,44 @@
-"""Folding of per-channel scales into the convolution before them, as batch norms leave them.
+"""Folding of per-channel scales into the convolution before them, as batch norms and layer scales leave them.
 
-A convolution followed by ``x * scale + shift`` is one convolution with other weights. Products of
-weights are rounded once more than the two layers would round, as in TensorRT.
+A convolution followed by ``x * scale + shift`` is one convolution with other weights, be that a scale layer, or a
+product or sum with a constant. Products of weights are rounded once more than the layers would round, as in TensorRT.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.enums import LayerType, ScaleMode
+from trt_portable.enums import ElementWiseOperation, LayerType, ScaleMode
 from trt_portable.plan.weight_table import WeightTable
 
 _FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_ARITHMETIC: Final = (ElementWiseOperation.PROD.name, ElementWiseOperation.SUM.name)
 _ELEMENTS_AT_ONCE: Final = 1 << 16
 
 
 class FoldScales(PlanPass):
-    """Merges scale layers into convolutions whose results nothing else reads."""
+    """Merges scales into convolutions whose results nothing else reads."""
 
     name = "fold_scales"
 
     def call(self, graph: PlanGraph) -> int:
         """Merges chains of scales one by one."""
-        uses = graph.uses()
+        uses, producers = graph.uses(), graph.producers()
         convolutions: dict[int, int] = {}  # where convolutions that a scale may join are in `result`
         result: list[Entry | None] = []
         merges = 0
         for entry in graph.layers:
-            at = convolutions.get(entry["inputs"][0]) if _is_scale(entry) else None
-            if at is not None and _fixed(entry, graph.is_fixed):
-                convolution = result[at]
-                assert convolution is not None
-                merged = _merged(convolution, entry, graph.weights)
+            scale = _scale_layer(graph, entry) or _arithmetic(graph, entry, producers)
+            at = None if scale is None else convolutions.get(scale.of)
+            convolution = None if at is None else result[at]
+            if scale is not None and at is not None and convolution is not None and _fits(scale, convolution):
+                merged = _merged(convolution, entry, scale, graph.weights)
                 merges += 1
                 result[at] = None
                 result.append(merged)
@@ -57,12 +59,50 @@ class FoldScales(PlanPass):
         return merges
 
 
-def _is_scale(entry: Entry) -> bool:
-    """Whether an entry is ``x * scale + shift`` with one coefficient per channel, or one for all."""
-    if entry["type"] != LayerType.SCALE.name or "POWER" in entry["weights"]:
-        return False
+@dataclass(frozen=True)
+class _Scale:
+    """``x * factor + shift``.
+
+    Attributes:
+        of: The tensor x.
+        factor: A coefficient per channel, or one for all, float64.
+        shift: As `factor`.
+    """
+
+    of: int
+    factor: torch.Tensor
+    shift: torch.Tensor
+
+
+def _scale_layer(graph: PlanGraph, entry: Entry) -> _Scale | None:
+    """What a scale layer computes, if it has one coefficient per channel, or one for all."""
+    if entry["type"] != LayerType.SCALE.name or "POWER" in entry["weights"] or not _fixed(entry, graph.is_fixed):
+        return None
     attributes = entry["attributes"]
-    return bool(attributes["channel_axis"] == 1 and attributes["mode"] != ScaleMode.ELEMENTWISE.name)
+    if attributes["channel_axis"] != 1 or attributes["mode"] == ScaleMode.ELEMENTWISE.name:
+        return None
+    factor, shift = (_coefficients(graph.weights, entry, *role) for role in (("SCALE", 1.0), ("SHIFT", 0.0)))
+    return _Scale(entry["inputs"][0], factor, shift)
+
+
+def _arithmetic(graph: PlanGraph, entry: Entry, producers: Mapping[int, Entry]) -> _Scale | None:
+    """What a product or sum with a constant computes, if that has one number per channel, or one for all."""
+    operation = entry["attributes"].get("op")
+    if entry["type"] != LayerType.ELEMENTWISE.name or operation not in _ARITHMETIC:
+        return None
+    for x, other in (entry["inputs"], entry["inputs"][::-1]):
+        value = graph.constant(producers.get(other))
+        if value is not None and value.dtype in _FLOATS and value.numel() == math.prod(value.shape[1:2]):
+            numbers, none = value.reshape(-1).double(), torch.zeros(1).double()
+            is_product = operation == ElementWiseOperation.PROD.name
+            return _Scale(x, numbers, none) if is_product else _Scale(x, none + 1, numbers)
+    return None
+
+
+def _fits(scale: _Scale, convolution: Entry) -> bool:
+    """Whether there are coefficients for the channels of a convolution's result; infinite ones would make NaN of 0."""
+    counts = {1, convolution["attributes"]["num_output_maps"]}
+    return {scale.factor.numel(), scale.shift.numel()} <= counts and bool(scale.factor.isfinite().all())
 
 
 def _is_plain(entry: Entry, weights: WeightTable) -> bool:
@@ -75,20 +115,19 @@ def _fixed(entry: Entry, is_fixed: Callable[[str, str], bool]) -> bool:
     return all(is_fixed(key, role) for role, key in entry["weights"].items())
 
 
-def _merged(convolution: Entry, scale: Entry, weights: WeightTable) -> Entry:
+def _coefficients(weights: WeightTable, entry: Entry, role: str, default: float) -> torch.Tensor:
+    key = entry["weights"].get(role)
+    return torch.tensor([default]).double() if key is None else weights[key].double()
+
+
+def _merged(convolution: Entry, entry: Entry, scale: _Scale, weights: WeightTable) -> Entry:
     """A convolution that does what a convolution and the scale after it do; its kernel is computed in the plan."""
     kernel = convolution["weights"]["KERNEL"]
     kind, shape = weights.spec(kernel)
     maps = convolution["attributes"]["num_output_maps"]
-
-    def coefficients(entry: Entry, role: str, default: float) -> torch.Tensor:
-        key = entry["weights"].get(role)
-        given = torch.tensor([default]) if key is None else weights[key]
-        return given.double().expand(maps)
-
-    factor = coefficients(scale, "SCALE", 1.0)
-    bias = coefficients(convolution, "BIAS", 0.0) * factor + coefficients(scale, "SHIFT", 0.0)
-    name = f"{convolution['name']} + {scale['name']}"
+    factor = scale.factor.expand(maps)
+    bias = _coefficients(weights, convolution, "BIAS", 0.0).expand(maps) * factor + scale.shift.expand(maps)
+    name = f"{convolution['name']} + {entry['name']}"
     keys = {"KERNEL": f"{name}:kernel:{len(weights)}", "BIAS": f"{name}:bias:{len(weights)}"}
     weights.defer(keys["KERNEL"], kind, math.prod(shape), lambda target: _scale(weights[kernel], factor, target))
     weights[keys["BIAS"]] = bias.to(kind)
@@ -96,8 +135,8 @@ def _merged(convolution: Entry, scale: Entry, weights: WeightTable) -> Entry:
     return {
         **convolution,
         "name": name,
-        "metadata": " ".join(text for text in (convolution["metadata"], scale["metadata"]) if text),
-        "outputs": scale["outputs"],
+        "metadata": " ".join(text for text in (convolution["metadata"], entry["metadata"]) if text),
+        "outputs": entry["outputs"],
         "weights": keys,
         "weight_specs": {"KERNEL": [dtype, count], "BIAS": [dtype, maps]},
     }
