@@ -25,9 +25,10 @@ from trt_core.ranges import ShapeRanges
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.failing_sizes import failing_sizes
 from trt_frontends.structure_at_sizes import first_other_result
 from trt_lowering.size_questions import SizeQuestion, is_code_of_models
-from trt_runtime.program.exported_guards import rewrite_guard_text, shape_environment
+from trt_runtime.program.exported_guards import is_of_strides, rewrite_guard_text, shape_environment
 
 _TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TOLERANCE: Final = 1e-3
@@ -38,11 +39,8 @@ _UNCHECKED: Final = (
 )
 """Has a program run without a look at its guards; PyTorch before 2.9 has none."""
 
-_MOST_SIZES: Final = 512
-"""Ranges up to this length are searched for sizes at which an assumption of an operator does not hold."""
-
-_MOST_POINTS: Final = 4
-"""With how many such sizes it is tried whether the assumption matters; where there are more, it stays."""
+_MOST_POINTS: Final = 16
+"""With how many sizes it is tried whether an assumption of an operator matters; where there are more, it stays."""
 
 _SCALES: Final = (1.0, 30.0)
 """Magnitudes of the numbers that a model is run on, so that it is seen what it does to small and to large ones."""
@@ -68,7 +66,7 @@ def settle_smallest_sizes(
     if env is None:
         return
     ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
-    demanded = [env.replace(guard.expr) for guard in env.guards if not _is_assumption(guard)]
+    demanded = [env.replace(guard.expr) for guard in env.guards if not (_is_assumption(guard) or is_of_strides(guard))]
     kept: dict[Any, str] = {}
     for sizes in smallest_sizes(program.graph, ranges):
         if not _all_hold((*demanded, *kept), sizes):
@@ -84,9 +82,10 @@ def settle_smallest_sizes(
 
 
 def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any] = ()) -> None:
-    """Removes guards by which operators told extents of 0 and 1 from others, where the graph is the same for all.
+    """Removes guards by which operators told small and equal extents from others, where the graph is the same for all.
 
-    A slice of all rows but the first is one row where there are two; PyTorch notes that there were not two.
+    A slice of all rows but the first is one row where there are two; PyTorch notes that there were not two. A picture
+    of one window has as many rows as the window; PyTorch notes that these differed.
 
     Args:
         graph: The graph of a program that was captured here; its shape environment is changed.
@@ -96,15 +95,23 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
     env = shape_environment(graph.nodes)
     if env is None:
         return
+    same: dict[tuple[Any, ...], bool] = {}  # many guards are about the same sizes
+
+    def is_the_same(sizes: Mapping[Any, Any]) -> bool:
+        key = tuple(sizes.values())
+        if key not in same:
+            same[key] = first_other_result(graph, sizes) is None
+        return same[key]
+
     assumed = [guard for guard in env.guards if _is_assumption(guard)]
-    demanded = [env.replace(guard.expr) for guard in env.guards if guard not in assumed]
+    demanded = [env.replace(guard.expr) for guard in env.guards if guard not in assumed and not is_of_strides(guard)]
     for guard in assumed:
-        points = _against(env.replace(guard.expr), graph, ranges)
+        points = _against(env.replace(guard.expr), graph, ranges, demanded)
+        if points is None:
+            continue
         if not all(_all_hold(answers, sizes) for sizes in points):  # a model wanted to know it, too
             env.guards[env.guards.index(guard)] = guard._replace(sloc=_place("the model"))
-        elif points and all(
-            _all_hold(demanded, sizes) and first_other_result(graph, sizes) is None for sizes in points
-        ):
+        elif all(_all_hold(demanded, sizes) and is_the_same(sizes) for sizes in points):
             env.guards.remove(guard)
 
 
@@ -147,31 +154,36 @@ def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
 
 
 def _is_assumption(guard: Any) -> bool:
-    """Whether an operator wanted to know if some extent is 0 or 1; its own code goes other ways to the same results."""
+    """Whether an operator took its general way, as extents differ or are not 0 or 1; others make the same results."""
     where = getattr(guard.sloc.framework_loc, "filename", None)
-    least = {"Unequality": (0, 1), "StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
-    limits = least.get(type(guard.expr).__name__, ())
-    return where is not None and not is_code_of_models(where) and guard.expr.args[-1] in limits if limits else False
+    if where is None or is_code_of_models(where):
+        return False
+    limits = {"StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
+    kind = type(guard.expr).__name__
+    return kind == "Unequality" or guard.expr.args[-1] in limits.get(kind, ())
 
 
 def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
     return not any(condition.xreplace(sizes) == False for condition in conditions)  # noqa: E712 - sympy's false
 
 
-def _against(condition: Any, graph: fx.Graph, ranges: ShapeRanges) -> list[dict[Any, Any]]:
-    """Returns all sizes of one symbol at which a condition does not hold, the others usual; nothing for too many."""
+def _against(
+    condition: Any, graph: fx.Graph, ranges: ShapeRanges, demanded: Sequence[Any]
+) -> list[dict[Any, Any]] | None:
+    """Returns all sizes of one symbol at which a condition does not hold, the others usual; None for too many.
+
+    A condition may name other symbols, if it says the same for all sizes of these. Sizes that are refused anyway, by
+    what is demanded, are left out.
+    """
     import sympy
 
     usual = _usual_sizes(graph, ranges)
-    if len(condition.free_symbols) != 1 or not condition.free_symbols <= usual.keys():
-        return []
-    (symbol,) = condition.free_symbols
-    low, _, high = ranges.symbols[str(symbol)]
-    if high - low > _MOST_SIZES:
-        return []
-    points = [{**usual, symbol: sympy.Integer(size)} for size in range(max(low, 1), high + 1)]
-    found = [sizes for sizes in points if not _all_hold((condition,), sizes)]
-    return found if len(found) <= _MOST_POINTS else []
+    spans = {name: range(max(low, 1), high + 1) for name, (low, _, high) in ranges.symbols.items()}
+    found = failing_sizes(condition, demanded, spans)
+    symbol = next((symbol for symbol in usual if found is not None and str(symbol) == found[0]), None)
+    if found is None or symbol is None or len(found[1]) > _MOST_POINTS:
+        return None
+    return [{**usual, symbol: sympy.Integer(size)} for size in found[1]]
 
 
 def no_such_sizes(sizes: Mapping[Any, int]) -> Any:

@@ -34,12 +34,16 @@ _RELATIONS: Final = {
 _MOST_SIZES: Final = 4096
 """Ranges of a symbol up to this length are gone through size by size."""
 
-_INDIFFERENT: Final = (
-    ("_prims_common/__init__.py", ""),
-    ("_refs/__init__.py", "_reshape_view_helper"),
-    ("_subclasses/fake_impls.py", "infer_size"),
+_OF_STRIDES: Final = (
+    ("_prims_common/__init__.py", ("check_contiguous", "is_contiguous", "is_channels_last", "are_strides_like")),
+    ("_prims_common/__init__.py", ("is_non_overlapping_and_dense", "compute_elementwise_output", "suggest_memory")),
+    ("_refs/__init__.py", ("_reshape_view_helper",)),
 )
-"""Code of PyTorch that compares sizes to find strides and ways to reshape; it computes the same for either answer."""
+"""Code of PyTorch that compares sizes to find how tensors lie in memory, and which dimensions of a reshape are split or
+joined first: extents and values are the same for either answer. File, and how names of functions begin."""
+
+_OF_SMALL_SIZES: Final = (("_prims_common/__init__.py", ("",)), ("_subclasses/fake_impls.py", ("infer_size",)))
+"""Code that asks for equality where extents have to be equal, and for all else to tell small sizes from large ones."""
 
 
 def conditions_of(
@@ -120,17 +124,23 @@ def shape_environment(nodes: Iterable[fx.Node]) -> Any:
     return None
 
 
-def _is_assumption(guard: Any, expr: Any) -> bool:
-    """Whether a guard says which way PyTorch's own code went, as it does not matter to the model.
+def is_of_strides(guard: Any) -> bool:
+    """Whether a guard of a shape environment is about how tensors lie in memory; no extent or value depends on it."""
+    return _asked_in(guard, _OF_STRIDES)
 
-    Sizes that must be equal are needed wherever that is said; all else in such code tells small sizes from large ones.
-    """
+
+def _is_assumption(guard: Any, expr: Any) -> bool:
+    """Whether a guard says which way PyTorch's own code went, as it does not matter to the model."""
+    if is_of_strides(guard):
+        return True
+    return _asked_in(guard, _OF_SMALL_SIZES) and _RELATIONS.get(type(expr).__name__, "eq") != "eq"
+
+
+def _asked_in(guard: Any, places: Iterable[tuple[str, tuple[str, ...]]]) -> bool:
     where = getattr(getattr(guard, "sloc", None), "framework_loc", None)
     file = str(getattr(where, "filename", "")).replace("\\", "/")
     function = str(getattr(where, "name", ""))
-    if not any(file.endswith(f"torch/{path}") and function.startswith(name) for path, name in _INDIFFERENT):
-        return False
-    return _RELATIONS.get(type(expr).__name__, "eq") != "eq"
+    return any(file.endswith(f"torch/{path}") and function.startswith(names) for path, names in places)
 
 
 def _clauses(expr: Any) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,134 @@
+"""Models that halve sizes, double them again, pad and cut into windows run at every size at which they run in eager."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from trt_core import Input, InputError
+from trt_frontends import compile as compile_model
+from trt_frontends.failing_sizes import failing_sizes
+
+HEIGHTS, WIDTHS = range(3, 10), range(4, 9)
+USUAL = (2, 2, 8, 8)
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Takes the picture at hand and the one that the model was given."""
+
+
+def _strided(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(x, torch.ones(2, 2, 3, 3), stride=2, padding=1)
+
+
+def _padded_to(x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    rows, columns = given.shape[2] - x.shape[2], given.shape[3] - x.shape[3]
+    return F.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
+
+
+def _windows(x: torch.Tensor, _: torch.Tensor, size: int = 2) -> torch.Tensor:
+    batch, channels, height, width = x.shape
+    x = F.pad(x, (0, (size - width % size) % size, 0, (size - height % size) % size))
+    rows, columns = x.shape[2] // size, x.shape[3] // size
+    parts = x.view(batch, channels, rows, size, columns, size).permute(0, 2, 4, 3, 5, 1).reshape(-1, size**2, channels)
+    parts = parts.softmax(1).view(batch, rows, columns, size, size, channels).permute(0, 5, 1, 3, 2, 4)
+    return parts.reshape(batch, channels, rows * size, columns * size)[:, :, :height, :width]
+
+
+def _unpadded_windows(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    batch, channels, height, width = x.shape
+    parts = x.view(batch, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, channels)
+    parts = parts.softmax(1).view(batch, height // 2, width // 2, 2, 2, channels).permute(0, 5, 1, 3, 2, 4)
+    return parts.reshape(batch, channels, height, width)
+
+
+STEPS: dict[str, Step] = {
+    "half, rounded down": lambda x, _: F.max_pool2d(x, 2),
+    "half, rounded up": lambda x, _: F.avg_pool2d(x, 2, ceil_mode=True),
+    "half, by stride": _strided,
+    "double": lambda x, _: F.interpolate(x, scale_factor=2),
+    "cut to what was given": lambda x, given: x[:, :, : given.shape[2], : given.shape[3]],
+    "pad to what was given": _padded_to,
+    "resize to what was given": lambda x, given: F.interpolate(x, size=given.shape[2:]),
+    "turn": lambda x, _: torch.roll(x, (-1, -1), (2, 3)),
+    "windows of 2": _windows,
+    "windows of 4": lambda x, given: _windows(x, given, 4),
+    "windows without padding": _unpadded_windows,
+    "add what was given": lambda x, given: x + given,
+    "times two": lambda x, _: x * 2,
+}
+
+
+class Pictures(nn.Module):
+    def __init__(self, steps: Sequence[str]) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        x = given
+        for name in self.steps:
+            x = STEPS[name](x, given)
+        return x
+
+
+def _check(steps: Sequence[str]) -> None:
+    model = Pictures(steps).eval()
+    first = Input(min_shape=(2, 2, HEIGHTS[0], WIDTHS[0]), opt_shape=USUAL, max_shape=(2, 2, HEIGHTS[-1], WIDTHS[-1]))
+    with torch.no_grad():
+        compiled = compile_model(model, arg_inputs=[first], min_block_size=1)
+        for height, width in itertools.product(HEIGHTS, WIDTHS):
+            x = torch.rand(2, 2, height, width)
+            try:
+                expected = model(x)
+            except RuntimeError:
+                with pytest.raises(InputError):
+                    compiled(x)
+                continue
+            torch.testing.assert_close(compiled(x), expected)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("half, by stride", "double", "cut to what was given", "add what was given"),
+        ("half, rounded down", "double", "pad to what was given", "add what was given"),
+        ("half, rounded down", "half, rounded down", "double", "double", "add what was given"),
+        ("turn", "windows of 4", "times two"),
+        ("windows without padding", "times two"),
+    ],
+    ids=" and ".join,
+)
+def test_programs_of_halves_and_windows(steps: Sequence[str]) -> None:
+    _check(steps)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=4))
+def test_generated_programs_of_halves_and_windows(steps: list[str]) -> None:
+    model = Pictures(steps)
+    try:
+        model(torch.ones(USUAL))
+    except RuntimeError:
+        return  # no model
+    _check(steps)
+
+
+def test_what_decides_where_a_condition_fails() -> None:
+    import sympy
+    from torch.utils._sympy.functions import FloorDiv, Mod
+
+    h, w = sympy.symbols("h w", integer=True, positive=True)
+    spans = {"h": range(1, 13), "w": range(1, 10)}
+    multiples = [sympy.Eq(Mod(h, 4), 0)]
+    assert failing_sizes(sympy.Ne(w, 4), [], spans) == ("w", [4])
+    assert failing_sizes(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4))), [], spans) is None  # 5 // (5 // 4) is 5
+    assert failing_sizes(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4))), multiples, spans) == ("w", [4])
+    assert failing_sizes(sympy.Ne(w, h), [], spans) is None
+    assert failing_sizes(sympy.Ne(Mod(8, h - 3), 1), [], spans) == ("h", [3, 10])  # at 3 it divides by zero
+    assert failing_sizes(sympy.Ne(h, 4), [], {"h": range(1, 1 << 20)}) is None
