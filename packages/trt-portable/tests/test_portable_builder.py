@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import trt_portable as trt
+from trt_portable.builder import pipeline
+from trt_portable.runtime.program import Program
 
 Load = Callable[..., trt.ICudaEngine]
 Execute = Callable[..., dict[str, torch.Tensor]]
@@ -253,6 +255,22 @@ def test_progress_is_reported_step_by_step(builder: Any) -> None:
 def test_the_monitor_can_stop_a_build(builder: Any, monitor: Monitor) -> None:
     assert build(builder, identity_network(builder), progress_monitor=monitor) is None
     assert not monitor.open
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def test_running_out_of_memory_is_reported(
+    builder: Any, logger: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("no more of it")
+
+    plan = build(builder, identity_network(builder))
+    monkeypatch.setattr(Program, "load_constants", fail)
+    assert trt.Runtime(logger).deserialize_cuda_engine(plan) is None
+    monkeypatch.setattr(pipeline, "choose_tactic", fail)
+    assert build(builder, identity_network(builder)) is None
+    assert len(logger.errors) == 2
+    assert all("Error Code 5" in text and "out of memory: no more of it" in text for text in logger.errors)
 
 
 class Sink(trt.IStreamWriter):

@@ -12,9 +12,15 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+import torch
+
 from trt_portable.enums import ErrorCodeTRT
 
 STRICT_VARIABLE: Final = "TRT_PORTABLE_STRICT"
+
+
+OUT_OF_MEMORY: Final = (torch.OutOfMemoryError, MemoryError)
+"""What is raised where a device, or Python, has no memory left."""
 
 
 class PortableError(RuntimeError):

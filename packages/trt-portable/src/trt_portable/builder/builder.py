@@ -13,7 +13,7 @@ from trt_portable.builder.progress_monitor import BuildCancelled
 from trt_portable.builder.validate import first_refusal
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.error_recorder import Reporter
-from trt_portable.errors import PortableError, Refusal
+from trt_portable.errors import OUT_OF_MEMORY, PortableError, Refusal
 from trt_portable.host_memory import IHostMemory
 from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
@@ -78,8 +78,8 @@ class Builder(HostSettings):
             kernel_text: Must be None: kernels in text form belong to NVIDIA's compiler.
 
         Returns:
-            None, with a report, when the network or the settings are refused, or the progress monitor
-            stopped the build.
+            None, with a report, when the network or the settings are refused, memory ran out, or the progress
+            monitor stopped the build.
         """
         _expect(network, config)
         if kernel_text is not None:
@@ -139,6 +139,8 @@ class Builder(HostSettings):
             self._reporter.refuse(subject, refusal)
         except PortableError as error:
             self._reporter.error(subject, str(error), ErrorCodeTRT.INTERNAL_ERROR)
+        except OUT_OF_MEMORY as error:
+            self._reporter.error(subject, f"out of memory: {error}", ErrorCodeTRT.FAILED_ALLOCATION)
         return None
 
     def reset(self) -> None:

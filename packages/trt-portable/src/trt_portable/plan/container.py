@@ -34,7 +34,7 @@ from typing import Any, Final
 import numpy
 import torch
 
-from trt_portable.errors import PortableError
+from trt_portable.errors import OUT_OF_MEMORY, PortableError
 from trt_portable.host_memory import IHostMemory
 from trt_portable.memory import wrap_address
 from trt_portable.plan import tables, typed
@@ -107,7 +107,7 @@ def reading(section: str, plan: Plan) -> Iterator[None]:
     """
     try:
         yield
-    except PlanError:
+    except (PlanError, *OUT_OF_MEMORY):
         raise
     except Exception as error:  # tables are read by type; this is for what only their combination shows
         why = str(error) if isinstance(error, (PortableError, TypeError, ValueError)) else repr(error)

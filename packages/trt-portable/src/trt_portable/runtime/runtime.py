@@ -10,7 +10,7 @@ from trt_portable.arguments import to_text
 from trt_portable.device import current_device
 from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
 from trt_portable.error_recorder import Reporter
-from trt_portable.errors import PortableError
+from trt_portable.errors import OUT_OF_MEMORY, PortableError
 from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
 from trt_portable.plan.container import read_plan, reading
@@ -66,7 +66,7 @@ class Runtime(HostSettings):
             stream_reader_v2: A stream.
 
         Returns:
-            None, with a report, when the bytes are no plan that can run here.
+            None, with a report, when the bytes are no plan that can run here, or memory ran out.
 
         Raises:
             TypeError: Neither bytes nor a stream.
@@ -84,7 +84,10 @@ class Runtime(HostSettings):
         except PortableError as error:
             code = ErrorCodeTRT.INVALID_ARGUMENT
             self._reporter.error("deserialize_cuda_engine", str(error), code)
-            return None
+        except OUT_OF_MEMORY as error:
+            rule = f"out of memory: {error}"
+            self._reporter.error("deserialize_cuda_engine", rule, ErrorCodeTRT.FAILED_ALLOCATION)
+        return None
 
     def load_runtime(self, path: str) -> Runtime | None:
         """None: plans of this provider need no runtime of their own version."""
