@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any, Final
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from triton_interpreter import run_interpreted
 
 import trt_portable as trt
 from trt_portable.builder.inductor import Inductor
@@ -55,15 +53,7 @@ def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
 
 @pytest.mark.slow
 def test_in_the_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout.splitlines()[-1])
+    found = run_interpreted(__file__)
     assert len(found) == len(EVERYTHING) and max(found) < 2e-3
 
 

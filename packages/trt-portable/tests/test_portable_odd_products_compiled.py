@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from triton_interpreter import run_interpreted
 
 import trt_portable as trt
 from trt_portable.builder import kernel_choice, odd_products
@@ -53,15 +51,7 @@ EVERYTHING = [(case, form) for case in TILED for form in range(len(odd_products.
 @pytest.mark.slow
 def test_tiles_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    run = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout.splitlines()[-1])
+    found = run_interpreted(__file__)
     assert len(found) == len(EVERYTHING) and max(found) < 2e-3
 
 
