@@ -40,6 +40,12 @@ WORTHWHILE: Final = 16
 MOST_SHORT_BUILDS: Final = 4
 """How many such builds a graph makes before no weight is part of an engine any more."""
 
+FIRST_SEARCH: Final = 4
+"""How many modules that share a graph keep engines before garbage is collected, to see which of them are gone.
+
+The next search comes at twice as many.
+"""
+
 MOST_INSTANCES: Final = 64
 """How many modules that share a graph keep engines at a time."""
 
@@ -124,7 +130,7 @@ class CompiledGraph:
         self._builds: dict[int, Build] = {}
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
-        self._most_kept = MOST_SHORT_BUILDS  # modules with engines, before it is looked which of them are gone
+        self._next_search = FIRST_SEARCH
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -193,9 +199,9 @@ class CompiledGraph:
 
     def _forget_dead_instances(self, former: Build | None) -> list[str]:
         """Drops engines of modules that no longer exist, or whose parameters were replaced; `former` is looked at."""
-        if former is None and len(self._builds) >= self._most_kept:
+        if former is None and len(self._builds) >= self._next_search:
             gc.collect()  # graphs that a build leaves behind are cycles, and hold the memory of its weights
-            self._most_kept *= 2
+            self._next_search *= 2
         dead = [key for key, build in self._builds.items() if build is not former and not build.frozen.are_alive]
         gone = [self._builds.pop(key) for key in dead]
         reasons = ["parameters were replaced, or their module is gone"] if gone else []
