@@ -232,3 +232,16 @@ def test_infinite_coefficients_are_reported_and_ignored(network: Any, logger: An
     layer.alpha = float("inf")
     assert layer.alpha == 0.25
     assert "finite" in logger.errors[0]
+
+
+def test_large_tensors_have_the_same_gelu(run_network: Any) -> None:
+    """Many elements on the CPU take other kernels than few."""
+    extremes = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 3e19, -3e19, 3e38, -3e38, torch.inf, torch.nan])
+    x = torch.cat([extremes, torch.linspace(-30, 30, 1 << 13)])
+
+    def build(network: Any, x: Any) -> Any:
+        return network.add_activation(x, trt.ActivationType.GELU_TANH)
+
+    expected = torch.nn.functional.gelu(x.double(), approximate="tanh").float()
+    (found,) = run_network(build, x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-7, equal_nan=True)
