@@ -230,6 +230,17 @@ def test_gradients_are_refused_where_they_are_asked_for(mlp: nn.Module) -> None:
             y.sum().backward()
 
 
+@pytest.mark.parametrize("unused", [None, True])
+def test_gradients_of_chosen_tensors_are_refused(mlp: nn.Module, unused: bool | None) -> None:
+    optimized = torch.compile(mlp, backend=torch_tensorrt_backend)
+    x = torch.randn(2, 4, requires_grad=True)
+    for chosen in (x, mlp[0].weight):
+        with pytest.raises(ExecutionError, match="engines compute no gradients"):
+            torch.autograd.grad(optimized(x).sum(), chosen, allow_unused=unused)
+    constant = torch.ones(1, requires_grad=True)
+    assert torch.autograd.grad((optimized(x).detach() * constant).sum(), constant)
+
+
 def test_gradients_in_pytorch(mlp: nn.Module, reports: list[Any]) -> None:
     optimized = torch.compile(mlp, backend=torch_tensorrt_backend, options={"gradients": "pytorch"})
     x = torch.randn(2, 4, requires_grad=True)

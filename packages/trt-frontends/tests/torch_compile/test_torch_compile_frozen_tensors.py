@@ -36,6 +36,10 @@ def _through_data(tensors: list[torch.Tensor]) -> None:
     tensors[0].data.mul_(2)
 
 
+def _through_a_part_of_data(tensors: list[torch.Tensor]) -> None:
+    tensors[0].data[2, 1] = 7.0
+
+
 def _new_data(tensors: list[torch.Tensor]) -> None:
     tensors[0].data = tensors[0].data.clone()
 
@@ -48,7 +52,9 @@ def _through_a_view(tensors: list[torch.Tensor]) -> None:
     tensors[0].detach()[1].fill_(3)
 
 
-@pytest.mark.parametrize("change", [_in_place, _through_data, _new_data, _new_object, _through_a_view])
+@pytest.mark.parametrize(
+    "change", [_in_place, _through_data, _through_a_part_of_data, _new_data, _new_object, _through_a_view]
+)
 def test_a_change_is_seen(change: Callable[[list[torch.Tensor]], None]) -> None:
     tensors = _tensors()
     frozen = FrozenTensors(tensors)
@@ -97,3 +103,22 @@ def test_scaling_through_data_is_seen_whatever_the_type_and_layout(
     frozen = FrozenTensors([value])
     value.data.mul_(2)
     assert frozen.changed([value]) == (0,)
+
+
+@given(st.integers(0, 15), st.integers(0, 7), st.booleans())
+def test_any_element_of_a_small_tensor_written_through_data_is_seen(row: int, column: int, transposed: bool) -> None:
+    value = torch.zeros(16, 8)
+    value = value.t() if transposed else value
+    frozen = FrozenTensors([value])
+    (value.data.t() if transposed else value.data)[row, column] = 1
+    assert frozen.changed([value]) == (0,)
+
+
+@pytest.mark.parametrize("shape", [(100, 100), (1000, 1000)])
+def test_scaling_a_large_tensor_through_data_is_seen(shape: tuple[int, int]) -> None:
+    dense = torch.ones(shape)
+    for value in (dense, dense.t(), dense[:, ::2], dense[:1].expand(shape)):
+        frozen = FrozenTensors([value])
+        assert frozen.unchanged([value])
+        dense.data.mul_(2)
+        assert frozen.changed([value]) == (0,)

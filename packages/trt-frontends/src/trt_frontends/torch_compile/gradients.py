@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -33,15 +33,20 @@ def refuse_gradients(run: Callable[..., Any], positions: Collection[int]) -> Cal
     def run_and_mark(*inputs: Any) -> Any:
         results = list(run(*inputs))
         if torch.is_grad_enabled():
+            sources = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
             for at in positions:
-                results[at] = mark_without_gradient(results[at])
+                results[at] = mark_without_gradient(results[at], sources)
         return results
 
     return run_and_mark
 
 
-def mark_without_gradient(result: Any) -> Any:
+def mark_without_gradient(result: Any, sources: Sequence[torch.Tensor]) -> Any:
     """Makes a tensor require a gradient that cannot be computed.
+
+    Args:
+        result: What a graph returned.
+        sources: What a gradient may be asked for with respect to: tensors that require one.
 
     Returns:
         The tensor; another one on the same memory where it is a view that autograd lets nobody write to, since it was
@@ -52,16 +57,16 @@ def mark_without_gradient(result: Any) -> Any:
     with torch.enable_grad():
         anchor = torch.empty((), requires_grad=True)
         try:
-            return _NoGradient.apply(anchor, result)  # type: ignore[no-untyped-call]
+            return _NoGradient.apply(anchor, result, *sources)  # type: ignore[no-untyped-call]
         except RuntimeError:
-            return _NoGradient.apply(anchor, result.detach())  # type: ignore[no-untyped-call]
+            return _NoGradient.apply(anchor, result.detach(), *sources)  # type: ignore[no-untyped-call]
 
 
 class _NoGradient(torch.autograd.Function):
     """Takes the place of the gradient of an engine."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, anchor: torch.Tensor, tensor: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
         """Returns the tensor itself: marked as written to, it keeps its memory, and gets this function as its past."""
         ctx.mark_dirty(tensor)
         return tensor
