@@ -83,6 +83,18 @@ def test_shapes_that_no_tensor_has_are_refused_whoever_asks(
         execute_engine([torch.empty(4, 3, device="meta")], plan.to("meta"), header.text)
 
 
+def test_extents_of_inputs_that_cannot_be_computed_are_refused(dynamic_engine: TRTModule) -> None:
+    header = dynamic_engine.header
+    (x,) = header.inputs
+    other = Binding("other", torch.float32, (["floordiv", 8, ["mod", "s0", 4]],))
+    inputs, ranges = (x, other), (((1, 1, 8), (3, 3, 3)), ((0, 8, 8),))
+    header = dataclasses.replace(header, inputs=inputs, ranges=ranges)
+    with pytest.raises(PlanError, match="the shape of 'other' in engine 'block' cannot be computed"):
+        execute_engine(
+            [torch.empty(4, 3, device="meta"), torch.empty(8, device="meta")], dynamic_engine.plan, header.text
+        )
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "message"),
     [((3, 3), torch.float64, "has type float64"), ((3,), torch.float32, "has rank 1"), ((3, 4), torch.float32, "is 4")],

@@ -97,23 +97,32 @@ def format_shape(shape: tuple[Extent, ...] | list[Extent]) -> str:
     return "(" + ", ".join(format_extent(extent) for extent in shape) + ")"
 
 
-def output_shape(
-    binding: Binding, symbols: Mapping[str, int | torch.SymInt], title: str
-) -> list[int | torch.SymInt | None]:
-    """Computes the extents that an output has in a call; None where they depend on data.
+def extent_in_call(
+    binding: Binding, axis: int, symbols: Mapping[str, int | torch.SymInt], title: str
+) -> int | torch.SymInt | None:
+    """Computes an extent that a tensor has in a call; None where it depends on data.
 
     Args:
-        binding: The output.
+        binding: The input or output.
+        axis: Which dimension of it.
         symbols: What `symbol_values` returned.
         title: How messages call the engine.
 
     Raises:
-        PlanError: An extent divides by zero or exceeds 64 bits.
+        PlanError: It divides by zero or exceeds 64 bits.
     """
+    extent = binding.shape[axis]
     try:
-        return [None if extent is None else evaluate_extent(extent, symbols) for extent in binding.shape]
+        return None if extent is None else evaluate_extent(extent, symbols)
     except (ArithmeticError, TypeError, ValueError) as error:
         raise PlanError(f"the shape of {binding.name!r} in {title} cannot be computed", why=str(error)) from error
+
+
+def shape_in_call(
+    binding: Binding, symbols: Mapping[str, int | torch.SymInt], title: str
+) -> list[int | torch.SymInt | None]:
+    """Computes all extents that a tensor has in a call; see `extent_in_call` for arguments and errors."""
+    return [extent_in_call(binding, axis, symbols, title) for axis in range(binding.rank)]
 
 
 def require_addressable(binding: Binding, shape: Sequence[int | torch.SymInt], title: str) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.provider_log import forget_errors, take_errors
-from trt_runtime.bindings import output_shape, require_addressable, symbol_values
+from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.call_shapes import CallShapes
 from trt_runtime.input_check import check_inputs
 from trt_runtime.output_allocator import output_allocator
@@ -241,7 +241,7 @@ class EngineContext:
         header = self._header
         symbols = symbol_values(header.symbols, inputs)
         for binding, shape in zip(header.outputs, shapes, strict=True):
-            promised = [-1 if extent is None else extent for extent in output_shape(binding, symbols, header.title)]
+            promised = [-1 if extent is None else extent for extent in shape_in_call(binding, symbols, header.title)]
             agrees = len(promised) == len(shape) and all(
                 -1 in (left, right) or left == right for left, right in zip(promised, shape, strict=True)
             )

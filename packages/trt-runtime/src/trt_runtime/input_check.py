@@ -9,10 +9,9 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
-from trt_core.extents import evaluate_extent
 from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.wording import kind_of
-from trt_runtime.bindings import format_extent, format_shape, symbol_values
+from trt_runtime.bindings import extent_in_call, format_extent, format_shape, symbol_values
 from trt_runtime.header import PlanHeader
 
 
@@ -150,7 +149,7 @@ def _check_relations(header: PlanHeader, inputs: list[torch.Tensor]) -> None:
         for axis, (extent, wanted) in enumerate(zip(value.shape, binding.shape, strict=True)):
             if not isinstance(wanted, (str, list)) or not isinstance(extent, int):
                 continue
-            expected = evaluate_extent(wanted, values)
+            expected = extent_in_call(binding, axis, values, header.title)
             if isinstance(expected, int) and extent != expected:
                 known = ", ".join(f"{name} = {number}" for name, number in values.items())
                 raise InputError(

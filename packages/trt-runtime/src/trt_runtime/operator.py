@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from trt_runtime.bindings import output_shape, require_addressable, symbol_values
+from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import parse_header
 from trt_runtime.input_check import check_inputs, device_of
@@ -40,7 +40,7 @@ def _infer(inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[
     for binding in described.outputs:
         shape = [
             torch.library.get_ctx().new_dynamic_size() if extent is None else extent
-            for extent in output_shape(binding, symbols, described.title)
+            for extent in shape_in_call(binding, symbols, described.title)
         ]
         require_addressable(binding, shape, described.title)
         outputs.append(torch.empty(shape, dtype=binding.dtype, device=device))
