@@ -13,6 +13,8 @@ from triton_interpreter import run_interpreted
 
 import trt_portable as trt
 from trt_portable.builder.inductor import Inductor
+from trt_portable.builder.tactics import tactic_hash
+from trt_portable.builder.timing_cache import ITimingCache
 from trt_portable.runtime.specialized import SpecializedProgram
 from trt_portable.runtime.weight_layout import WeightLayout
 
@@ -73,19 +75,21 @@ def test_which_kernels_are_tried() -> None:
 
 @pytest.mark.gpu
 def test_the_faster_kernel_is_remembered() -> None:
-    from trt_portable.builder import depthwise
+    from trt_portable.builder import depthwise, kernel_choice
 
     x = torch.randn(16, 64, 64, 64, device="cuda").half().contiguous(memory_format=torch.channels_last)
     kernel = torch.randn(3, 3, 64, 1, device="cuda").half().permute(2, 3, 0, 1)
     operands = (x, kernel, None, [2, 2], [1, 1], [1, 1], "relu")
-    before = set(depthwise._found)
-    found, _ = depthwise.convolve(*operands)
-    (key,) = set(depthwise._found) - before
+    cache = ITimingCache()
+    with kernel_choice.remembering(cache, may_measure=True):
+        found, _ = depthwise.convolve(*operands)
+    (key,) = cache.queryKeys()
     for form in (depthwise.PIXELS, depthwise.STRIPS):
         torch.testing.assert_close(depthwise.convolve(*operands, form=form)[0], found, rtol=2e-3, atol=2e-3)
     again, launch = depthwise.convolve(*operands)
     assert torch.equal(again, found)
-    form = depthwise._found[key]
+    forms = {tactic_hash(form.kernel.__name__): form for form in (depthwise.PIXELS, depthwise.STRIPS)}
+    form = forms[cache.query(key).tacticHash]
     assert launch.grid[0] == -(-16 * 32 * (32 // form.span) // form.spans)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import host_time, inductor, tactic_choice, trial
+from trt_portable.builder import host_time, inductor, tactic_choice, timing, trial
 from trt_portable.builder.record_launches import LaunchRecorder
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.builder.timing import first_difference
@@ -324,6 +324,20 @@ def test_infinities_and_nan_are_told_apart(dtype: torch.dtype) -> None:
     assert first_difference([wanted.clone()], [wanted]) is None
     for other in ([1.0, -inf, -inf, nan], [1.0, nan, -inf, nan], [1.0, inf, -inf, inf], [1.0, inf, -inf, -inf]):
         assert first_difference([torch.tensor(other, dtype=dtype)], [wanted]) is not None
+
+
+@pytest.mark.parametrize("place", [0, 99, 100, 250])
+def test_differences_are_found_in_every_piece(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    monkeypatch.setattr(timing, "_PIECE", 100)
+    wanted = torch.randn(251)
+    for value, says in ((1e3, "off by"), (torch.nan, "finite in other places"), (torch.inf, "finite in other places")):
+        found = wanted.clone()
+        found[place] = value
+        assert says in (first_difference([found], [wanted]) or "")
+    assert first_difference([wanted.clone()], [wanted]) is None
+    numbers = torch.arange(251)
+    assert first_difference([numbers.clone()], [numbers]) is None
+    assert first_difference([numbers.roll(1)], [numbers]) is not None
 
 
 def test_numbers_that_vanish_in_half_precision_agree() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
@@ -229,8 +229,8 @@ def test_every_level_agrees_with_the_layers_one_by_one(
 
 
 @pytest.mark.gpu
-@FEW
-@given(steps=PROGRAMS, seen=st.integers(0, 9), batches=st.lists(st.integers(1, 4), min_size=4, max_size=10))
+@settings(FEW, max_examples=5, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # cuDNN compiles for each shape
+@given(steps=PROGRAMS, seen=st.integers(0, 9), batches=st.lists(st.sampled_from([1, 3, 4]), min_size=4, max_size=8))
 def test_replay_agrees_with_direct_runs_and_the_layers(
     builder: Any,
     load: Any,

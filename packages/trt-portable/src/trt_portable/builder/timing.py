@@ -26,6 +26,7 @@ _MOST_FREED_BYTES: Final = 12 << 20
 # a wrong kernel by more.
 _TOLERANCES: Final = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 _LEAST_SIZE: Final = 1e-6  # of an element: smaller numbers are what is left where large ones cancel
+_PIECE: Final = 1 << 22  # elements
 _LEAST_EQUAL: Final = 0.99  # of integers: a maximum among equals may be another one
 
 
@@ -179,21 +180,43 @@ def first_difference(
         if not want.numel():
             continue
         tolerance = _TOLERANCES.get(want.dtype)
+        parts = _parts(have, want)
         if tolerance is None:
-            equal = (have == want).float().mean().item()
+            equal = sum(int((left == right).sum()) for left, right in parts) / want.numel()
             if equal < _LEAST_EQUAL:
                 return f"output {index}: {equal:.1%} of the elements are equal"
             continue
-        tolerance = max(tolerance, within)
-        least = max(_LEAST_SIZE, torch.finfo(want.dtype).smallest_normal)  # below it, half precision loses bits
-        have, want = have.double(), want.double()
+        said = _float_difference(parts, max(tolerance, within), want.dtype)
+        if said is not None:
+            return f"output {index} {said}"
+    return None
+
+
+def _parts(have: torch.Tensor, want: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Two tensors piece by piece: what is computed of a piece in double precision is a small part of either."""
+    pieces = (tensor.reshape(-1).split(_PIECE) for tensor in (have, want))
+    return list(zip(*pieces, strict=True))
+
+
+def _float_difference(
+    parts: Sequence[tuple[torch.Tensor, torch.Tensor]], tolerance: float, dtype: torch.dtype
+) -> str | None:
+    """How numbers differ by more than a part of their size, or where they are finite."""
+    least = max(_LEAST_SIZE, torch.finfo(dtype).smallest_normal)  # below it, half precision loses bits
+    sums: list[torch.Tensor] = []  # per piece: places finite in one only, other infinities, error, size, finite places
+    for left, right in parts:
+        have, want = left.double(), right.double()
         finite = torch.isfinite(want)
-        if not torch.equal(finite, torch.isfinite(have)):
-            return f"output {index} is finite in other places"
-        if not torch.equal(have[~finite].nan_to_num(), want[~finite].nan_to_num()):
-            return f"output {index} has other infinities or NaN"
-        have, want = have[finite], want[finite]
-        error = (have - want).norm().item()
-        if error > tolerance * max(want.norm().item(), least * want.numel() ** 0.5):
-            return f"output {index} is off by {error / max(want.norm().item(), 1e-30):.2g} of its size"
+        elsewhere = finite != torch.isfinite(have)
+        other = ~finite & (have.nan_to_num() != want.nan_to_num())
+        errors, sizes = (torch.where(finite & ~elsewhere, value, 0.0).square().sum() for value in (have - want, want))
+        sums.append(torch.stack([elsewhere.sum(), other.sum(), errors, sizes, finite.sum()]))
+    places, others, error, size, count = torch.stack(sums).sum(0).tolist()
+    if places:
+        return "is finite in other places"
+    if others:
+        return "has other infinities or NaN"
+    error, size = error**0.5, size**0.5
+    if error > tolerance * max(size, least * count**0.5):
+        return f"is off by {error / max(size, 1e-30):.2g} of its size"
     return None

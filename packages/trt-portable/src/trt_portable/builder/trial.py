@@ -132,6 +132,7 @@ class Trial:
             Milliseconds of an interpreted run, and of each program; `NEVER` for what fails.
         """
         names = [INTERPRET, *(tactic.name for tactic, _ in programs)]
+        self.__dict__.pop("_expected", None)  # all are right, and each takes memory for outputs now
         with self._attempt(RACE):
             executables: list[Executable] = [self._interpreted, *(program for _, program in programs)]
             found = race_milliseconds(
