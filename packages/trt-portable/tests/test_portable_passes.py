@@ -258,3 +258,54 @@ def test_a_reshape_between_a_product_and_its_activation_comes_behind(both: Any) 
         output(network, network.add_unary(flat.get_output(0), trt.UnaryOperation.ABS).get_output(0))
 
     assert both(define, x=torch.randn(6, 4)) == Counter(CONSTANT=1, MATRIX_MULTIPLY=1, ACTIVATION=1, UNARY=1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("of_query", "of_key", "reader", "is_gone"),
+    [
+        (0.125, None, "", True),
+        (0.3, 0.7, "", True),
+        (None, 2.0, "", True),
+        (0.5, None, "query", False),
+        (0.5, None, "output", False),
+        (None, None, "", False),
+    ],
+)
+def test_factors_of_queries_and_keys(
+    both: Any, of_query: float | None, of_key: float | None, reader: str, is_gone: bool, causal: bool
+) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        query, key, value = (network.add_input(name, trt.float32, (2, 3, 4, 8)) for name in "qkv")
+        scaled = []
+        for tensor, factor in ((query, of_query), (key, of_key)):
+            if factor is not None:
+                number = network.add_constant((1, 1, 1, 1), np.array([factor], np.float32)).get_output(0)
+                tensor = network.add_elementwise(number, tensor, PROD).get_output(0)
+            scaled.append(tensor)
+        attention = network.add_attention(*scaled, value, trt.AttentionNormalizationOp.SOFTMAX, causal)
+        attention.decomposable = True
+        y = attention.get_output(0)
+        if reader == "query":
+            y = network.add_elementwise(y, scaled[0], SUM).get_output(0)
+        if reader == "output":
+            output(network, scaled[0], "scaled")
+        output(network, y)
+
+    counts = both(define, **{name: torch.randn(2, 3, 4, 8) for name in "qkv"})
+    assert (counts["SCALED_ATTENTION"], counts["ATTENTION_OUTPUT"]) == ((1, 0) if is_gone else (0, 1))
+    products = sum(factor is not None for factor in (of_query, of_key))
+    assert counts["ELEMENTWISE"] == (0 if is_gone else products + (reader == "query"))
+
+
+def test_factors_that_a_refit_may_change_stay(both: Any) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        query, key, value = (network.add_input(name, trt.float32, (2, 3, 4, 8)) for name in "qkv")
+        number = network.add_constant((1, 1, 1, 1), np.array([0.5], np.float32)).get_output(0)
+        query = network.add_elementwise(query, number, PROD).get_output(0)
+        attention = network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, False)
+        attention.decomposable = True
+        output(network, attention.get_output(0))
+
+    inputs = {name: torch.randn(2, 3, 4, 8) for name in "qkv"}
+    assert both(define, flags=[trt.BuilderFlag.REFIT], **inputs)["ATTENTION_OUTPUT"] == 1

@@ -10,6 +10,7 @@ import torch
 from trt_portable.builder.low_precision_choice import choose_low_precision_kernels
 from trt_portable.builder.output_extents import add_output_extents
 from trt_portable.builder.passes.eliminate_dead_layers import EliminateDeadLayers
+from trt_portable.builder.passes.fold_attention_factors import FoldAttentionFactors
 from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
 from trt_portable.builder.passes.fuse_gelu import FuseGelu
@@ -135,6 +136,7 @@ def _optimize(
             FuseQuantizedConvolutions(),
             FoldScales(),
             RecognizeConstantMasks(),
+            FoldAttentionFactors(),
             FuseGelu(),
             MergeProducts(),
             EliminateDeadLayers(),  # what reads a tensor no more must not seem to

@@ -172,7 +172,11 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         fused = softmax and scale is None and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
         if fused and not (upper and mask is not None):
             grouped = query.shape[-3] != key.shape[-3]
-            return F.scaled_dot_product_attention(query, key, value, mask, 0.0, upper, scale=1.0, enable_gqa=grouped)
+            return F.scaled_dot_product_attention(
+                query, key, value, mask, 0.0, upper, scale=self._factor, enable_gqa=grouped
+            )
+        if self._factor != 1.0:
+            query = query * self._factor
         repeats = query.shape[-3] // key.shape[-3]
         if repeats != 1:
             key = key.repeat_interleave(repeats, -3)
@@ -191,6 +195,11 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             codes = round_to(weights.to(torch.float32) / factor, self.normalization_quantize_to_type)
             weights = (codes.to(torch.float32) * factor).to(weights.dtype)
         return multiply(weights, value)
+
+    @property
+    def _factor(self) -> float:
+        """Factor of the scores; TensorRT's layer has none."""
+        return 1.0
 
     def _causal(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         rows, columns = query.shape[-2], key.shape[-2]

@@ -25,6 +25,7 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.quantization": ("QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"),
     "trt_portable.layers.reduction": ("REDUCE", "SOFTMAX", "RAGGED_SOFTMAX", "TOPK", "CUMULATIVE"),
     "trt_portable.layers.resampling": ("RESIZE", "GRID_SAMPLE"),
+    "trt_portable.layers.scaled_attention": ("SCALED_ATTENTION",),
     "trt_portable.layers.slicing": ("SLICE",),
     "trt_portable.layers.sources": ("CONSTANT", "IDENTITY", "CAST", "SHAPE", "FILL"),
     "trt_portable.layers.transformer": ("ROTARY_EMBEDDING", "KV_CACHE_UPDATE", "MOE"),
