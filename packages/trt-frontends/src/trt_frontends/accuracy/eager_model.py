@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -31,10 +32,11 @@ def without_wrapper(model: Model) -> Model:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def eager_only() -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def eager_only() -> Iterator[None]:
     """Runs everything in eager PyTorch that `torch.compile` has compiled, in whatever part of a model."""
-    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-    return stance
+    with torch.compiler.set_stance("force_eager"):  # which takes effect when it is made, not when it is entered
+        yield
 
 
 def require_no_engines(model: Model) -> None:
