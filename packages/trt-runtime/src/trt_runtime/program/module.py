@@ -14,7 +14,8 @@ from torch._ops import OpOverload
 from trt_core.errors import InputError
 from trt_runtime.module import TRTModule
 from trt_runtime.program.captured import CapturedProgram
-from trt_runtime.program.executor import Executor, declares_symbols
+from trt_runtime.program.declared_results import declares_symbols
+from trt_runtime.program.executor import Executor
 from trt_runtime.program.fields import UNTOLD, malformed
 from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, TensorInput, Value
 from trt_runtime.program.input_reader import InputReader
