@@ -116,6 +116,7 @@ def _shift_a_cache(model: Model, x: torch.Tensor) -> None:
 
 def _count(model: Model, x: torch.Tensor) -> None:
     model.count += 1
+    model.cache.scatter_add_(1, torch.zeros(3, 1, dtype=torch.int64), x[:, 1:2])
     model.hidden = model.hidden * 0.5 + x[1]
 
 

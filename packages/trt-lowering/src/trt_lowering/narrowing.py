@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trt_core import SettingsError
 from trt_core.dtypes import dtype_name
 from trt_core.provenance import node_location
+from trt_lowering.masks import may_mask
 from trt_lowering.node_metadata import cast_value, insert_call
 
 aten = torch.ops.aten
@@ -63,15 +64,19 @@ class Narrowing:
                 node.update_kwarg(name, self._fit(node.kwargs[name], node))
 
     def limit_of(self, value: Any, node: fx.Node) -> float | None:
-        """Returns where the values of a constant tensor have to stop; None when all of them fit.
+        """Returns where the values of a constant or an input have to stop; None when all of them fit.
+
+        An input whose values are not known stops where it may be a mask, and where precision was asked to be reduced.
 
         Args:
-            value: The tensor; without data, all is taken to fit.
+            value: The tensor, None for an input. Of a tensor without data, all is taken to fit.
             node: The node that reads it, for the message.
 
         Raises:
             SettingsError: See `fit_arguments`.
         """
+        if value is None:
+            return self._most if self._stops_at_limit and may_mask(node) else None
         if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.is_meta or not value.numel():
             return None
         size = value.detach().abs()

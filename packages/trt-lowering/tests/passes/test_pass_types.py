@@ -172,6 +172,20 @@ def test_what_says_masked_out_stays_finite(name, dtype, lower_module):
     torch.testing.assert_close(found, model(x, mask), rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
 
 
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_masks_that_are_given_stay_finite(dtype, lower_module):
+    def attend(q, mask, bias):
+        scores = torch.softmax(q @ q.mT + mask[:, None, :, :3], -1)
+        attended = torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask[..., :3].unsqueeze(1))
+        return scores @ q + bias, attended
+
+    q = torch.randn(1, 2, 3, 4) / 4
+    mask = torch.zeros(1, 3, 5).index_fill(1, torch.tensor([1]), LOWEST)
+    args = (q, mask, torch.tensor([float("inf"), -float("inf"), 0.0, 1.0]))
+    for found, wanted in zip(lower_module(attend, *args, precision=dtype)(*args), attend(*args), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=5e-2, atol=5e-2)
+
+
 def test_infinities_stay_infinite(lower_module):
     model = Held(lambda module, x: x + module.buffer, torch.tensor([float("inf"), -float("inf"), LOWEST]))
     found = lower_module(model, torch.ones(3), precision=torch.float16)(torch.ones(3))

@@ -13,9 +13,10 @@ from trt_core.precision import KEPT, exclusion_of
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
+from trt_lowering.masks import is_attention_mask
 from trt_lowering.narrowing import Narrowing, saturate
 from trt_lowering.node_metadata import cast_value, insert_call
-from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
+from trt_lowering.operator_traits import is_kept_in_torch, tensor_value
 
 aten = torch.ops.aten
 
@@ -127,7 +128,7 @@ class Autocast(GraphPass):
         if operand.op == "get_attr":
             constant = None if is_state(operand) else read_attribute(gm, str(operand.target))
             limit = Narrowing(torch.float32, self._dtype).limit_of(constant, operand)
-        elif not _is_attention_mask(operand, node):
+        elif not is_attention_mask(operand, node):
             return operand
         return operand if limit is None else saturate(gm.graph, operand, limit)
 
@@ -140,9 +141,3 @@ class Autocast(GraphPass):
             value=cast_value(value, dtype),
             origin=origin,
         )
-
-
-def _is_attention_mask(operand: fx.Node, node: fx.Node) -> bool:
-    assert isinstance(node.target, OpOverload)
-    is_attention = node.target._schema.name == "aten::scaled_dot_product_attention"
-    return is_attention and argument(node, "attn_mask") is operand

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Final
 
 import torch
@@ -11,62 +10,14 @@ from torch._ops import OpOverload
 
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_lowering.contract import GraphPass
+from trt_lowering.movement import moves
 from trt_lowering.node_metadata import STATE, graph_results, same_shape
 from trt_lowering.operator_traits import tensor_value
 
 _WHY: Final = "carries a state on to its next value"
 
-_MOVEMENT: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "_unsafe_index_put",
-        "alias",
-        "as_strided",
-        "as_strided_scatter",
-        "cat",
-        "clone",
-        "constant_pad_nd",
-        "copy",
-        "detach",
-        "diagonal",
-        "diagonal_scatter",
-        "expand",
-        "fill",
-        "flip",
-        "gather",
-        "index",
-        "index_add",
-        "index_copy",
-        "index_fill",
-        "index_put",
-        "index_select",
-        "lift_fresh_copy",
-        "masked_fill",
-        "masked_scatter",
-        "movedim",
-        "permute",
-        "repeat",
-        "reshape",
-        "roll",
-        "scatter",
-        "scatter_add",
-        "select",
-        "select_scatter",
-        "slice",
-        "slice_scatter",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "stack",
-        "t",
-        "transpose",
-        "unbind",
-        "unsqueeze",
-        "view",
-        "_unsafe_view",
-        "where",
-    )
-)
+
+_ADDING: Final = frozenset({"aten::index_add", "aten::scatter_add", "aten::scatter_reduce"})
 
 
 class ExcludeState(GraphPass):
@@ -137,7 +88,7 @@ def _moved_inputs(graph: fx.Graph) -> set[fx.Node]:
     for node in graph.nodes:
         if (
             node.op == "call_function"
-            and _moves(node)
+            and moves(node)
             and node.all_input_nodes
             and moved.issuperset(node.all_input_nodes)
         ):
@@ -149,13 +100,8 @@ def _carries(node: fx.Node) -> bool:
     """Whether an operator moves what it is given, or computes element by element in float32."""
     is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
     value = node.meta.get("val")
-    return (is_pointwise or _moves(node)) and (isinstance(value, (tuple, list)) or _is_float(node))
-
-
-def _moves(node: fx.Node) -> bool:
-    if node.target is operator.getitem:
-        return True
-    return isinstance(node.target, OpOverload) and node.target._schema.name in _MOVEMENT
+    adds = isinstance(node.target, OpOverload) and node.target._schema.name in _ADDING
+    return (is_pointwise or adds or moves(node)) and (isinstance(value, (tuple, list)) or _is_float(node))
 
 
 def _is_float(node: fx.Node) -> bool:
