@@ -22,7 +22,7 @@ from trt_portable.runtime.launch_list import CompiledProgram
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.program import Program
 from trt_portable.runtime.without_tf32 import WithoutTF32
-from trt_portable.values import Value
+from trt_portable.values import Value, as_tensor
 
 _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
 """No further candidate is begun after that time; what was begun is finished."""
@@ -111,11 +111,16 @@ class Trial:
             artifact = tactic.build(self._subject, self._profile)
             if artifact is None:
                 return None
+            if artifact.shapes != self._subject.input_shapes(self._profile):
+                raise ValueError(f"it is for inputs of the shapes {artifact.shapes}")
             program = CompiledProgram(artifact, self._weights, self._subject.device)
+            _ = self._expected  # of inputs as they are now
             with torch.inference_mode():
-                is_right = self._is_right(tactic.name, program.run(self._values))
-        except Exception as error:  # a compiler may fail in any way, and an engine needs none
+                found = program.run(self._values)
+                is_right = self._keeps_inputs(tactic.name) and self._is_right(tactic.name, found)
+        except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
             self._reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
+            self.__dict__.pop("_values", None)  # it may have written to them
             return None
         self._reporter.verbose(f"tactic {tactic.name}: built in {time.monotonic() - started:.1f} s")
         return (artifact, program) if is_right else None
@@ -160,6 +165,16 @@ class Trial:
         if difference is not None:
             self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
         return difference is None
+
+    def _keeps_inputs(self, name: str) -> bool:
+        """Whether the inputs are what they were, and were not written to; says so where they were."""
+        fresh = self._subject.example_inputs(self._profile)
+        pairs = zip(map(as_tensor, self._values), map(as_tensor, fresh), strict=True)
+        if all(torch.equal(have, want) for have, want in pairs):
+            return True
+        self._reporter.warning(f"tactic {name} is left out, for it writes to inputs")
+        self._values = fresh
+        return False
 
     def _time_layers(self, program: Program) -> tuple[list[Value], float]:
         with torch.inference_mode():
