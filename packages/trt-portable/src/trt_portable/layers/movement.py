@@ -214,6 +214,9 @@ class IUnsqueezeLayer(ILayer):
     _MAX_INPUTS = 2
     _HOST_INPUTS = frozenset({1})
 
+    _known: tuple[Value, int, list[int]] | None = None
+    """The axes that came last, the rank of what they were for, and where they go."""
+
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, axes = inputs
         assert x is not None and axes is not None
@@ -226,11 +229,17 @@ class IUnsqueezeLayer(ILayer):
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, axes = inputs
         assert x is not None and axes is not None
-        numbers = host_numbers(axes)
-        chosen = _normalized(numbers, x.ndim + len(numbers), "unsqueeze")
+        known = self._known
+        if known is not None and known[0] is axes and known[1] == x.ndim:
+            chosen = known[2]
+        else:
+            numbers = host_numbers(axes)
+            chosen = sorted(_normalized(numbers, x.ndim + len(numbers), "unsqueeze"))
+            if isinstance(axes, HostValues):  # which nobody modifies
+                self._known = (axes, x.ndim, chosen)
         if isinstance(x, HostValues):
             return (x._with(np.expand_dims(x.array, tuple(chosen))),)
-        for axis in sorted(chosen):
+        for axis in chosen:
             x = x.unsqueeze(axis)
         return (x,)
 

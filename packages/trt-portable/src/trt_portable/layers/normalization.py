@@ -54,8 +54,9 @@ class INormalizationLayer(ILayer):
     num_groups = integer(1, "Number of groups of channels.")
     is_v2 = _ReadOnly(bool, False, doc="Whether scale and bias are per channel with groups.")
 
-    _trailing: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """In an engine: the extents that came last, and those of the axes that PyTorch's kernel normalizes over."""
+    _known: tuple[tuple[int, ...], tuple[int, ...], bool] | None = None
+    """In an engine: the extents that came last, those of the axes that PyTorch's kernel normalizes over, and whether it
+    takes scale and bias along."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x, scale, bias = inputs
@@ -96,10 +97,9 @@ class INormalizationLayer(ILayer):
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale, bias = inputs
         assert x is not None and scale is not None and bias is not None
-        x, scale, bias, known = as_tensor(x), as_tensor(scale), as_tensor(bias), self._trailing
+        x, scale, bias, known = as_tensor(x), as_tensor(scale), as_tensor(bias), self._known
         if known is not None and type(x) is torch.Tensor and x.shape == known[0]:
-            trailing = known[1]
-            return (torch.layer_norm(x, trailing, scale.reshape(trailing), bias.reshape(trailing), self.epsilon),)
+            return (_layer_norm(x, known[1], scale, bias, self.epsilon, fits=known[2]),)
         axes = axes_of_mask(self.axes, x.ndim)
         groups = self.num_groups
         if groups > 1:
@@ -112,17 +112,24 @@ class INormalizationLayer(ILayer):
         trailing = tuple(x.shape[axes[0] :])
         if axes == tuple(range(axes[0], x.ndim)) and not any(is_unknown(e) for e in trailing):
             fits = scale.numel() == _volume(trailing) and bias.numel() == scale.numel()
-            if fits:
-                if self._IS_FROZEN and type(x) is torch.Tensor:
-                    self._trailing = (x.shape, trailing)
-                flat = (scale.reshape(trailing), bias.reshape(trailing))
-                return (torch.layer_norm(x, trailing, *flat, self.epsilon),)
-            if axes[0] == 1 and _is_per_channel(scale, x) and _is_per_channel(bias, x):
+            if not fits and axes[0] == 1 and _is_per_channel(scale, x) and _is_per_channel(bias, x):
                 return (_group_norm(x, 1, scale.reshape(-1), bias.reshape(-1), self.epsilon),)
+            if self._IS_FROZEN and type(x) is torch.Tensor:
+                self._known = (x.shape, trailing, fits)
+            return (_layer_norm(x, trailing, scale, bias, self.epsilon, fits=fits),)
         wide_x = x.to(torch.float32)
         variance, mean = torch.var_mean(wide_x, axes, correction=0, keepdim=True)
         normal = ((wide_x - mean) * torch.rsqrt(variance + self.epsilon)).to(x.dtype)
         return (normal * scale + bias,)
+
+
+def _layer_norm(
+    x: torch.Tensor, trailing: tuple[int, ...], scale: torch.Tensor, bias: torch.Tensor, epsilon: float, *, fits: bool
+) -> torch.Tensor:
+    """Normalization over the last axes; `fits` says whether there is a coefficient for each of their elements."""
+    if fits:
+        return torch.layer_norm(x, trailing, scale.reshape(trailing), bias.reshape(trailing), epsilon)
+    return torch.layer_norm(x, trailing, None, None, epsilon) * scale + bias
 
 
 def _group_norm(

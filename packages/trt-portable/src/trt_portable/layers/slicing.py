@@ -62,6 +62,9 @@ class ISliceLayer(ILayer):
     _windows: tuple[_Window, ...] | None = None
     """The whole slice in an engine, once it was computed, if it has neither gaps nor numbers that only a run knows."""
 
+    _padding: tuple[tuple[int, ...], list[int]] | None = None
+    """In an engine: the extents that came last, and the zeros around them, if the slice is no more than that."""
+
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         assert inputs[0] is not None
         require_type(inputs[0], MOVABLE, "the input")
@@ -106,6 +109,9 @@ class ISliceLayer(ILayer):
             narrowed = _narrowed(inputs[0], self._windows)
             if narrowed is not None:
                 return (narrowed,)
+        whole, padding = inputs[0], self._padding
+        if padding is not None and type(whole) is torch.Tensor and whole.shape == padding[0]:
+            return (F.pad(whole, padding[1]),)
         x, *given = (*inputs, *([None] * 6))[:6]
         assert x is not None
         starts, sizes, strides, axes = (
@@ -156,6 +162,8 @@ class ISliceLayer(ILayer):
         if turns:
             x = _rolled(as_tensor(x), turns)
         if margins:
+            if self._IS_FROZEN and x is whole and given == [None] * 5 and type(x) is torch.Tensor:
+                self._padding = (x.shape, _pairs(x, margins))
             x = _padded(as_tensor(x), margins)
         if inside is not None:
             value = torch.zeros((), dtype=x.dtype, device=x.device)
@@ -212,8 +220,13 @@ def _padded(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> torch.Tenso
     """
     if x.is_meta and any(is_unknown(extent) for extent in x.shape):
         return x.new_empty([extent + sum(margins.get(axis, (0, 0))) for axis, extent in enumerate(x.shape)])
+    return F.pad(x, _pairs(x, margins))
+
+
+def _pairs(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> list[int]:
+    """Margins as PyTorch takes them: before and after, from the last axis on."""
     pairs = [margins.get(axis, (0, 0)) for axis in range(x.ndim - 1, min(margins) - 1, -1)]
-    return F.pad(x, [margin for pair in pairs for margin in pair])
+    return [margin for pair in pairs for margin in pair]
 
 
 def _bounds(extent: Any, start: Any, size: Any, stride: Any, axis: int) -> tuple[Any, Any]:
