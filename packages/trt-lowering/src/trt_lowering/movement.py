@@ -8,23 +8,46 @@ from typing import Final
 from torch import fx
 from torch._ops import OpOverload
 
-MOVEMENT: Final = frozenset(
+REARRANGEMENT: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_unsafe_view",
+        "alias",
+        "cat",
+        "clone",
+        "detach",
+        "diagonal",
+        "expand",
+        "flatten",
+        "flip",
+        "movedim",
+        "permute",
+        "repeat",
+        "reshape",
+        "roll",
+        "select",
+        "slice",
+        "squeeze",
+        "stack",
+        "t",
+        "transpose",
+        "unflatten",
+        "unsqueeze",
+        "view",
+    )
+)
+"""Operators, by the names of their schemas, that move elements to places which follow from shapes and arguments."""
+
+MOVEMENT: Final = REARRANGEMENT | frozenset(
     f"aten::{name}"
     for name in (
         "_unsafe_index_put",
-        "alias",
         "as_strided",
         "as_strided_scatter",
-        "cat",
-        "clone",
         "constant_pad_nd",
         "copy",
-        "detach",
-        "diagonal",
         "diagonal_scatter",
-        "expand",
         "fill",
-        "flip",
         "gather",
         "index",
         "index_copy",
@@ -34,29 +57,16 @@ MOVEMENT: Final = frozenset(
         "lift_fresh_copy",
         "masked_fill",
         "masked_scatter",
-        "movedim",
-        "permute",
-        "repeat",
-        "reshape",
-        "roll",
         "scatter",
-        "select",
         "select_scatter",
-        "slice",
         "slice_scatter",
         "split",
         "split_with_sizes",
-        "squeeze",
-        "stack",
-        "t",
-        "transpose",
         "unbind",
-        "unsqueeze",
-        "view",
-        "_unsafe_view",
         "where",
     )
 )
+"""These, and what looks elements up by numbers, writes to parts, or makes several tensors."""
 
 
 def moves(node: fx.Node) -> bool:

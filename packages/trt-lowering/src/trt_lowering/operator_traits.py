@@ -169,6 +169,12 @@ def is_kept_in_torch(target: Any, settings: CompilationSettings) -> bool:
     return name in settings.torch_executed_ops or packet_name(name) in settings.torch_executed_ops
 
 
+def is_float32(node: fx.Node) -> bool:
+    """Whether a node stands for a tensor of float32, which reduced precision is about."""
+    value = tensor_value(node)
+    return value is not None and value.dtype is torch.float32
+
+
 def tensor_value(node: fx.Node) -> torch.Tensor | None:
     """Returns the fake tensor that a node stands for, None when it stands for something else."""
     value = node.meta.get("val")

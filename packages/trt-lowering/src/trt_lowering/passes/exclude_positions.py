@@ -10,7 +10,8 @@ from torch._ops import OpOverload
 
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_lowering.contract import GraphPass
-from trt_lowering.operator_traits import tensor_value
+from trt_lowering.movement import REARRANGEMENT
+from trt_lowering.operator_traits import is_float32, tensor_value
 
 _WHY: Final = "computed from integers, and read as an angle, an index or a condition"
 
@@ -21,32 +22,9 @@ _ANGLES: Final = frozenset({"aten::cos", "aten::sin", "aten::tan"})
 _STEPS: Final = frozenset(f"aten::{name}" for name in ("floor", "ceil", "round", "trunc", "remainder", "fmod"))
 
 _PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm", "aten::matmul", "aten::outer", "aten::ger"})
-_MOVEMENT: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "_unsafe_view",
-        "alias",
-        "cat",
-        "clone",
-        "cumsum",
-        "detach",
-        "expand",
-        "flatten",
-        "flip",
-        "permute",
-        "repeat",
-        "reshape",
-        "select",
-        "slice",
-        "squeeze",
-        "stack",
-        "t",
-        "transpose",
-        "unflatten",
-        "unsqueeze",
-        "view",
-    )
-)
+_CASTS: Final = frozenset({"aten::_to_copy", "aten::to", "prims::convert_element_type"})
+_KEEPERS: Final = REARRANGEMENT | _PRODUCTS | _CASTS | {"aten::cumsum"}
+"""Operators that make positions of positions, beside elementwise ones."""
 
 
 class ExcludePositions(GraphPass):
@@ -69,7 +47,7 @@ class ExcludePositions(GraphPass):
         for node in gm.graph.nodes:
             if node.op == "get_attr":
                 constants.add(node)
-            elif node.op == "call_function" and _is_float(node):
+            elif node.op == "call_function" and is_float32(node):
                 operands = [item for item in node.all_input_nodes if tensor_value(item) is not None]
                 if _name(node) in _SOURCES or _is_position(node, operands, positions, constants):
                     positions.add(node)
@@ -92,8 +70,8 @@ class ExcludePositions(GraphPass):
 
 def _is_position(node: fx.Node, operands: list[fx.Node], positions: set[fx.Node], constants: set[fx.Node]) -> bool:
     """Whether a float result follows from positions or integers, and constants."""
-    begins = any(operand in positions or not _is_float(operand) for operand in operands)
-    fits = all(operand in positions or operand in constants or not _is_float(operand) for operand in operands)
+    begins = any(operand in positions or not is_float32(operand) for operand in operands)
+    fits = all(operand in positions or operand in constants or not is_float32(operand) for operand in operands)
     return begins and fits and _keeps_kind(node)
 
 
@@ -101,11 +79,7 @@ def _keeps_kind(node: fx.Node) -> bool:
     """Whether an operator makes positions of positions: no lookup, no reduction."""
     if not isinstance(node.target, OpOverload):
         return False
-    name = _name(node)
-    return torch.Tag.pointwise in node.target.tags or name in _MOVEMENT | _PRODUCTS or name in _CASTS
-
-
-_CASTS: Final = frozenset({"aten::_to_copy", "aten::to", "prims::convert_element_type"})
+    return torch.Tag.pointwise in node.target.tags or _name(node) in _KEEPERS
 
 
 def _reads(node: fx.Node, positions: set[fx.Node]) -> bool:
@@ -114,13 +88,8 @@ def _reads(node: fx.Node, positions: set[fx.Node]) -> bool:
     if value is None or value.is_floating_point() or value.is_complex() or not _keeps_kind(node):
         return False
     operands = [item for item in node.all_input_nodes if tensor_value(item) is not None]
-    floats = [item for item in operands if _is_float(item) and item.op != "get_attr"]
+    floats = [item for item in operands if is_float32(item) and item.op != "get_attr"]
     return bool(floats) and positions.issuperset(floats)
-
-
-def _is_float(node: fx.Node) -> bool:
-    value = tensor_value(node)
-    return value is not None and value.dtype is torch.float32
 
 
 def _name(node: Any) -> str:

@@ -12,7 +12,7 @@ from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion
 from trt_lowering.contract import GraphPass
 from trt_lowering.movement import moves
 from trt_lowering.node_metadata import STATE, graph_results, same_shape
-from trt_lowering.operator_traits import tensor_value
+from trt_lowering.operator_traits import is_float32, tensor_value
 
 _WHY: Final = "carries a state on to its next value"
 
@@ -61,11 +61,11 @@ def _next_values(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     found: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         state, value = node.args[:2]
-        if isinstance(state, fx.Node) and isinstance(value, fx.Node) and _is_float(state):
+        if isinstance(state, fx.Node) and isinstance(value, fx.Node) and is_float32(state):
             found.setdefault(state, []).append(value)
-    results = [item for item in graph_results(graph) if isinstance(item, fx.Node) and _is_float(item)]
+    results = [item for item in graph_results(graph) if isinstance(item, fx.Node) and is_float32(item)]
     for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr") and node.meta.get(STATE) and _is_float(node):
+        if node.op in ("placeholder", "get_attr") and node.meta.get(STATE) and is_float32(node):
             alike = [item for item in results if same_shape(item.meta["val"], node.meta["val"])]
             found.setdefault(node, []).extend(alike)
     return found
@@ -93,7 +93,7 @@ def _moved_inputs(graph: fx.Graph) -> set[fx.Node]:
             and moved.issuperset(node.all_input_nodes)
         ):
             moved.add(node)
-    return {node for node in moved if node.op == "call_function" and (_is_float(node) or tensor_value(node) is None)}
+    return {node for node in moved if node.op == "call_function" and (is_float32(node) or tensor_value(node) is None)}
 
 
 def _carries(node: fx.Node) -> bool:
@@ -101,9 +101,4 @@ def _carries(node: fx.Node) -> bool:
     is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
     value = node.meta.get("val")
     adds = isinstance(node.target, OpOverload) and node.target._schema.name in _ADDING
-    return (is_pointwise or adds or moves(node)) and (isinstance(value, (tuple, list)) or _is_float(node))
-
-
-def _is_float(node: fx.Node) -> bool:
-    value = tensor_value(node)
-    return value is not None and value.dtype is torch.float32
+    return (is_pointwise or adds or moves(node)) and (isinstance(value, (tuple, list)) or is_float32(node))
