@@ -86,7 +86,7 @@ def _telling_piece(tensor: torch.Tensor) -> Any:
     size, count = tensor.element_size(), tensor.numel()
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not count:
         return None
-    if size * count <= _WHOLE_BYTES and _is_dense(tensor):
+    if size * count <= _WHOLE_BYTES and torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
         return (ctypes.c_char * (size * count)).from_address(tensor.data_ptr())
     element = None
     for candidate in range(_CANDIDATES):
@@ -98,12 +98,3 @@ def _telling_piece(tensor: torch.Tensor) -> Any:
         if any(element.raw):
             break
     return element
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    expected = 1
-    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if extent != 1 and stride != expected:
-            return False
-        expected *= extent
-    return True
