@@ -11,6 +11,7 @@ from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 from trt_portable.runtime.program import LayerCall, Program
+from trt_portable.runtime.splits import fuse_splits
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,12 @@ def streamed_program(image: ProgramImage, device: torch.device) -> StreamedProgr
 
 
 def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
-    return fuse_gates(_written_out(image), image.visible)
+    return _in_fewer_calls(_written_out(image), image.visible)
+
+
+def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
+    """Calls, with one for several where PyTorch has a kernel for it."""
+    return fuse_splits(fuse_gates(calls, visible))
 
 
 def _written_out(image: ProgramImage) -> list[LayerCall]:
@@ -66,7 +72,7 @@ def _fused_body(
     calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
 ) -> list[LayerCall]:
     """What runs in every iteration of a loop."""
-    return fuse_gates(_joined(calls, visible, outside, _fused_body), visible)
+    return _in_fewer_calls(_joined(calls, visible, outside, _fused_body), visible)
 
 
 def fused_program(image: ProgramImage) -> Program:
@@ -101,8 +107,8 @@ def prepacked_program(image: ProgramImage, choose: ProductChoice) -> Program | N
         calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
     ) -> list[LayerCall]:
         joined = _joined(calls, visible, outside, packed_body)
-        return fuse_gates(prepack_products(joined, visible, choose) or joined, visible)
+        return _in_fewer_calls(prepack_products(joined, visible, choose) or joined, visible)
 
     joined = _joined(image.calls, image.visible, {}, packed_body)
     calls = prepack_products(joined, image.visible, choose)
-    return None if calls is None else Program(fuse_gates(calls, image.visible), image.inputs, image.outputs)
+    return None if calls is None else Program(_in_fewer_calls(calls, image.visible), image.inputs, image.outputs)
