@@ -31,11 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--first-cases", action="store_true", help="run the first case of every parametrized test only")
     parser.addoption("--seed", type=int, default=0, help="of random inputs and, unless it is 0, of the tests' order")
     parser.addoption("--threads", type=int, default=1, help="threads that PyTorch computes with")
+    parser.addoption("--poison", action="store_true", help="fill what nobody has written to yet with NaN")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets the number of threads."""
+    """Sets the number of threads, and with `--poison` that memory is NaN until somebody writes to it."""
     torch.set_num_threads(config.getoption("--threads"))
+    if config.getoption("--poison"):
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
