@@ -14,7 +14,7 @@ from torch import nn
 
 from trt_core import Input, InputError
 from trt_frontends import compile as compile_model
-from trt_frontends.failing_sizes import failing_sizes
+from trt_frontends.failing_sizes import FailingSizes
 
 HEIGHTS, WIDTHS = range(3, 10), range(4, 9)
 USUAL = (2, 2, 8, 8)
@@ -126,9 +126,9 @@ def test_what_decides_where_a_condition_fails() -> None:
     h, w = sympy.symbols("h w", integer=True, positive=True)
     spans = {"h": range(1, 13), "w": range(1, 10)}
     multiples = [sympy.Eq(Mod(h, 4), 0)]
-    assert failing_sizes(sympy.Ne(w, 4), [], spans) == ("w", [4])
-    assert failing_sizes(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4))), [], spans) is None  # 5 // (5 // 4) is 5
-    assert failing_sizes(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4))), multiples, spans) == ("w", [4])
-    assert failing_sizes(sympy.Ne(w, h), [], spans) is None
-    assert failing_sizes(sympy.Ne(Mod(8, h - 3), 1), [], spans) == ("h", [3, 10])  # at 3 it divides by zero
-    assert failing_sizes(sympy.Ne(h, 4), [], {"h": range(1, 1 << 20)}) is None
+    assert FailingSizes([], spans).of(sympy.Ne(w, 4)) == ("w", [4])
+    assert FailingSizes([], spans).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) is None  # 5 // (5 // 4) is 5
+    assert FailingSizes(multiples, spans).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) == ("w", [4])
+    assert FailingSizes([], spans).of(sympy.Ne(w, h)) is None
+    assert FailingSizes([], spans).of(sympy.Ne(Mod(8, h - 3), 1)) == ("h", [3, 10])  # at 3 it divides by zero
+    assert FailingSizes([], {"h": range(1, 1 << 20)}).of(sympy.Ne(h, 4)) is None

@@ -45,45 +45,57 @@ _DIVISIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tens
 }
 
 
-def failing_sizes(condition: Any, demanded: Iterable[Any], spans: Mapping[str, range]) -> tuple[str, list[int]] | None:
-    """Returns a symbol and its sizes at which a condition does not hold, where those of other symbols do not matter.
+class FailingSizes:
+    """Says at which sizes a condition does not hold.
 
     Args:
-        condition: A relation of sympy.
-        demanded: Relations that sizes have to fulfil in any case; only such sizes are looked at.
+        demanded: Relations of sympy that sizes have to fulfil in any case; only such sizes are looked at.
         spans: The sizes of each symbol.
-
-    Returns:
-        None where more than one symbol decides, for a condition that cannot be computed, and for too many sizes.
     """
-    names = _names(condition)
-    about = [other for other in demanded if names & _names(other)]
-    everything = names.union(*map(_names, about))
-    if _count(everything, spans) <= MOST_COMBINATIONS:
-        names = everything
-    if not names or not 0 < _count(names, spans) <= MOST_COMBINATIONS:
+
+    def __init__(self, demanded: Iterable[Any], spans: Mapping[str, range]) -> None:
+        self._demanded = [(_names(condition), condition) for condition in demanded]
+        self._spans = spans
+        self._grids: dict[frozenset[str], _Grid] = {}
+
+    def of(self, condition: Any) -> tuple[str, list[int]] | None:
+        """Returns a symbol and its sizes at which a condition does not hold, where those of others do not matter.
+
+        Args:
+            condition: A relation of sympy.
+
+        Returns:
+            None where more than one symbol decides, for a condition that cannot be computed, and for too many sizes.
+        """
+        names = _names(condition)
+        about = [other for other in self._demanded if names & other[0]]
+        everything = names.union(*(others for others, _ in about))
+        if self._count(everything) <= MOST_COMBINATIONS:
+            names = everything
+        if not names or not 0 < self._count(names) <= MOST_COMBINATIONS:
+            return None
+        grid = self._grids.get(names)
+        if grid is None:
+            grid = self._grids[names] = _Grid({name: self._spans[name] for name in sorted(names)})
+        holds = grid.holds(condition)
+        if holds is None:
+            return None
+        allowed = torch.ones_like(holds)
+        for others, other in about:
+            found = grid.holds(other) if others <= names else None
+            allowed = allowed if found is None else allowed & found
+        for axis, name in enumerate(sorted(names)):
+            fails, passes = ((answer & allowed).movedim(axis, 0).flatten(1).any(1) for answer in (~holds, holds))
+            if not bool((fails & passes).any()):
+                return name, [self._spans[name][at] for at in fails.nonzero().flatten().tolist()]
         return None
-    grid = _Grid({name: spans[name] for name in sorted(names)})
-    holds = grid.holds(condition)
-    if holds is None:
-        return None
-    allowed = torch.ones_like(holds)
-    for other in about:
-        found = grid.holds(other) if _names(other) <= names else None
-        allowed = allowed if found is None else allowed & found
-    for axis, name in enumerate(sorted(names)):
-        fails, passes = ((answer & allowed).movedim(axis, 0).flatten(1).any(1) for answer in (~holds, holds))
-        if not bool((fails & passes).any()):
-            return name, [spans[name][at] for at in fails.nonzero().flatten().tolist()]
-    return None
+
+    def _count(self, names: Iterable[str]) -> float:
+        return math.prod(len(self._spans[name]) if name in self._spans else math.inf for name in names)
 
 
-def _names(condition: Any) -> set[str]:
-    return {str(symbol) for symbol in condition.free_symbols}
-
-
-def _count(names: Iterable[str], spans: Mapping[str, range]) -> float:
-    return math.prod(len(spans[name]) if name in spans else math.inf for name in names)
+def _names(condition: Any) -> frozenset[str]:
+    return frozenset(str(symbol) for symbol in condition.free_symbols)
 
 
 class _Grid:
@@ -98,9 +110,15 @@ class _Grid:
         self._symbols = dict(zip(spans, axes, strict=True))
         self._shape = (*map(len, spans.values()), 1)
         self._by_zero = torch.zeros((), dtype=torch.bool)
+        self._known: dict[Any, torch.Tensor | None] = {}
 
     def holds(self, condition: Any) -> torch.Tensor | None:
         """Returns for all sizes whether a relation holds, which it does not by division by zero; None if not known."""
+        if condition not in self._known:
+            self._known[condition] = self._computed(condition)
+        return self._known[condition]
+
+    def _computed(self, condition: Any) -> torch.Tensor | None:
         relation = _RELATIONS.get(type(condition).__name__)
         if relation is None:
             return None

@@ -25,7 +25,7 @@ from trt_core.ranges import ShapeRanges
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.failing_sizes import failing_sizes
+from trt_frontends.failing_sizes import FailingSizes
 from trt_frontends.structure_at_sizes import first_other_result
 from trt_lowering.size_questions import SizeQuestion, is_code_of_models
 from trt_runtime.program.exported_guards import is_of_strides, rewrite_guard_text, shape_environment
@@ -105,8 +105,10 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
 
     assumed = [guard for guard in env.guards if _is_assumption(guard)]
     demanded = [env.replace(guard.expr) for guard in env.guards if guard not in assumed and not is_of_strides(guard)]
+    spans = {name: range(max(low, 1), high + 1) for name, (low, _, high) in ranges.symbols.items()}
+    failing, usual = FailingSizes(demanded, spans), _usual_sizes(graph, ranges)
     for guard in assumed:
-        points = _against(env.replace(guard.expr), graph, ranges, demanded)
+        points = _against(env.replace(guard.expr), failing, usual)
         if points is None:
             continue
         if not all(_all_hold(answers, sizes) for sizes in points):  # a model wanted to know it, too
@@ -167,19 +169,14 @@ def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
     return not any(condition.xreplace(sizes) == False for condition in conditions)  # noqa: E712 - sympy's false
 
 
-def _against(
-    condition: Any, graph: fx.Graph, ranges: ShapeRanges, demanded: Sequence[Any]
-) -> list[dict[Any, Any]] | None:
+def _against(condition: Any, failing: FailingSizes, usual: Mapping[Any, Any]) -> list[dict[Any, Any]] | None:
     """Returns all sizes of one symbol at which a condition does not hold, the others usual; None for too many.
 
-    A condition may name other symbols, if it says the same for all sizes of these. Sizes that are refused anyway, by
-    what is demanded, are left out.
+    A condition may name other symbols, if it says the same for all sizes of these.
     """
     import sympy
 
-    usual = _usual_sizes(graph, ranges)
-    spans = {name: range(max(low, 1), high + 1) for name, (low, _, high) in ranges.symbols.items()}
-    found = failing_sizes(condition, demanded, spans)
+    found = failing.of(condition)
     symbol = next((symbol for symbol in usual if found is not None and str(symbol) == found[0]), None)
     if found is None or symbol is None or len(found[1]) > _MOST_POINTS:
         return None

@@ -104,6 +104,7 @@ class Symbols:
 
             self._environment = ShapeEnv()
             self._mode = FakeTensorMode(shape_env=self._environment)
+            self._mode.cache_enabled = False  # what would be found is remembered here; its keys take half of the time
             # Symbols are numbered in the order of their creation, so that the same ones come back.
             for _ in range(self._count):
                 self._new(self._environment)
