@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import logging
@@ -31,6 +32,8 @@ class Result:
 
 torch.export.register_dataclass(Result)
 
+Pair = collections.namedtuple("Pair", ["value", "shifted"])
+
 
 def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
     return {name: child for name, child in compiled.named_children() if isinstance(child, TRTModule)}
@@ -44,6 +47,9 @@ def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
         lambda m, x: [m.linear(x)],
         lambda m, x: {"value": m.linear(x), "more": [x + 1, (x - 1,)]},
         lambda m, x: Result(m.linear(x), x + 1),
+        lambda m, x: Pair(m.linear(x), [x + 1]),
+        lambda m, x: collections.OrderedDict(b=m.linear(x), a=(x + 1,)),
+        lambda m, x: collections.defaultdict(list, b=[m.linear(x)]),
         lambda m, x: (m.linear(x), None),
         lambda m, x: (m.linear(x), x),
         lambda m, x: [m.linear(x)] * 2,
@@ -54,8 +60,8 @@ def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
         lambda m, x: (m.linear(x).T, m.linear(x)[:1]),
     ],
     ids=[
-        "tensor", "tuple", "list", "nested", "dataclass", "none", "input", "twice", "constants", "numbers",
-        "only constants", "identity", "views",
+        "tensor", "tuple", "list", "nested", "dataclass", "named tuple", "ordered dict", "default dict",
+        "none", "input", "twice", "constants", "numbers", "only constants", "identity", "views",
     ],
 )  # fmt: skip
 def test_structures_of_results(function: Any, function_model: Make, compare: Compare) -> None:

@@ -60,6 +60,20 @@ def test_wrong_number_of_inputs_points_at_the_signature():
     assert "signature" in error.value.hint
 
 
+def test_results_of_an_unknown_class_point_at_its_registration():
+    class Result:
+        def __init__(self, value):
+            self.value = value
+
+    class Returning(torch.nn.Module):
+        def forward(self, x):
+            return Result(x + 1)
+
+    with pytest.raises(ExportError) as error:
+        export_module(Returning(), (torch.randn(3),))
+    assert "register_dataclass" in error.value.hint
+
+
 def test_wrong_shape_is_reported_with_its_cause():
     with pytest.raises(ExportError) as error:
         export_module(torch.nn.Linear(3, 3), (torch.randn(2, 4),))

@@ -136,6 +136,23 @@ def test_a_buffer_of_two_modules_is_written_to_without_another_trace(settings, p
     compare(model.cache, cache)
 
 
+def test_a_part_of_a_buffer_of_two_modules_is_written_to(settings, preserve, compare):
+    class Part(Shared):
+        def forward(self, x):
+            self.cache[1:2].add_(x)
+            return self.reader.cache * 2
+
+    model, x = Part(), torch.randn(1, 3)
+    program = export_module(copy.deepcopy(model), (x,))
+    for gm in (lower(program, settings, preserve=preserve), decompose_program(program, settings, preserve=preserve)):
+        callable_ = gm.module() if isinstance(gm, torch.export.ExportedProgram) else gm
+        reference = copy.deepcopy(model)
+        for buffer in callable_.buffers():
+            buffer.zero_()
+        for _ in range(2):
+            compare(reference(x), callable_(x))
+
+
 def test_written_state_stays_state(settings, preserve, compare):
     x = torch.randn(1, 3)
     model = Cache()

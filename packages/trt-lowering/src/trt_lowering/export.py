@@ -70,6 +70,11 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
             "its weights are packed for PyTorch's quantized kernels: quantize the float model with "
             "trt_frontends.quantize, or with torchao, whose models export"
         )
+    if "not a known type" in text and "in output" in text:
+        return (
+            "the model returns an object of a class that PyTorch does not know as a structure: register the class with "
+            "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node, or return a tuple or a dict"
+        )
     if isinstance(error, TypeError) and ("argument" in text or "forward()" in text):
         return "check the example inputs against the signature of the module's forward method"
     if kind in ("RuntimeError", "IndexError", "KeyError", "AttributeError", "ValueError"):

@@ -17,7 +17,7 @@ from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.passes.remove_assertions import RemoveAssertions
-from trt_lowering.signature import rename_results
+from trt_lowering.signature import rename_results, with_single_names
 from trt_lowering.tracing import traces
 from trt_lowering.unlift import unlift
 
@@ -119,7 +119,8 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     under autocast or a transform such as `torch.vmap`.
     """
     logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
-    traced: torch.export.ExportedProgram = program.run_decompositions(rules.whole_program_table())
+    single = with_single_names(program)
+    traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
     return traced
 
 

@@ -183,4 +183,6 @@ def _build(leaves: Any, spec: pytree.TreeSpec) -> ValueSpec:
     items = tuple(_build(leaves, child) for child in children_of(spec))
     if spec.type in (list, tuple):
         return Group("List" if spec.type is list else "Tuple", items)
-    return Group("Dict" if issubclass(spec.type, Mapping) else "Tuple", items)
+    # a named tuple is described by the function that makes its class
+    is_mapping = isinstance(spec.type, type) and issubclass(spec.type, Mapping)
+    return Group("Dict" if is_mapping else "Tuple", items)
