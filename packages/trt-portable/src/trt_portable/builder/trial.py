@@ -28,6 +28,10 @@ _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
 """No further candidate is begun after that time; what was begun is finished."""
 RACE: Final = "all, in turns"
 """What is tried last on a GPU."""
+_FEW_BYTES: Final = 64 << 20
+"""Weights on the CPU up to which a model may be in memory twice: then programs are timed as they run. Timed layer by
+layer, as in larger models, the small layers of a MobileNet find in caches what they do not find there in a run."""
+_LEAST_RUNS: Final = 15
 NEVER: Final = float("inf")
 """The time of what cannot run."""
 
@@ -64,7 +68,7 @@ class Trial:
         """Milliseconds of an interpreted run on the CPU; `NEVER` when the network cannot run on example inputs."""
         with self._attempt(INTERPRET):
             try:
-                self._expected, spent = self._time_layers(self._interpreted)
+                self._expected, spent = self._timed_run(self._interpreted)
                 return spent
             except PortableError:
                 return NEVER
@@ -80,7 +84,7 @@ class Trial:
                 program = self._subject.prepacked(race)
                 if program is None:
                     return NEVER, ()
-                found, spent = self._time_layers(program)
+                found, spent = self._timed_run(program)
                 counts = Counter(race.names)
                 self._reporter.verbose(f"tactic {PREPACKED}: {spent:.4f} ms, products by {dict(counts)}")
                 return (spent, race.names) if self._is_right(PREPACKED, found) else (NEVER, ())
@@ -176,9 +180,13 @@ class Trial:
         self._values = fresh
         return False
 
-    def _time_layers(self, program: Program) -> tuple[list[Value], float]:
+    def _timed_run(self, program: Program) -> tuple[list[Value], float]:
+        """The outputs of a program on the CPU, and milliseconds of a run."""
         with torch.inference_mode():
-            return time_layers(program, self._values)
+            if sum(tensor.nbytes for tensor in self._subject.tensors) > _FEW_BYTES:
+                return time_layers(program, self._values)
+            found = program.run(self._values)
+        return found, milliseconds(program, self._values, self._subject.device, max(self._iterations, _LEAST_RUNS))
 
     def _milliseconds(self, executable: Executable) -> float:
         return milliseconds(executable, self._values, self._subject.device, self._iterations)
