@@ -164,6 +164,15 @@ def test_a_residual_that_nobody_else_reads_is_overwritten(net: Net, read: Any, e
     agree(engine, execute, rows=1)
 
 
+def test_a_residual_that_a_layer_made_is_overwritten(net: Net, read: Any, execute: Any) -> None:
+    made = net.binary(net.convolution(net.x, name="left"), net.convolution(net.x, name="right"), "PROD")
+    pooled = net.network.add_pooling_nd(made, trt.PoolingType.AVERAGE, (3, 3))
+    pooled.stride_nd, pooled.padding_nd = (1, 1), (1, 1)
+    engine = read(net.plan(net.binary(net.convolution(pooled.get_output(0), name="last"), made, "SUM")))
+    assert [name.split(" +")[0] for name in overwriting(engine)] == ["last"]
+    agree(engine, execute)
+
+
 def test_a_residual_that_somebody_else_may_read_stays(net: Net, read: Any, execute: Any) -> None:
     seen = net.convolution(net.x, name="output")
     later = net.convolution(net.x, name="read later")

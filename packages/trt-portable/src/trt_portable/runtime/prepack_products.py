@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import Final
 
-from trt_portable.enums import DataType
+from trt_portable.enums import DataType, LayerType
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.runtime.fusion import Linear, linear_form
 from trt_portable.runtime.prepacked_kernels import (
@@ -26,6 +27,8 @@ from trt_portable.runtime.product_chains import (
 )
 from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
 from trt_portable.runtime.program import Compute, LayerCall
+
+_MAKE_MEMORY: Final = frozenset({LayerType.ELEMENTWISE, LayerType.NORMALIZATION, LayerType.POOLING})
 
 
 def prepack_products(
@@ -48,9 +51,10 @@ def prepack_products(
 
 
 def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) -> None:
-    """Lets a convolution add to a tensor in place that a packed kernel made, and that nothing reads afterwards.
+    """Lets a convolution add to a tensor in place that nothing reads afterwards.
 
-    Packed kernels make memory of their own, and keep none of what they read. Other layers may hand views on.
+    Packed kernels, and layers of some kinds, make memory of their own, and keep none of what they read. Others may hand
+    views on.
     """
     last: dict[int | None, LayerCall] = {}
     makers: dict[int, LayerCall] = {}
@@ -67,9 +71,12 @@ def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) ->
         if other is None or other in visible or last[other] is not call or call.inputs.count(other) > 1:
             continue
         around = [makers.get(other), *readers[other]]
-        call.compute.overwrites = all(
-            each is not None and isinstance(each.compute, PrepackedProduct) for each in around
-        )
+        call.compute.overwrites = all(each is not None and _makes_memory(each) for each in around)
+
+
+def _makes_memory(call: LayerCall) -> bool:
+    is_plain = call.layer._KIND in _MAKE_MEMORY and call.compute == call.layer._compute
+    return is_plain or isinstance(call.compute, PrepackedProduct)
 
 
 class _PrepackedKernels(Kernels):
