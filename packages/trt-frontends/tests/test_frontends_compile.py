@@ -51,6 +51,7 @@ def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
         lambda m, x: collections.OrderedDict(b=m.linear(x), a=(x + 1,)),
         lambda m, x: collections.defaultdict(list, b=[m.linear(x)]),
         lambda m, x: (m.linear(x), None),
+        lambda m, x: (m.linear(x), x + 1, None, 3),
         lambda m, x: (m.linear(x), x),
         lambda m, x: [m.linear(x)] * 2,
         lambda m, x: (m.linear(x), torch.arange(3), m.bias, m.linear.weight),
@@ -61,7 +62,7 @@ def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
     ],
     ids=[
         "tensor", "tuple", "list", "nested", "dataclass", "named tuple", "ordered dict", "default dict",
-        "none", "input", "twice", "constants", "numbers", "only constants", "identity", "views",
+        "none", "none and a number beside two", "input", "twice", "constants", "numbers", "only constants", "identity", "views",
     ],
 )  # fmt: skip
 def test_structures_of_results(function: Any, function_model: Make, compare: Compare) -> None:

@@ -136,7 +136,8 @@ class CompiledModule(fx.GraphModule):
         returned = list(output.args[0])
         if engine.header.returns_tuple:
             made = [(operator.getitem, (calls[0], index)) for index in range(len(engine.header.outputs))]
-            return name if [(node.target, node.args) for node in returned] == made else None
+            found = [(item.target, item.args) if isinstance(item, fx.Node) else item for item in returned]
+            return name if found == made else None
         return name if returned == calls else None
 
     def __copy__(self) -> CompiledModule:
