@@ -34,12 +34,18 @@ def test_attributes_by_dotted_path() -> None:
         read_attribute(model, "0.missing")
 
 
-def test_no_tensor_object_stands_twice() -> None:
+def test_no_tensor_or_memory_stands_twice() -> None:
     x = torch.ones(2, requires_grad=True)
     (first, (second,)), keywords = distinct_tensors((x, (x,)), {"y": x, "n": 3})
     assert first is x and keywords["n"] == 3
-    assert len({id(value) for value in (first, second, keywords["y"])}) == 3
-    assert all(value.data_ptr() == x.data_ptr() and value.requires_grad for value in (second, keywords["y"]))
+    assert len({value.data_ptr() for value in (first, second, keywords["y"])}) == 3
+    assert all(torch.equal(value, x) and value.requires_grad for value in (second, keywords["y"]))
+    base = torch.arange(12).reshape(3, 4)
+    (whole, part, again), _ = distinct_tensors((base, base[1:, ::2], base.t()), {})
+    assert whole is base
+    for value, given in ((part, base[1:, ::2]), (again, base.t())):
+        assert torch.equal(value, given) and value.stride() == given.stride()
+        assert value.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
 
 
 def test_fixed_values_are_those_of_their_type() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExportError, Input, InputError, InternalError, SettingsError, TrtError
+from trt_core import ExportError, Input, InputError, InternalError, LoweringError, SettingsError
 
 
 class Masked(nn.Module):
@@ -334,20 +334,34 @@ def test_threads_capture_one_after_the_other(mlp: nn.Module) -> None:
 
 
 class Overlapping(nn.Module):
-    """Writes to two inputs."""
+    """Writes to two inputs, to one of them in part."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Both (2, 2), float32."""
-        x.add_(1)
+        x[:1].add_(1)
         y.mul_(2)
         return x + y
 
 
-def test_what_tracing_raises_is_an_error_of_ours_with_its_cause() -> None:
+def test_examples_may_overlap_and_inputs_that_are_written_to_may_not() -> None:
     base = torch.ones(6)
-    with pytest.raises(TrtError) as caught:
-        trt_frontends.compile(Overlapping(), arg_inputs=(base[:4].view(2, 2), base[1:5].view(2, 2)))
-    assert caught.value.__cause__ is not None
+    overlapping = (base[:4].view(2, 2), base[1:5].view(2, 2))
+    compiled = trt_frontends.compile(Overlapping(), arg_inputs=overlapping, min_block_size=1)
+    apart, twins = ([value.clone() for value in overlapping] for _ in range(2))
+    torch.testing.assert_close(compiled(*apart), Overlapping()(*twins))
+    torch.testing.assert_close(apart, twins)
+    with pytest.raises(InputError, match="shares memory with"):
+        compiled(*overlapping)
+
+
+def test_what_tracing_raises_is_an_error_of_ours_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("no message for users")
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", fail)
+    with pytest.raises(LoweringError, match="ZeroDivisionError: no message") as caught:
+        trt_frontends.compile(Overlapping(), arg_inputs=(torch.ones(2, 2), torch.ones(2, 2)))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_what_nothing_expects_is_an_error_of_ours_too(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

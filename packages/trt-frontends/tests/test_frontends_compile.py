@@ -62,7 +62,7 @@ def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
     ],
     ids=[
         "tensor", "tuple", "list", "nested", "dataclass", "named tuple", "ordered dict", "default dict",
-        "none", "none and a number beside two", "input", "twice", "constants", "numbers", "only constants", "identity", "views",
+        "none", "none beside two", "input", "twice", "constants", "numbers", "only constants", "identity", "views",
     ],
 )  # fmt: skip
 def test_structures_of_results(function: Any, function_model: Make, compare: Compare) -> None:

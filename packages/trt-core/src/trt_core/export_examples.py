@@ -12,10 +12,10 @@ LEAST_DYNAMIC: Final = 2
 
 
 def distinct_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns example inputs in which no tensor object appears twice.
+    """Returns example inputs of which no two are one tensor, or lie in one memory.
 
     Export takes one object for one input: of a tensor that is given for two, it captures a program that reads only one
-    of them. The replacements share memory with the originals.
+    of them. Of inputs that share memory, PyTorch cannot make a program functional that writes to one.
 
     Args:
         args: Positional examples, nested or not.
@@ -26,10 +26,29 @@ def distinct_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
     def replace(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if id(value) in seen:
-            return value.detach().requires_grad_(value.requires_grad)
-        seen.add(id(value))
+        memory = _memory_of(value)
+        if id(value) in seen or memory in seen:
+            return _apart(value).requires_grad_(value.requires_grad)
+        seen.update((id(value), memory))
         return value
 
     replaced: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(replace, (args, kwargs))
     return replaced
+
+
+def _memory_of(value: torch.Tensor) -> int:
+    """What tells the memory of a plain tensor; others are told by themselves."""
+    return value.untyped_storage()._cdata if _is_plain(value) else id(value)
+
+
+def _apart(value: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor with the values and strides of another, in memory of its own where it is a plain one."""
+    if not _is_plain(value):
+        return value.detach()
+    with torch.no_grad():
+        memory = value.untyped_storage().clone()
+        return value.new_empty(0).set_(memory, value.storage_offset(), value.shape, value.stride())
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_meta
