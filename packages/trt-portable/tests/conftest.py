@@ -119,7 +119,7 @@ def layer_by_layer() -> Callable[..., Callable[..., list[torch.Tensor]]]:
         structure, weights = network_to_json(network)
         structure = json.loads(json.dumps(structure))
         image = layers_from_json(structure)
-        image.bind(weights, structure["layers"], device)
+        image.bind({key: tensor.to(device) for key, tensor in weights.items()}, structure["layers"], device)
 
         def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
             pairs = zip(image.inputs, inputs, strict=True)
