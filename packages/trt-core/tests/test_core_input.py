@@ -145,6 +145,12 @@ def test_text_shows_a_range_only_where_there_is_one() -> None:
     assert repr(dynamic) == "Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), dtype=float16)"
 
 
+@pytest.mark.parametrize("given", [{"x": torch.ones(2)}, 3, [torch.ones(2), "x"], [[torch.ones(2)]]], ids=str)
+def test_what_is_no_list_of_tensors_is_refused(given: object) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        Input.from_tensors(given)  # type: ignore[arg-type]
+
+
 def test_inputs_of_tensors() -> None:
     tensors = [torch.ones(2, 3), torch.ones(4, dtype=torch.int64)]
     assert Input.from_tensors(tensors) == [Input((2, 3)), Input((4,), dtype=torch.int64)]

@@ -11,6 +11,7 @@ from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import InputError
 from trt_core.named_dimension import NamedDimension
 from trt_core.shape_profile import Shape, ShapeProfile, read_shape
+from trt_core.wording import kind_of
 
 _FORMATS = {
     "contiguous": torch.contiguous_format,
@@ -87,7 +88,13 @@ class Input:
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor, *, name: str = "") -> Input:
-        """Returns a static input with the tensor's shape, type and memory format."""
+        """Returns a static input with the tensor's shape, type and memory format.
+
+        Raises:
+            InputError: It is no tensor.
+        """
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"cannot read an Input from {kind_of(tensor)}", hint="give a tensor")
         channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
         channels_last = channels_last and tensor.is_contiguous(memory_format=torch.channels_last)
         return cls(
@@ -99,7 +106,16 @@ class Input:
 
     @classmethod
     def from_tensors(cls, tensors: Iterable[torch.Tensor]) -> list[Input]:
-        """Returns a static input for each tensor; see `from_tensor`."""
+        """Returns a static input for each tensor; see `from_tensor`.
+
+        Raises:
+            InputError: These are no tensors.
+        """
+        if isinstance(tensors, Mapping) or not isinstance(tensors, Iterable):
+            raise InputError(
+                f"cannot read a list of Inputs from {kind_of(tensors)}",
+                hint="give a list of tensors; what is nested is written with Inputs in the place of its tensors",
+            )
         return [cls.from_tensor(tensor) for tensor in tensors]
 
     @property

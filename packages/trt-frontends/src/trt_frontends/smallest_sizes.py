@@ -66,7 +66,7 @@ def settle_smallest_sizes(
     if env is None:
         return
     ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
-    demanded = [env.replace(guard.expr) for guard in env.guards if not (_is_assumption(guard) or is_of_strides(guard))]
+    demanded = [env.replace(guard.expr) for guard in env.guards if not (_is_of_small(guard) or is_of_strides(guard))]
     kept: dict[Any, str] = {}
     for sizes in smallest_sizes(program.graph, ranges):
         if not _all_hold((*demanded, *kept), sizes):
@@ -156,13 +156,17 @@ def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
 
 
 def _is_assumption(guard: Any) -> bool:
-    """Whether an operator took its general way, as extents differ or are not 0 or 1; others make the same results."""
+    """Whether an operator compared extents to take one of several ways to the same result; equality is a demand."""
     where = getattr(guard.sloc.framework_loc, "filename", None)
     if where is None or is_code_of_models(where):
         return False
-    limits = {"StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
-    kind = type(guard.expr).__name__
-    return kind == "Unequality" or guard.expr.args[-1] in limits.get(kind, ())
+    return guard.expr.is_Relational and type(guard.expr).__name__ != "Equality"
+
+
+def _is_of_small(guard: Any) -> bool:
+    """Whether an operator wanted to know if some extent is 0 or 1."""
+    least = {"Unequality": (0, 1), "StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
+    return _is_assumption(guard) and guard.expr.args[-1] in least.get(type(guard.expr).__name__, ())
 
 
 def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
