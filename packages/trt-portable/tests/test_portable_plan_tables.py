@@ -24,6 +24,7 @@ LAYOUTS: Final = {
     7: "aad3e109ac8966c4",
     8: "4e41e6bb25eebd3d",
     9: "89c73fdd50d45d67",
+    10: "75aee997ecf3bc31",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT_VERSION: Final = 9
+FORMAT_VERSION: Final = 10
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
