@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.extents import depends_on_data
 from trt_lowering.node_metadata import insert_call, same_extent
 
 aten = torch.ops.aten
@@ -92,9 +93,14 @@ def memory_order(value: torch.Tensor) -> list[int] | None:
 
 
 def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> bool:
-    """Relays one output of a block through a permutation; whether it needs one."""
+    """Relays one output of a block through a permutation; whether it needs one.
+
+    An output whose size depends on data stays dense: no converter would take a permutation of it.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
+        return False
+    if any(isinstance(extent, torch.SymInt) and depends_on_data(extent) for extent in value.shape):
         return False
     order = memory_order(value)
     if order is None or order == sorted(order):
