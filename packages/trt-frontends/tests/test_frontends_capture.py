@@ -243,29 +243,6 @@ def test_named_dimensions_tie_inputs() -> None:
             compiled(torch.ones(first), torch.ones(second))
 
 
-class Patches(nn.Module):
-    """Says the mean of each patch of 8 by 8, and puts the pictures together again."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x: (N, 1, 8*H + 1, 8*W), float32."""
-        batch, _, rows, columns = x.shape
-        patches = x[:, :, 1:].reshape(batch, rows // 8, 8, columns // 8, 8)
-        means = patches.mean((2, 4), keepdim=True)
-        return means.flatten(1), (patches - means).reshape(batch, rows - 1, columns)
-
-
-def test_dimensions_that_are_multiples_are_divided_in_engines() -> None:
-    low, usual, high = ((2, 1, 8 * size + 1, 8 * size) for size in (1, 2, 4))
-    x = Input(min_shape=low, opt_shape=usual, max_shape=high, dimensions={2: "8*h+1", 3: "8*w"})
-    compiled = trt_frontends.compile(Patches(), arg_inputs=[x], min_block_size=1)
-    report = compiled.meta["partition_report"]
-    assert len(report.engines) == 1
-    assert not report.torch_nodes
-    for rows, columns in ((1, 1), (3, 2), (4, 4)):
-        given = torch.randn(2, 1, 8 * rows + 1, 8 * columns)
-        torch.testing.assert_close(compiled(given), Patches()(given))
-
-
 class Named(nn.Module):
     """Its inputs have names that can be mistyped."""
 

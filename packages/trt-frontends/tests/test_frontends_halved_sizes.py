@@ -119,6 +119,29 @@ def test_generated_programs_of_halves_and_windows(steps: list[str]) -> None:
     _check(steps)
 
 
+class Patches(nn.Module):
+    """Says the mean of each patch of 8 by 8, and puts the pictures together again."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: (N, 1, 8*H + 1, 8*W), float32."""
+        batch, _, rows, columns = x.shape
+        patches = x[:, :, 1:].reshape(batch, rows // 8, 8, columns // 8, 8)
+        means = patches.mean((2, 4), keepdim=True)
+        return means.flatten(1), (patches - means).reshape(batch, rows - 1, columns)
+
+
+def test_dimensions_that_are_multiples_are_divided_in_engines() -> None:
+    low, usual, high = ((2, 1, 8 * size + 1, 8 * size) for size in (1, 2, 4))
+    x = Input(min_shape=low, opt_shape=usual, max_shape=high, dimensions={2: "8*h+1", 3: "8*w"})
+    compiled = compile_model(Patches(), arg_inputs=[x], min_block_size=1)
+    report = compiled.meta["partition_report"]
+    assert len(report.engines) == 1
+    assert not report.torch_nodes
+    for rows, columns in ((1, 1), (3, 2), (4, 4)):
+        given = torch.randn(2, 1, 8 * rows + 1, 8 * columns)
+        torch.testing.assert_close(compiled(given), Patches()(given))
+
+
 def test_what_decides_where_a_condition_fails() -> None:
     import sympy
     from torch.utils._sympy.functions import FloorDiv, Mod
