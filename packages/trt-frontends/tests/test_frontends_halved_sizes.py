@@ -19,6 +19,10 @@ from trt_frontends.failing_sizes import FailingSizes
 HEIGHTS, WIDTHS = range(3, 10), range(4, 9)
 USUAL = (2, 2, 8, 8)
 
+captures_poolings = pytest.mark.skipif(
+    torch.__version__ < "2.12", reason="PyTorch 2.11 captures a pooling for sizes that divide, or for one size only"
+)
+
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes the picture at hand and the one that the model was given."""
 
@@ -93,6 +97,7 @@ def _check(steps: Sequence[str]) -> None:
             torch.testing.assert_close(compiled(x), expected)
 
 
+@captures_poolings
 @pytest.mark.parametrize(
     "steps",
     [
@@ -108,6 +113,7 @@ def test_programs_of_halves_and_windows(steps: Sequence[str]) -> None:
     _check(steps)
 
 
+@captures_poolings
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=4))
 def test_generated_programs_of_halves_and_windows(steps: list[str]) -> None:
