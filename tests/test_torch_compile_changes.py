@@ -47,6 +47,8 @@ def test_what_changes_between_calls_is_seen(change: Callable[[Model, int], None]
         model_changes.swap,
         model_changes.tie,
         model_changes.parametrize,
+        model_changes.prune,
+        model_changes.constrain,
         model_changes.write_to_transposed_data,
     ],
 )

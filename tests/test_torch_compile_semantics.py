@@ -150,6 +150,11 @@ def shrinking_rows(call: int) -> Sequence[Any]:
 
 CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]] = {
     "a write to a view after a graph break": (_write_to_view_after_a_break, matrix, {}),
+    "an operator that checks its result": (
+        lambda m, x: m.layers[0](torch.linalg.inv(m.linear.weight @ m.linear.weight.t() + torch.eye(4)) @ x.t()),
+        lambda _: (torch.randn(4, 4),),
+        {},
+    ),
     "a view of an input": (lambda m, x: (x[:, 1:], torch.relu(x)), matrix, {}),
     "a view of an input with sizes that vary": (
         lambda m, x: (x[1:], x.t(), torch.relu(x)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.utils import prune as pruning
 from torch_compile_programs import Model
 
 
@@ -69,6 +70,25 @@ def tie(model: Model, call: int) -> None:
 
 def parametrize(model: Model, call: int) -> None:
     nn.utils.parametrize.register_parametrization(model.linear, "weight", (nn.Tanh(), nn.Sigmoid(), nn.ReLU())[call])
+
+
+def prune(model: Model, call: int) -> None:
+    """Prunes, prunes further, and makes it permanent."""
+    if call < 2:
+        pruning.l1_unstructured(model.linear, "weight", 0.3)
+    else:
+        pruning.remove(model.linear, "weight")
+
+
+def constrain(model: Model, call: int) -> None:
+    """Makes weights orthogonal, by an operator that checks its result; then sets them, then what they come from."""
+    if call == 0:
+        nn.utils.parametrizations.orthogonal(model.linear, "weight", orthogonal_map="cayley")
+    elif call == 1:
+        model.linear.weight = torch.eye(4)
+    else:
+        with torch.no_grad():
+            model.linear.parametrizations.weight.original.add_(0.1)
 
 
 def write_to_transposed_data(model: Model, call: int) -> None:

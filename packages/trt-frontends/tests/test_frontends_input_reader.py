@@ -224,6 +224,21 @@ def test_inputs_that_share_memory_with_one_that_is_written_are_refused() -> None
             compiled(x, x)
 
 
+def test_inputs_that_are_written_have_a_place_for_every_element() -> None:
+    compiled = trt_frontends.compile(AddsTo(), arg_inputs=(ONE.clone(), ONE.clone()), min_block_size=1)
+    apart = (torch.zeros(3, 2).t(), torch.zeros(2, 5)[:, ::2], torch.zeros(8).as_strided((2, 3), (3, 2)))
+    for x in apart:
+        assert bool((compiled(x, ONE.expand(2, 3)) == 2).all()) and bool((x == 1).all())
+    for x in (
+        torch.zeros(1, 3).expand(2, 3),
+        torch.zeros(2, 1).expand(2, 3),
+        torch.zeros(4).as_strided((2, 3), (1, 1)),
+    ):
+        with pytest.raises(InputError, match="several elements of input x lie in one place") as caught:
+            compiled(x, ONE)
+        assert str(x.stride()) in str(caught.value) and not x.any()
+
+
 class _Renamed(torch.Tensor):
     """A subclass that computes as any tensor does."""
 

@@ -110,6 +110,38 @@ def test_views_of_inputs_are_kept_in_reduced_precision(name: str) -> None:
     check(SEEN[name], precision=torch.float16)
 
 
+OBJECTS = {
+    "detached input": lambda module, x: x.detach(),
+    "ways to name the input": lambda module, x: (
+        x.detach(),
+        x,
+        x[:],
+        x[...],
+        x.view(4, 4),
+        x.expand(4, 4),
+        x.contiguous(),
+    ),
+    "detached buffer": lambda module, x: (module.table.detach(), module.table, module.linear(x)),
+    "detached twice": lambda module, x: (x.detach(), x.detach(), x.detach().detach()),
+    "one view twice": lambda module, x: [part := x[:2], part, x[:2], x + 1],
+    "result and its detached self": lambda module, x: [y := module.linear(x), y.detach(), y],
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_results_are_the_same_object_where_they_are_for_eager(name: str) -> None:
+    model, x = Model(OBJECTS[name]).eval(), torch.randn(4, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(x.clone(),), min_block_size=1)
+
+    def objects(called: nn.Module) -> list[int]:
+        results, _ = _call(called, x, model.table)
+        everything = [x, *results]
+        return [next(at for at, other in enumerate(everything) if other is item) for item in everything]
+
+    assert objects(compiled) == objects(model)
+    check(OBJECTS[name])
+
+
 WRITTEN = {
     "input": lambda module, x: x.add_(1),
     "input and more": lambda module, x: (x.mul_(2), x + 1, torch.relu(x)),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.export import Dim
 
+from trt_core import LoweringError
 from trt_lowering import check_graph_form, decompose_program, export_module, lower
 from trt_lowering.operator_traits import mutated_arguments
 
@@ -267,3 +268,62 @@ def test_control_flow_is_left_whole(settings, preserve, compare):
     check_graph_form(gm)
     for x in (torch.ones(3), -torch.ones(3)):
         compare(Branch()(x), gm(x))
+
+
+class Changes(torch.nn.Module):
+    """Changes its input, a view of it or its buffer by a function, and uses them."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+        self.register_buffer("table", torch.ones(4, 1, 4))
+
+    def forward(self, x):
+        self.change(self, x)
+        return x.sum() + self.table.sum()
+
+
+LOST = {
+    "t_": lambda module, x: x.squeeze_(1).t_(),
+    "transpose_": lambda module, x: x.transpose_(0, 1),
+    "squeeze_": lambda module, x: x.squeeze_(),
+    "swapaxes_": lambda module, x: x.add_(1).swapaxes_(0, 2),
+    "swapdims_": lambda module, x: (x.swapdims_(0, 2), x.mul_(2)),
+    "resize_": lambda module, x: x.resize_(2, 4),
+    "as_strided_": lambda module, x: x.as_strided_((2, 4), (4, 1)),
+    "set_": lambda module, x: x.set_(module.table.clone()),
+}
+
+
+@pytest.mark.parametrize("operator", LOST)
+def test_changes_of_an_input_other_than_to_its_elements_are_refused(operator, settings, preserve):
+    program = export_module(Changes(LOST[operator]), (torch.ones(4, 1, 4),))
+    for attempt in (lower, decompose_program):
+        with pytest.raises(LoweringError, match=rf"the model changes input x by {operator}\(\)"):
+            attempt(program, settings, preserve=preserve)
+
+
+def test_changes_of_a_buffer_and_of_data_are_refused(settings, preserve):
+    program = export_module(Changes(lambda module, x: module.table.transpose_(0, 1)), (torch.ones(4, 1, 4),))
+    with pytest.raises(LoweringError, match="the model changes its tensor table by transpose_"):
+        lower(program, settings, preserve=preserve)
+    program = export_module(Changes(lambda module, x: setattr(x, "data", x * 2)), (torch.ones(4, 1, 4),))
+    with pytest.raises(LoweringError, match="assigns to the data of a tensor"):
+        lower(program, settings, preserve=preserve)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module, x: x.transpose_(0, 1).transpose_(0, 1),
+        lambda module, x: x.squeeze_(0),
+        lambda module, x: x.clone().t_() if x.dim() == 2 else x.clone().squeeze_(),
+        lambda module, x: x[:2].transpose_(0, 1).mul_(2),
+    ],
+)
+def test_changes_that_leave_an_input_its_shape_are_kept(change, settings, preserve, compare):
+    eager, x = Changes(change), torch.rand(4, 1, 4)
+    gm = lower(export_module(eager, (x.clone(),)), settings, preserve=preserve)
+    wanted, given = x.clone(), x.clone()
+    compare(eager(wanted), gm(given), 1e-6)
+    compare(wanted, given, 0)

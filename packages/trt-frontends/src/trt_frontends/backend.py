@@ -171,7 +171,7 @@ def _lasting_inputs() -> tuple[set[int], set[int]]:
         return set(), set()
     shift = len(metadata.tokens)  # tokens that order side effects come before the inputs
     written = {position + shift for position in metadata.mutated_inp_runtime_indices}
-    return {position + shift for position in metadata.static_input_indices or ()} - written, written
+    return set(metadata.static_input_indices or ()) - written, written  # these count the tokens already
 
 
 def _registry_in(options: dict[str, Any], given: ConverterRegistry | None) -> ConverterRegistry:

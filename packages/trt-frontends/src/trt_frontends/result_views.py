@@ -62,15 +62,20 @@ def restore_result_views(split: fx.GraphModule, lowered: fx.GraphModule, count: 
             known.setdefault(original, result)
     chains = views_of_results(lowered.graph)
     changed = len(results) > count
+    made: dict[fx.Node, Any] = {}
     for position, original in enumerate(originals[:count]):
         chain = chains.get(original, []) if isinstance(original, fx.Node) else []
         if not chain or base_of(chain[0]) not in known:
+            continue
+        if original in made:
+            results[position] = made[original]
             continue
         copies = {base_of(chain[0]): known[base_of(chain[0])]}
         copies.update({node: known[node] for node in _inputs(lowered.graph)})
         with split.graph.inserting_before(output):
             if all(_copy(split.graph, view, copies) for view in chain):
-                results[position], changed = copies[chain[-1]], True
+                results[position] = made[original] = copies[chain[-1]]
+                changed = True
     if changed:
         output.args = (tuple(results[:count]),)
         split.graph.eliminate_dead_code()

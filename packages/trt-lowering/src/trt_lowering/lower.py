@@ -11,6 +11,7 @@ from trt_core import CompilationSettings, LoweringError, logger
 from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
+from trt_lowering.lost_changes import refuse_lost_changes
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.functionalize import Functionalize
@@ -42,7 +43,8 @@ def lower(
         A module in the form that `check_graph_form` describes, called like the model.
 
     Raises:
-        LoweringError: A pass broke its contract, or the program cannot be turned into a module.
+        LoweringError: A pass broke its contract, the program cannot be turned into a module, or it changes the shape or
+            the memory of an input.
     """
     return begin_lowering(program, settings, preserve=preserve, observe=observe).finish()
 
@@ -56,6 +58,7 @@ def begin_lowering(
     observe: Observer | None = None,
 ) -> DecomposedGraph:
     """Lowers an exported program as far as its values do not matter; see `lower` for arguments and errors."""
+    refuse_lost_changes(program)
     rules = DecompositionRules(preserve, settings)
     gm = _flat_functional(program)
     if gm is None:
@@ -83,7 +86,11 @@ def decompose_program(
 
     Returns:
         A program with the same signature. Programs that write to views are traced anew as a whole.
+
+    Raises:
+        LoweringError: The program changes the shape or the memory of an input.
     """
+    refuse_lost_changes(program)
     rules = DecompositionRules(preserve, settings)
     gm = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     gm.meta.update(program.graph_module.meta)

@@ -61,6 +61,8 @@ class RemoveIdentities(GraphPass):
                 continue  # a snapshot of state that the graph overwrites when it ends
             if node in bases and not may_alias(node.target) and _is_seen(base_of(source), bases):
                 continue  # callers may write to a result, and must not reach inputs, parameters or another result by it
+            if _is_another_object(node, source):
+                continue  # callers may resize a result or ask for its gradient, and must not reach an input by it
             if node in bases:
                 bases.add(base_of(source))
             node.replace_all_uses_with(source)
@@ -92,6 +94,18 @@ def _is_seen(base: fx.Node, bases: set[fx.Node]) -> bool:
     return base.op != "call_function" or base in bases
 
 
+def _is_another_object(node: fx.Node, source: fx.Node) -> bool:
+    """Whether callers can tell a result from the input, or the other result, that it lies in the memory of."""
+    assert isinstance(node.target, OpOverload)
+    if node.target._schema.name not in _MAKES_OBJECT or not _is_result(node):
+        return False
+    return source.op != "call_function" or _is_result(source)
+
+
+def _is_result(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
 def _always(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:
     return True
 
@@ -104,6 +118,11 @@ def _is_inference(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> b
 def _keeps_layout(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:
     return same_layout(before, after)
 
+
+_MAKES_OBJECT: Final = frozenset(
+    f"aten::{name}" for name in ("alias", "detach", "expand", "expand_as", "reshape", "view", "_unsafe_view")
+)
+"""Operators that return another tensor for the same memory, where `contiguous` and `to` return what they are given."""
 
 _TESTS: Final[dict[str, Test]] = {
     "aten::alias": _always,

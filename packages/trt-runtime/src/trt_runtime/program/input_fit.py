@@ -101,6 +101,38 @@ def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -
             )
 
 
+def require_own_places(place: str, value: torch.Tensor) -> None:
+    """Checks that no two elements of an input that the model writes to lie in one place of memory.
+
+    Args:
+        place: How messages call the input.
+        value: The input.
+
+    Raises:
+        InputError: Two of them do, as in an expanded tensor.
+    """
+    if not value.is_contiguous() and _overlaps(value):
+        raise InputError(
+            f"several elements of input {place} lie in one place of memory, and the model writes to it",
+            why=f"its shape is {tuple(value.shape)} and its strides are {value.stride()}",
+            hint="give it as .contiguous() or .clone(), and take what was written from there",
+        )
+
+
+def _overlaps(value: torch.Tensor) -> bool:
+    """Whether elements share places: exact, and cheap where each stride steps over all that is within."""
+    axes = sorted((stride, extent) for stride, extent in zip(value.stride(), value.shape, strict=True) if extent != 1)
+    last = 0  # the furthest place that smaller strides reach
+    nested = True
+    for stride, extent in axes:
+        nested = nested and stride > last
+        last += stride * (extent - 1)
+    if nested or not value.numel():
+        return False
+    places = torch.arange(last + 1).as_strided(value.shape, value.stride())
+    return len(places.unique()) < value.numel()
+
+
 def describe(leaf: TensorInput) -> str:
     """What a tensor must be, in words: `a float32 tensor of shape (1 to 8, 3)`."""
     return f"{with_article(dtype_name(leaf.dtype))} tensor of shape ({', '.join(map(_range, leaf.shape))})"

@@ -18,7 +18,7 @@ from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.wording import with_article
 from trt_runtime.program.conditions import Home, home_of, require_conditions
 from trt_runtime.program.graph import ForeignTree, NumberInput, Program, Signature, TensorInput, Value, WriteCall
-from trt_runtime.program.input_fit import require_leaf, require_own_memory, require_relations
+from trt_runtime.program.input_fit import require_leaf, require_own_memory, require_own_places, require_relations
 
 Symbols = Mapping[str, tuple[int, int, int]]
 """(min, opt, max) of every symbol."""
@@ -35,7 +35,8 @@ class InputReader:
         signature: How the program is called.
         profiles: Ranges of the symbols in each optimization profile, where there are several.
         device: Where tensors lie that are not on the CPU; None for any device of their kind.
-        written: Inputs that the program writes to. Another input must not share their memory.
+        written: Inputs that the program writes to. Another input must not share their memory, and each of their
+            elements has a place of its own in it.
 
     Attributes:
         signature: How the program is called.
@@ -97,6 +98,7 @@ class InputReader:
                 self._accepted.add(key)
         for index in self._written:
             require_own_memory(self._places, flat, index)
+            require_own_places(self._places[index], flat[index])
         return flat
 
     def refuse_gradients(self, flat: Sequence[Any]) -> None:
