@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
+from trt_portable.network.inference import Inference
 from trt_portable.network.serialization import network_to_json
 
 A = trt.ActivationType
@@ -293,14 +294,14 @@ def test_a_deep_network_can_change_at_its_root(network: Any) -> None:
 
 def test_what_was_inferred_once_is_remembered(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    compute = trt.IActivationLayer._compute
+    run = Inference._run
 
-    def counted(layer: Any, inputs: Any) -> Any:
+    def counted(inference: Any, layer: Any, sources: Any) -> Any:
         nonlocal calls
         calls += 1
-        return compute(layer, inputs)
+        return run(inference, layer, sources)
 
-    monkeypatch.setattr(trt.IActivationLayer, "_compute", counted)
+    monkeypatch.setattr(Inference, "_run", counted)
     tensor = network.add_input("x", trt.float32, (-1, 4))
     for _ in range(50):
         tensor = network.add_activation(tensor, A.RELU).get_output(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from trt_portable.attributes import integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, GatherMode, LayerType
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import gathered
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require,
@@ -21,8 +22,11 @@ from trt_portable.network.rules import (
     require_minimum_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import HOST_LIMIT, HostValues, Value, as_tensor, is_unknown
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 _NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}
 _GATHERABLE: Final = _NUMBERS | {DataType.BOOL, DataType.INT4, DataType.FP4}
@@ -109,6 +113,13 @@ class IGatherLayer(ILayer):
         if shared:
             require_minimum_rank(indices, 1, "the indices")
             require(self.axis >= 1, "axis 0 is shared and cannot be gathered from")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        if self.mode is not GatherMode.DEFAULT or self.num_elementwise_dims:
+            return None
+        data, indices = self._inputs
+        assert data is not None and indices is not None
+        return gathered(data, indices, self.axis)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         data, indices = inputs

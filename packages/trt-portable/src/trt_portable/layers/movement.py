@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.layers.overridden import OverriddenDims
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import joined
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require,
@@ -25,8 +26,11 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import HostValues, Value, host_numbers, is_unknown
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 MOVABLE: Final = frozenset(DataType) - {DataType.UINT8, DataType.E8M0}
 
@@ -165,6 +169,9 @@ class IConcatenationLayer(ILayer):
                 axis == self.axis or len(fixed) <= 1,
                 f"extents {list(column)} on axis {axis} differ; only axis {self.axis} may",
             )
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        return joined(self._inputs, self.axis, symbols)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (torch.cat(inputs, self.axis),)  # type: ignore[arg-type]

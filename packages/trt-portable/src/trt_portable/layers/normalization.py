@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import pointwise
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     axes_of_mask,
@@ -24,9 +25,12 @@ from trt_portable.network.rules import (
     require_minimum_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor, is_unknown
 from trt_portable.weights import Weights, optional_weights
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 
 class _ReadOnly(Attribute[bool]):
@@ -241,6 +245,11 @@ class IScaleLayer(ILayer):
         if self.mode is ScaleMode.UNIFORM:
             return self.channel_axis
         return self.channel_axis + 1 if self.mode is ScaleMode.CHANNEL else rank
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        return pointwise([x], x._dtype)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         assert inputs[0] is not None

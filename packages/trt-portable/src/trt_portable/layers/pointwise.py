@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import pointwise
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require_broadcast,
@@ -28,8 +29,11 @@ from trt_portable.network.rules import (
     require_equal_types,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 _SIGNED: Final = FLOATS | INDICES | {DataType.INT8}
 _SELECTABLE: Final = _SIGNED | {DataType.BOOL}
@@ -121,6 +125,11 @@ class IActivationLayer(ILayer):
         integers = INDICES if self.type is ActivationType.RELU else frozenset()
         require_type(x, FLOATS | {DataType.INT8} | integers, f"the input of {self.type.name}")
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        # of int8 some functions make floats
+        return None if x is None or x._dtype not in FLOATS else pointwise([x], x._dtype)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (_ACTIVATIONS[self.type](inputs[0], self.alpha, self.beta),)
 
@@ -153,6 +162,7 @@ _SIGNED_UNARY: Final[dict[UnaryOperation, Callable[[Any], Any]]] = {
     UnaryOperation.NEG: torch.neg,
     UnaryOperation.SIGN: torch.sign,
 }
+_TESTS: Final = frozenset({UnaryOperation.ISINF, UnaryOperation.ISNAN, UnaryOperation.NOT})
 _UNARY: Final = {**_FLOAT_UNARY, **_SIGNED_UNARY, UnaryOperation.NOT: torch.logical_not}
 
 
@@ -172,6 +182,11 @@ class IUnaryLayer(ILayer):
         else:
             allowed = FLOATS if self.op in _FLOAT_UNARY else _SIGNED
         require_type(x, allowed, f"the input of {self.op.name}")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        return pointwise([x], DataType.BOOL if self.op in _TESTS else x._dtype)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (_UNARY[self.op](inputs[0]),)
@@ -240,6 +255,12 @@ class IElementWiseLayer(ILayer):
         require_type(left, allowed, f"an operand of {self.op.name}")
         require_broadcast((left, right), f"the operands of {self.op.name}")
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        left = self._inputs[0]
+        assert left is not None
+        dtype = DataType.BOOL if self.op in _COMPARISONS or self.op in _LOGIC else left._dtype
+        return pointwise(self._inputs, dtype)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (_ELEMENTWISE[self.op](inputs[0], inputs[1]),)
 
@@ -257,6 +278,11 @@ class ISelectLayer(ILayer):
         require_equal_types((chosen, other), "the then and else inputs")
         require_type(chosen, _SELECTABLE, "the then input")
         require_broadcast((condition, chosen, other), "condition, then and else")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        chosen = self._inputs[1]
+        assert chosen is not None
+        return pointwise(self._inputs, chosen._dtype)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         operands: Any = inputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -13,6 +13,7 @@ from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import multiplied
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     require,
@@ -20,8 +21,11 @@ from trt_portable.network.rules import (
     require_minimum_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 _VECTOR: Final = MatrixOperation.VECTOR
 _TRANSPOSE: Final = MatrixOperation.TRANSPOSE
@@ -76,6 +80,13 @@ class IMatrixMultiplyLayer(ILayer):
         )
         fixed = {extent for extent in inner if type(extent) is int}
         require(len(fixed) <= 1, f"the inner extents {inner[0]} and {inner[1]} differ")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        left, right = self._inputs
+        assert left is not None and right is not None
+        rows = {MatrixOperation.NONE: -2, _TRANSPOSE: -1}.get(self.op0)
+        columns = {MatrixOperation.NONE: -1, _TRANSPOSE: -2}.get(self.op1)
+        return multiplied(left, right, left._rank - (1 if rows is None else 2), rows, columns)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         left, right = (as_tensor(value) for value in inputs if value is not None)

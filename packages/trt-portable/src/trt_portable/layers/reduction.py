@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import pointwise, reduced
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     axes_of_mask,
@@ -28,8 +29,11 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 K_LIMIT: Final = 3840
 """Largest K of a top-k layer."""
@@ -85,6 +89,11 @@ class IReduceLayer(ILayer):
         require(self.op is not ReduceOperation.NONE, "operation NONE is for collectives only")
         axes_of_mask(self.axes, x._rank)
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        return reduced(x, axes_of_mask(self.axes, x._rank), self.keep_dims)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x: Any = inputs[0]
         axes = axes_of_mask(self.axes, x.ndim)
@@ -117,6 +126,11 @@ class ISoftMaxLayer(ILayer):
         assert inputs[0] is not None
         axes = axes_of_mask(self.axes, inputs[0]._rank)
         require(len(axes) == 1, f"softmax works on one axis, not on {axes}")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        x = self._inputs[0]
+        assert x is not None
+        return pointwise([x], x._dtype)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x: Any = inputs[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -14,11 +14,15 @@ from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.known_extents import pointwise
 from trt_portable.network.layer import META, ILayer
 from trt_portable.network.rules import require, require_documented, require_rank, require_type
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.tensor import Facts, ITensor
 from trt_portable.values import HostValues, Value, as_tensor, host_numbers, is_known_to_host
 from trt_portable.weights import Weights, as_weights
+
+if TYPE_CHECKING:
+    from trt_portable.network.inference import Symbols
 
 _CONSTANT_TYPES: Final = frozenset(DataType) - {DataType.UINT8}
 _CASTABLE: Final = FLOATS | INDICES | {DataType.INT8, DataType.BOOL}
@@ -147,6 +151,9 @@ class ICastLayer(ILayer):
             return
         for dtype in pair:
             require(dtype in _CASTABLE, f"no cast from {pair[0].name} to {pair[1].name}")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        return pointwise(self._inputs, self.to_type)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs

@@ -1,0 +1,104 @@
+"""Extents that layers say of symbolic inputs without running their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trt_portable as trt
+from trt_portable.network.layer import ILayer
+
+E = trt.ElementWiseOperation
+M = trt.MatrixOperation
+
+
+def _matrix_products(network: Any, x: Any, y: Any) -> list[Any]:
+    """Products of x (n, 4, m), y (n, 4, m) and vectors of them."""
+    row = network.add_reduce(x, trt.ReduceOperation.SUM, 0b10, False).get_output(0)
+    layers = [
+        network.add_matrix_multiply(x, M.NONE, y, M.TRANSPOSE),
+        network.add_matrix_multiply(x, M.TRANSPOSE, y, M.NONE),
+        network.add_matrix_multiply(x, M.NONE, row, M.VECTOR),
+        network.add_matrix_multiply(row, M.VECTOR, y, M.TRANSPOSE),
+        network.add_matrix_multiply(row, M.VECTOR, row, M.VECTOR),
+    ]
+    one = network.add_reduce(x, trt.ReduceOperation.MAX, 0b01, True).get_output(0)
+    return [*layers, network.add_matrix_multiply(one, M.NONE, y, M.TRANSPOSE)]
+
+
+def _along_last(layer: Any) -> Any:
+    layer.axis = 2
+    return layer
+
+
+@pytest.fixture
+def layers(network: Any, constant: Any) -> list[Any]:
+    """Layers of a network with inputs of dynamic extents."""
+    x = network.add_input("x", trt.float32, (-1, 4, -1))
+    y = network.add_unary(x, trt.UnaryOperation.ABS).get_output(0)
+    picture = network.add_input("picture", trt.float32, (-1, 3, -1, -1))
+    total = network.add_reduce(x, trt.ReduceOperation.SUM, 0b100, True).get_output(0)
+    flags = network.add_unary(total, trt.UnaryOperation.ISINF).get_output(0)
+    places = network.add_input("places", trt.int64, (2, -1))
+    column = constant(network, np.ones((1, 4, 1)))
+    return [
+        *(network.add_elementwise(x, y, op) for op in (E.SUM, E.DIV, E.POW, E.FLOOR_DIV, E.LESS)),
+        network.add_elementwise(x, column, E.PROD),
+        network.add_elementwise(flags, flags, E.AND),
+        *(network.add_unary(x, op) for op in (trt.UnaryOperation.EXP, trt.UnaryOperation.ISNAN)),
+        network.add_unary(flags, trt.UnaryOperation.NOT),
+        network.add_activation(x, trt.ActivationType.SOFTSIGN),
+        network.add_select(flags, x, y),
+        network.add_cast(x, trt.int32),
+        *(network.add_reduce(x, trt.ReduceOperation.AVG, 0b101, keep) for keep in (True, False)),
+        network.add_softmax(x),
+        network.add_gather(x, places, 1),
+        network.add_concatenation([x, y]),
+        _along_last(network.add_concatenation([x, total, y])),
+        network.add_scale(picture, trt.ScaleMode.CHANNEL, np.ones(3, np.float32), np.ones(3, np.float32), None),
+        *_matrix_products(network, x, y),
+    ]
+
+
+def _defined(layer: Any) -> tuple[Any, ...]:
+    """What the definition of a layer makes of its inputs."""
+    inference = layer._network._inference
+    with inference.symbols.mode():
+        facts: tuple[Any, ...] = inference._facts(layer, layer._compute([inference._value(x) for x in layer._inputs]))
+    return facts
+
+
+def test_what_layers_say_is_what_their_definitions_make(layers: Sequence[Any]) -> None:
+    for layer in layers:
+        said = layer._known_facts(layer._network._inference.symbols)
+        assert said is not None, layer
+        assert said == _defined(layer), layer
+
+
+def test_no_definition_runs_for_layers_that_say_what_they_make(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[str] = []
+    for kind in ILayer.__subclasses__():
+        compute = kind._compute
+
+        def counted(layer: Any, inputs: Any, compute: Any = compute) -> Any:
+            evaluated.append(type(layer).__name__)
+            return compute(layer, inputs)
+
+        monkeypatch.setattr(kind, "_compute", counted)
+    x = network.add_input("x", trt.float32, (-1, 4, -1))
+    for _ in range(20):
+        product = network.add_matrix_multiply(x, M.NONE, x, M.TRANSPOSE).get_output(0)
+        scores = network.add_softmax(product).get_output(0)
+        update = network.add_matrix_multiply(scores, M.NONE, x, M.NONE).get_output(0)
+        x = network.add_elementwise(x, update, E.SUM).get_output(0)
+    assert evaluated == []
+
+
+def test_extents_that_may_differ_are_left_to_the_definition(network: Any) -> None:
+    x, y = (network.add_input(name, trt.float32, (-1, 4)) for name in "xy")
+    layer = network.add_elementwise(x, y, E.SUM)
+    assert layer._known_facts(network._inference.symbols) is None
+    assert tuple(layer.get_output(0).shape) == (-1, 4)
