@@ -115,7 +115,8 @@ class INormalizationLayer(ILayer):
             return (plain * scale + bias,)
         trailing = tuple(x.shape[axes[0] :])
         if axes == tuple(range(axes[0], x.ndim)) and not any(is_unknown(e) for e in trailing):
-            fits = scale.numel() == _volume(trailing) and bias.numel() == scale.numel()
+            volume = _volume(trailing)
+            fits = all(each.numel() == volume and each.shape[axes[0] :] == trailing for each in (scale, bias))
             if not fits and axes[0] == 1 and _is_per_channel(scale, x) and _is_per_channel(bias, x):
                 return (_group_norm(x, 1, scale.reshape(-1), bias.reshape(-1), self.epsilon),)
             if self._IS_FROZEN and type(x) is torch.Tensor:

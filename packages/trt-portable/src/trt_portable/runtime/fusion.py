@@ -18,7 +18,7 @@ from trt_portable.layers.pointwise import (
     IUnaryLayer,
     is_usual_hard_sigmoid,
 )
-from trt_portable.runtime.program import Compute, LayerCall
+from trt_portable.runtime.program import Compute, LayerCall, ShapedCompute
 from trt_portable.values import Value, as_tensor
 
 _NONE: Final = MatrixOperation.NONE
@@ -234,7 +234,7 @@ def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute,
     )
 
 
-class Linear:
+class Linear(ShapedCompute):
     """A product with a matrix, the second operand, plus a bias per column, the third, if there is one.
 
     Args:
@@ -244,17 +244,22 @@ class Linear:
 
     def __init__(self, extents: Shape, *, is_transposed: bool) -> None:
         self.is_transposed = is_transposed
-        self._extents = extents
+        self.shapes = {1: extents, 2: (extents[0 if is_transposed else 1],)}
 
     @property
     def columns(self) -> int:
         """Columns of the result."""
-        return self._extents[0 if self.is_transposed else 1]
+        return self.shapes[2][0]
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result."""
-        x, matrix, bias = (*inputs, None)[:3]
-        assert x is not None and matrix is not None
-        weights = as_tensor(matrix).reshape(self._extents)
-        flat = None if bias is None else as_tensor(bias).reshape(-1)
-        return (F.linear(as_tensor(x), weights if self.is_transposed else weights.mT, flat),)
+        x, matrix, *bias = inputs
+        assert matrix is not None
+        flat = [as_tensor(addend).reshape(self.shapes[2]) for addend in bias if addend is not None]
+        return self.compute_shaped((x, as_tensor(matrix).reshape(self.shapes[1]), *flat))
+
+    def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result of a matrix and a bias as PyTorch takes them."""
+        x, weights, *bias = inputs
+        assert x is not None and isinstance(weights, torch.Tensor)
+        return (F.linear(as_tensor(x), weights if self.is_transposed else weights.mT, *bias),)  # type: ignore[arg-type]

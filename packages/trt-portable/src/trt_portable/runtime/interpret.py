@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trt_portable.enums import LayerType
 from trt_portable.runtime.fusion import Shape, fuse_clamps, fuse_gates, fuse_linear
 from trt_portable.runtime.image import ProgramImage
+from trt_portable.runtime.layer_norms import settle_layer_norms
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 from trt_portable.runtime.program import LayerCall, Program
@@ -40,8 +41,8 @@ def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
 
 
 def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
-    """Calls, with one for several where PyTorch has a kernel for it."""
-    return fuse_splits(fuse_gates(calls, visible))
+    """Calls, with one for several, or with less to ask in each run, where PyTorch has a kernel for it."""
+    return settle_layer_norms(fuse_splits(fuse_gates(calls, visible)))
 
 
 def _written_out(image: ProgramImage) -> list[LayerCall]:

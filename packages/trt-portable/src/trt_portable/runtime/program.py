@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
-from trt_portable.values import Value
+from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -108,6 +108,26 @@ class PlacedCompute(ABC):
         """
 
 
+class ShapedCompute(ABC):
+    """A layer's computation that wants constants in other shapes than their layers give them.
+
+    Beside a kernel for a few rows a reshape takes time, so constants are brought into shape when they are loaded.
+
+    Attributes:
+        shapes: The shapes, by position of the operand.
+    """
+
+    shapes: Mapping[int, tuple[int, ...]]
+
+    @abstractmethod
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result of operands in the shapes of the network."""
+
+    @abstractmethod
+    def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result of operands that have the `shapes`."""
+
+
 class Program:
     """Runs layers in order. Immutable but for constants; any number of threads may run it at once.
 
@@ -121,6 +141,9 @@ class Program:
         reads: The slots that each step reads.
         output_slots: Where the outputs are in the end.
     """
+
+    _SHAPES_CONSTANTS: ClassVar[bool] = True
+    """Whether constants are loaded in the shapes that a `ShapedCompute` wants."""
 
     def __init__(self, calls: Sequence[LayerCall], inputs: Sequence[int], outputs: Sequence[int]) -> None:
         self.calls = tuple(calls)
@@ -146,23 +169,40 @@ class Program:
         keep = {slot(tensor) for tensor in outputs} | constants
         last_use = self._last_uses(running, slot, keep)
         self.reads = [tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs) for call in running]
+        self.output_slots = [slot(tensor) for tensor in outputs]
+        self._views: dict[tuple[int, tuple[int, ...]], int] = {}  # where constants are in other shapes
+        self._size = len(slots) + 1
+        computes = [self._bring_into_shape(index, call, constants) for index, call in enumerate(running)]
         self.steps: list[Step] = [
             (
-                call.compute,
+                compute,
                 _reader(read),
                 tuple(slot(tensor) for tensor in call.outputs),
                 tuple(last_use.get(index, ())),
                 call,
             )
-            for index, (call, read) in enumerate(zip(running, self.reads, strict=True))
+            for index, (call, compute, read) in enumerate(zip(running, computes, self.reads, strict=True))
         ]
-        self.output_slots = [slot(tensor) for tensor in outputs]
         self._placed = [
             (step, self.output_slots.index(written[0]), compute.place)
             for step, (compute, _, written, _, _) in enumerate(self.steps)
             if isinstance(compute, PlacedCompute) and written[0] in self.output_slots
         ]
-        self._template: list[Value | None] = [None] * (len(slots) + 1)
+        self._template: list[Value | None] = [None] * (self._size + len(self._views))
+
+    def _bring_into_shape(self, step: int, call: LayerCall, constants: set[int]) -> Compute:
+        """Lets a step read constants in the shapes that it wants, and returns what runs then."""
+        compute, reads = call.compute, self.reads[step]
+        if not self._SHAPES_CONSTANTS or not isinstance(compute, ShapedCompute):
+            return compute
+        wanted = {at: shape for at, shape in compute.shapes.items() if at < len(reads)}
+        if not constants.issuperset(reads[at] for at in wanted):
+            return compute
+        self.reads[step] = tuple(
+            self._views.setdefault((slot, wanted[at]), self._size + len(self._views)) if at in wanted else slot
+            for at, slot in enumerate(reads)
+        )
+        return compute.compute_shaped
 
     @staticmethod
     def _last_uses(running: Sequence[LayerCall], slot: Callable[[int], int], keep: set[int]) -> dict[int, list[int]]:
@@ -189,6 +229,10 @@ class Program:
                 template[at] = value
         for at in self._passing:
             template[at] = None
+        for (source, shape), at in self._views.items():
+            loaded = template[source]
+            if loaded is not None and loaded is not self._template[source]:
+                template[at] = as_tensor(loaded).reshape(shape)
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
     def forget_constants(self) -> None:

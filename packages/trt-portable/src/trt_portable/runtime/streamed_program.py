@@ -48,6 +48,8 @@ class StreamedProgram(Program):
         device: Where it runs.
     """
 
+    _SHAPES_CONSTANTS = False  # what comes from the host is as its layer gives it
+
     def __init__(
         self, calls: Sequence[LayerCall], inputs: Sequence[int], outputs: Sequence[int], device: torch.device
     ) -> None:
