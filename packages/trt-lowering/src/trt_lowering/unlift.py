@@ -8,6 +8,8 @@ from torch import fx, nn
 from trt_core import LoweringError
 from trt_core.weight_recipes import RECIPE, Literal, Source
 from trt_lowering.attributes import read_attribute
+from trt_lowering.node_metadata import insert_call
+from trt_lowering.results import base_of
 
 
 def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
@@ -54,10 +56,22 @@ def _forget_other_names(graph: fx.Graph) -> None:
 
 
 def _describe_write_backs(graph: fx.Graph) -> None:
-    """Unlifting adds write backs without saying what they return."""
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        if "val" not in node.meta and isinstance(node.args[0], fx.Node):
-            node.meta["val"] = node.args[0].meta["val"]
+    """Unlifting adds write backs without saying what they return, and in an order of its own.
+
+    What one of them writes may be what an input or attribute held before another one writes to that.
+    """
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    added = [node for node in copies if "val" not in node.meta and isinstance(node.args[0], fx.Node)]
+    written = {node.args[0] for node in added}
+    for node in added:
+        state, value = node.args
+        assert isinstance(state, fx.Node)
+        node.meta["val"] = state.meta["val"]
+        if isinstance(value, fx.Node) and value is not state and base_of(value) in written:
+            held = value.meta["val"].clone()
+            with graph.inserting_before(added[0]):
+                snapshot = insert_call(graph, torch.ops.aten.clone.default, (value,), value=held, origin=value)
+            node.args = (state, snapshot)
 
 
 def _name_weights(stateful: fx.GraphModule, program: torch.export.ExportedProgram) -> None:

@@ -57,7 +57,7 @@ class RemoveIdentities(GraphPass):
                 continue
             source = node.args[0]
             assert isinstance(source, fx.Node) and isinstance(node.target, OpOverload)
-            if source in written:
+            if base_of(source) in written:
                 continue  # a snapshot of state that the graph overwrites when it ends
             if node in bases and not may_alias(node.target) and _is_seen(base_of(source), bases):
                 continue  # callers may write to a result, and must not reach inputs, parameters or another result by it
