@@ -123,6 +123,15 @@ def test_a_derived_size_is_taken_from_an_intermediate_tensor_that_has_it(make_bl
     assert "ELEMENTWISE" not in _layers(ctx)
 
 
+def test_a_size_is_computed_from_a_tensor_that_has_a_number_more_of_a_rounded_one(make_block: Any) -> None:
+    """Twice ``(s + 1) // 2`` follows from ``(s + 1) // 2 - 1``, where no tensor of the block has s."""
+    block = make_block(lambda x: x[::2][1:], torch.ones(9, 7), symbolic=True)
+    meta = [node for node in block.graph.nodes if node.op == "call_function"][-1].meta["val"]
+    ctx = _context()
+    ctx.register_dimensions(ctx.network.add_input("rest", trt.float32, (-1, -1)), meta)
+    assert tuple(ctx.size(2 * meta.shape[0] + 2).shape) == (1,)
+
+
 def test_a_size_that_no_tensor_has_is_an_error(make_block: Any) -> None:
     block = make_block(torch.abs, torch.ones(5), symbolic=True)
     meta = next(node for node in block.graph.nodes if node.op == "placeholder").meta["val"]

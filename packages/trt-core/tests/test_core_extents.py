@@ -14,6 +14,7 @@ from torch import nn
 
 from trt_core.extents import (
     Extent,
+    affine_form,
     check_extent,
     evaluate_extent,
     extent_of,
@@ -192,6 +193,14 @@ def test_linear_extents_are_solved(factor: int, offset: int, value: int) -> None
         assert solve_extent(extent, factor * value + offset) == ("s0", value)
         if factor > 1:
             assert solve_extent(extent, factor * value + offset + 1) == ("s0", None)
+
+
+def test_affine_extents_have_an_inner_one_of_any_kind() -> None:
+    inner = ["floordiv", ["add", -1, "s0"], 2]
+    assert affine_form(["add", 2, ["mul", 2, inner]]) == (inner, 2, 2)
+    assert affine_form(inner) == (inner, 1, 0)
+    assert affine_form(["mul", -1, inner]) is None
+    assert affine_form(4) is None
 
 
 @pytest.mark.parametrize("extent", [4, None, ["mul", "s0", "s1"], ["floordiv", "s0", 2], ["add", "s0", "s0"]])

@@ -15,7 +15,7 @@ from trt_converters.engine_weights import EngineWeights
 from trt_converters.sizes import combine, dimension
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
-from trt_core.extents import Extent, extent_of, linear_form
+from trt_core.extents import Extent, affine_form, extent_of
 from trt_core.provenance import node_location, source_line
 from trt_core.provider_log import forget_errors, take_errors
 from trt_core.quantization import e2m1_codes
@@ -53,7 +53,7 @@ class ConversionContext:
         self._held: list[torch.Tensor] = []  # TensorRT holds weights by reference until the build returns
         self._constants: dict[tuple[Any, ...], Any] = {}
         self._dimensions: dict[str, tuple[Any, int]] = {}
-        self._linear: dict[str, Extent] = {}  # symbols that are no dimension, from a dimension such as `8*s`
+        self._linear: dict[str, Extent] = {}  # what is no dimension, from a dimension such as `8*s` or `(s - 1)//2 + 1`
         self._sizes: dict[str, Any] = {}
 
     # what is being converted
@@ -234,10 +234,10 @@ class ConversionContext:
                     self._note_linear(extent_of(extent))
 
     def _note_linear(self, extent: Extent) -> None:
-        form = linear_form(extent)
+        form = affine_form(extent)
         if form is not None and form[0] != extent:
-            symbol, factor, offset = form
-            self._linear.setdefault(symbol, ["floordiv", ["add", extent, -offset], factor])
+            inner, factor, offset = form
+            self._linear.setdefault(str(inner), ["floordiv", ["add", extent, -offset], factor])
 
     def size(self, value: Size) -> Any:
         """Returns an extent as an int, or as an `ITensor` of shape (1,), int64.
@@ -265,10 +265,10 @@ class ConversionContext:
         if key in self._dimensions:
             tensor, axis = self._dimensions[key]
             found = dimension(self, tensor, axis)
-        elif isinstance(extent, list):
-            found = combine(self, extent[0], [self._evaluate(operand) for operand in extent[1:]])
         elif key in self._linear:
             found = self._evaluate(self._linear[key])
+        elif isinstance(extent, list):
+            found = combine(self, extent[0], [self._evaluate(operand) for operand in extent[1:]])
         else:
             raise self.fail(f"no input of the block has the dimension {extent}")
         self._sizes[key] = found

@@ -173,20 +173,34 @@ def linear_form(extent: Extent) -> tuple[str, int, int] | None:
     Args:
         extent: What `extent_of` returned.
     """
-    if isinstance(extent, str):
-        return extent, 1, 0
-    if not isinstance(extent, list) or extent[0] not in ("add", "mul"):
+    form = affine_form(extent)
+    if form is None or not isinstance(form[0], str):
         return None
+    return form[0], form[1], form[2]
+
+
+def affine_form(extent: Extent) -> tuple[Extent, int, int] | None:
+    """Returns `(inner, factor, offset)` of an extent that is `factor * inner + offset`, with the smallest `inner`.
+
+    Args:
+        extent: What `extent_of` returned; None is returned for a number and for a factor that is not positive.
+    """
+    if extent is None or isinstance(extent, int):
+        return None
+    if isinstance(extent, str) or extent[0] not in ("add", "mul"):
+        return extent, 1, 0
     numbers = [operand for operand in extent[1:] if isinstance(operand, int)]
     others = [operand for operand in extent[1:] if not isinstance(operand, int)]
-    inner = linear_form(others[0]) if len(others) == 1 else None
-    if inner is None:
+    if len(others) != 1:
+        return extent, 1, 0
+    form = affine_form(others[0])
+    if form is None:
         return None
-    symbol, factor, offset = inner
+    inner, factor, offset = form
     if extent[0] == "add":
-        return symbol, factor, offset + sum(numbers)
+        return inner, factor, offset + sum(numbers)
     scale = math.prod(numbers)
-    return (symbol, factor * scale, offset * scale) if scale > 0 else None
+    return (inner, factor * scale, offset * scale) if scale > 0 else None
 
 
 def solve_extent(extent: Extent, size: int) -> tuple[str, int | None] | None:
