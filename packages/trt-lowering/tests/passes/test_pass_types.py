@@ -42,6 +42,19 @@ def test_computation_is_reduced_and_the_rim_is_not(dtype, captured):
     torch.testing.assert_close(result, module(x), rtol=tolerance, atol=tolerance)
 
 
+def test_bits_are_those_of_the_type_that_the_model_reads(captured):
+    def function(x):
+        bits = (x * 2).view(torch.int32)
+        return bits >> 23 & 255, (bits & ~1).view(torch.float32) + 1, torch.ones(3, dtype=torch.int16).view(torch.half)
+
+    x = torch.randn(3, 4)
+    gm = captured(function, x)
+    assert ConvertFloatType(torch.float32, torch.float16)(gm).changed
+    gm.recompile()
+    for found, expected in zip(gm(x), function(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=HALF, atol=HALF)
+
+
 def test_named_types_and_factories_follow(captured):
     def function(x):
         weights = torch.softmax(x.half(), -1, dtype=torch.float32)

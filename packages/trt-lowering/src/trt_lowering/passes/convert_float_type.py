@@ -36,6 +36,9 @@ _BATCH_NORMALIZATIONS: Final = frozenset(
 )
 """Operators that take parameters in float32 beside narrower inputs."""
 
+_REINTERPRETING: Final = frozenset({aten.view.dtype, aten.view_copy.dtype})
+"""Operators that read bits: those of another type mean something else, and are another number of elements."""
+
 
 class ConvertFloatType(GraphPass):
     """Makes all computation of one floating-point type happen in another.
@@ -47,7 +50,7 @@ class ConvertFloatType(GraphPass):
 
     Operators that run in PyTorch anyway keep their type, with casts around them: its kernels may know no narrower one,
     sub-graphs of control flow are not rewritten, and running statistics must be updated where they are. Nodes that are
-    excluded from reduced precision keep it too, in engines.
+    excluded from reduced precision keep it too, in engines, and so do those that read the bits of numbers.
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: no computation but the casts at the rim has the former type; outputs keep their types.
@@ -163,7 +166,7 @@ class ConvertFloatType(GraphPass):
         if node.target is operator.getitem:
             source = node.args[0]
             return isinstance(source, fx.Node) and self._keeps_type(source)
-        if isinstance(node.target, HigherOrderOperator) or has_hidden_state(node):
+        if isinstance(node.target, HigherOrderOperator) or node.target in _REINTERPRETING or has_hidden_state(node):
             return True
         if self._exclusion(node) is not None:
             return True
