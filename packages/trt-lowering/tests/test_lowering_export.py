@@ -82,6 +82,16 @@ def test_wrong_shape_is_reported_with_its_cause():
     assert "same example inputs" in error.value.hint
 
 
+def test_what_runs_but_cannot_be_captured_has_a_way_out():
+    class Turned(torch.nn.Module):
+        def forward(self, x):
+            return x.unsqueeze_(0) * 2
+
+    with pytest.raises(ExportError) as error:
+        export_module(Turned(), (torch.ones(3),))
+    assert "torch.compile(model" in error.value.hint
+
+
 def test_one_tensor_given_for_two_inputs_stays_two_inputs():
     class Difference(torch.nn.Module):
         def forward(self, x, y):

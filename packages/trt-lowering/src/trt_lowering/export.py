@@ -54,7 +54,7 @@ def export_module(
 
 def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_dynamic_shapes: bool) -> str:
     kind, text = type(error).__name__, str(error)
-    if "onstraint" in kind or "onstraints violated" in text:
+    if "onstraint" in kind or "onstraints violated" in text or "inferred ranges from model tracing" in text:
         return (
             "the model needs the named dimension to be fixed or related to another one: give it one size in the Input, "
             "or the range that the message suggests"
@@ -78,7 +78,10 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
     if isinstance(error, TypeError) and ("argument" in text or "forward()" in text):
         return "check the example inputs against the signature of the module's forward method"
     if kind in ("RuntimeError", "IndexError", "KeyError", "AttributeError", "ValueError"):
-        return "run the module on the same example inputs: it most likely fails there as well"
+        return (
+            "run the module on the same example inputs: if it fails there as well, mend that; if it does not, "
+            'torch.compile(model, backend="torch_tensorrt") runs in PyTorch what cannot be captured'
+        )
     if strict:
         return "try strict=False, which runs the Python code instead of analysing it"
     if has_dynamic_shapes:
