@@ -25,6 +25,16 @@ MAX_DEPTH: Final = 32
 MAX_OPERANDS: Final = 256
 """Most operands of one operator that `check_extent` accepts."""
 
+RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+}
+"""What sympy's relations mean, by the names of their classes."""
+
 _LARGEST: Final = 2**63 - 1
 
 _EXACT_FACTOR: Final = 1 << 16

@@ -8,29 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
 
-from trt_core.extents import Extent, extent_of_expression
+from trt_core.extents import RELATIONS, Extent, extent_of_expression
 
 MOST_COMBINATIONS: Final = 1 << 18
 """Where there are more sizes, nothing is said."""
 
 _LARGEST: Final = 2**31 - 1
 """Numbers of this magnitude are multiplied without leaving 64 bits."""
-
-_RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "LessThan": operator.le,
-    "StrictLessThan": operator.lt,
-    "GreaterThan": operator.ge,
-    "StrictGreaterThan": operator.gt,
-}
-"""What sympy's relations mean, by the names of their classes."""
 
 _OPERATORS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "add": torch.add,
@@ -119,7 +108,7 @@ class _Grid:
         return self._known[condition]
 
     def _computed(self, condition: Any) -> torch.Tensor | None:
-        relation = _RELATIONS.get(type(condition).__name__)
+        relation = RELATIONS.get(type(condition).__name__)
         if relation is None:
             return None
         self._by_zero = torch.zeros((), dtype=torch.bool)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.extents import Extent, evaluate_extent, extent_of, extent_of_expression, symbols_in
+from trt_core.extents import RELATIONS, Extent, evaluate_extent, extent_of, extent_of_expression, symbols_in
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 
 GENEROUS: Final = 4096
@@ -27,16 +26,6 @@ MOST_ELEMENTS: Final = 2**31 - 1
 """The most elements of a tensor in a TensorRT engine."""
 
 _TRIES: Final = 256
-
-_RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "LessThan": operator.le,
-    "StrictLessThan": operator.lt,
-    "GreaterThan": operator.ge,
-    "StrictGreaterThan": operator.gt,
-}
-"""What sympy's relations mean, by the names of their classes."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +252,7 @@ def _test_of(guard: Any) -> Callable[[Mapping[str, int]], bool]:
 
     Substituting in sympy takes a thousand times as long as arithmetic, and many sizes are tried.
     """
-    relation = _RELATIONS.get(type(guard).__name__)
+    relation = RELATIONS.get(type(guard).__name__)
     sides = [extent_of_expression(side) for side in guard.args] if relation is not None else [None]
     if relation is None or None in sides:
         symbols = tuple(guard.free_symbols)
