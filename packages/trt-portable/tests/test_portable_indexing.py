@@ -32,12 +32,21 @@ def test_gather_along_an_axis(run_network: Any, axis: int, shape: list[int], dty
     assert np.array_equal(found.numpy(), np.take(x.numpy(), indices.numpy(), axis))
 
 
-def test_indices_out_of_bounds_read_zero(run_network: Any) -> None:
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_indices_out_of_bounds_read_zero(run_network: Any, axis: int) -> None:
     x, at = torch.arange(1.0, 7).reshape(3, 2), torch.tensor([2, 3, -1, -4])
-    (static,) = run_network(lambda n, a, i: n.add_gather(a, i, 0), x, at)
-    assert static.tolist() == [[5, 6], [0, 0], [5, 6], [0, 0]]
-    (dynamic,) = run_network(lambda n, a, i: n.add_gather(a, i, 0), x, at, dynamic=[(0, 0)])
-    assert dynamic.tolist() == [[5, 6], [0, 0], [0, 0], [0, 0]]
+    data = torch.stack([x, -x], -1).movedim(0, axis)
+
+    def gather(network: Any, values: Any, indices: Any) -> Any:
+        return network.add_gather(values, indices, axis)
+
+    for dynamic, wanted in (
+        ([], [[5, 6], [0, 0], [5, 6], [0, 0]]),
+        ([(0, axis)], [[5, 6], [0, 0], [0, 0], [0, 0]]),
+    ):
+        (found,) = run_network(gather, data, at, dynamic=dynamic)
+        assert found.movedim(axis, 0)[..., 0].tolist() == wanted
+        assert torch.equal(found.movedim(axis, 0)[..., 1], -found.movedim(axis, 0)[..., 0])
 
 
 @pytest.mark.parametrize("axis", [1, 2])

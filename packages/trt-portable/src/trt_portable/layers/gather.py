@@ -51,7 +51,7 @@ def _selected(x: torch.Tensor, axis: int, indices: torch.Tensor) -> torch.Tensor
         return None
     try:
         return x.index_select(axis, indices.reshape(-1))
-    except IndexError:
+    except (IndexError, RuntimeError):  # which of them depends on the axis
         return None
 
 
