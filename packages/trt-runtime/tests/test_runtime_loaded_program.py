@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from trt_core import ExportError, Input, InputError, PlanError
 from trt_runtime import LoadedProgram, TRTModule, load, save
@@ -196,6 +198,31 @@ def test_the_file_may_be_replaced_while_it_is_loaded(
     expected = loaded(x, bias=bias)["result"]
     save(static_engine, saved)
     assert torch.equal(loaded(x, bias=bias)["result"], expected)
+
+
+class LooksUp(nn.Module):
+    """Operators that can make far more than they are given, and one of which the numbers of operands are looked at."""
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        bags = torch.ops.aten.embedding_bag.default(x, at, torch.zeros_like(at))[0]
+        return x.index_select(0, at), x[at], torch.ones(x.shape[0], 7), bags
+
+
+def test_operators_that_can_grow_are_traced_with_sizes_that_vary(tmp_path: Path) -> None:
+    sizes = ({0: torch.export.Dim("rows", min=2, max=9)}, {0: torch.export.Dim("count", min=2, max=9)})
+    given, other = ((torch.randn(n, 3), torch.arange(n) % 2) for n in (4, 6))
+    with torch.no_grad():
+        save(torch.export.export(LooksUp(), given, dynamic_shapes=sizes), tmp_path / "model.trtp")
+        program = load(tmp_path / "model.trtp")
+        found = torch.export.export(program, given, dynamic_shapes={"args": sizes}).module()(*other)
+        torch.testing.assert_close(found, LooksUp()(*other), rtol=0, atol=0)
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        dynamic = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+        fake = mode.from_tensor(given[0], symbolic_context=dynamic), mode.from_tensor(given[1])
+        with mode:
+            results = program(*fake)
+    assert isinstance(fake[0].shape[0], torch.SymInt)
+    assert [tuple(result.shape) for result in results] == [(4, 3), (4, 3), (fake[0].shape[0], 7), (4, 3)]
 
 
 def test_loaded_programs_can_be_exported(loaded: LoadedProgram, tmp_path: Path) -> None:

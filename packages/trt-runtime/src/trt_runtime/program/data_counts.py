@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 Operands = Mapping[str, Any]
 """Arguments by their names in the schema, defaults filled in."""
@@ -13,7 +14,7 @@ Operands = Mapping[str, Any]
 
 def has_numbers(x: torch.Tensor) -> bool:
     """Whether the numbers of a tensor can be looked at: it is neither traced nor recorded."""
-    if torch.compiler.is_compiling() or x.is_meta:
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor) or x.is_meta:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 

@@ -16,12 +16,9 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError
-from trt_runtime.program.data_counts import DATA_COUNTS, has_numbers, repetitions
+from trt_runtime.program.data_counts import DATA_COUNTS, Operands, has_numbers, repetitions
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_growth import elements_in, how_to_allow, most_elements, operands_of
-
-Operands = Mapping[str, Any]
-"""Arguments by their names in the schema, defaults filled in."""
 
 Check = Callable[[Operands], str]
 """Says what does not fit, or nothing."""

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from trt_core.errors import ExecutionError
 from trt_runtime.program.declared_results import Symbols, elements_told, list_checker, result_checker
 from trt_runtime.program.graph import OperatorCall, Value
-from trt_runtime.program.literals import replace_values, values_in
+from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.operand_checks import checked
 from trt_runtime.program.operator_growth import (
     can_grow,
@@ -76,10 +76,9 @@ def _bound(
     """Returns what refuses a call that would make far more than the program says, or than is there."""
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
-        shapes = {value.shape for value in args if isinstance(value, torch.Tensor)}
-        if torch.compiler.is_compiling() or any(type(extent) is not int for shape in shapes for extent in shape):
-            return  # whoever traces has no numbers
         operands = operands_of(operator, args, kwargs)
+        if torch.compiler.is_compiling() or any(isinstance(leaf, torch.SymInt) for leaf in leaves(operands)):
+            return  # whoever traces has no numbers
         made = elements_made(operator, operands)
         told = None if made is None else elements_told(step.result, symbols)
         if made is not None and not made <= most_elements(told, operands, untold):
