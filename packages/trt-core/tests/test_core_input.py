@@ -145,7 +145,9 @@ def test_text_shows_a_range_only_where_there_is_one() -> None:
     assert repr(dynamic) == "Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), dtype=float16)"
 
 
-@pytest.mark.parametrize("given", [{"x": torch.ones(2)}, 3, [torch.ones(2), "x"], [[torch.ones(2)]]], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"x": torch.ones(2)}, 3, [torch.ones(2), "x"], [[torch.ones(2)]], torch.ones(2, 2)], ids=str
+)
 def test_what_is_no_list_of_tensors_is_refused(given: object) -> None:
     with pytest.raises(InputError, match="cannot read"):
         Input.from_tensors(given)  # type: ignore[arg-type]

@@ -48,6 +48,16 @@ def test_no_tensor_or_memory_stands_twice() -> None:
         assert value.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
 
 
+def test_of_memory_that_is_shared_no_more_is_copied_than_a_tensor_reaches() -> None:
+    layers = torch.randn(8, 4, 4, dtype=torch.complex64)
+    given = (*layers, layers[2].t(), layers[3].conj(), layers[4][:1].expand(3, 4), layers[5][:, :0])
+    found, _ = distinct_tensors(given, {})
+    assert found[0] is given[0]
+    for value, wanted in zip(found[1:], given[1:], strict=True):
+        assert torch.equal(value.resolve_conj(), wanted.resolve_conj()) and value.stride() == wanted.stride()
+        assert value.untyped_storage().nbytes() <= 16 * value.element_size()
+
+
 def test_fixed_values_are_those_of_their_type() -> None:
     for known in (1, True, "mode", None, float("nan")):
         require_fixed("flag", known, known)

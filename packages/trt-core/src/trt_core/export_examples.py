@@ -45,9 +45,13 @@ def _apart(value: torch.Tensor) -> torch.Tensor:
     """Returns a tensor with the values and strides of another, in memory of its own where it is a plain one."""
     if not _is_plain(value):
         return value.detach()
-    with torch.no_grad():
-        memory = value.untyped_storage().clone()
-        return value.new_empty(0).set_(memory, value.storage_offset(), value.shape, value.stride())
+    if not value.numel():
+        return torch.empty_like(value)
+    pairs = zip(value.shape, value.stride(), strict=True)
+    reach = 1 + sum((extent - 1) * stride for extent, stride in pairs)
+    with torch.no_grad():  # only what the tensor reaches: it may be a small part of its memory
+        memory = value.detach().as_strided((reach,), (1,)).clone()
+        return memory.as_strided(value.shape, value.stride())
 
 
 def _is_plain(value: torch.Tensor) -> bool:

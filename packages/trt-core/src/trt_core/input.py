@@ -111,7 +111,7 @@ class Input:
         Raises:
             InputError: These are no tensors.
         """
-        if isinstance(tensors, Mapping) or not isinstance(tensors, Iterable):
+        if isinstance(tensors, (Mapping, torch.Tensor)) or not isinstance(tensors, Iterable):
             raise InputError(
                 f"cannot read a list of Inputs from {kind_of(tensors)}",
                 hint="give a list of tensors; what is nested is written with Inputs in the place of its tensors",
