@@ -303,6 +303,24 @@ def test_changes_of_an_input_other_than_to_its_elements_are_refused(operator, se
             attempt(program, settings, preserve=preserve)
 
 
+def _in_regions(change):
+    def run(module, x):
+        with torch.no_grad():
+            module.table.add_(1)
+            with torch.autocast("cpu", torch.bfloat16):
+                change(module, x)
+
+    return run
+
+
+@pytest.mark.parametrize("operator", ["t_", "transpose_"])
+def test_changes_in_wrapped_regions_are_refused_like_others(operator, settings, preserve):
+    program = export_module(Changes(_in_regions(LOST[operator])), (torch.ones(4, 1, 4),))
+    for attempt in (lower, decompose_program):
+        with pytest.raises(LoweringError, match=rf"the model changes input x by {operator}\(\)"):
+            attempt(program, settings, preserve=preserve)
+
+
 def test_changes_of_a_buffer_and_of_data_are_refused(settings, preserve):
     program = export_module(Changes(lambda module, x: module.table.transpose_(0, 1)), (torch.ones(4, 1, 4),))
     with pytest.raises(LoweringError, match="the model changes its tensor table by transpose_"):

@@ -37,17 +37,19 @@ class InlineWrappedRegions(GraphPass):
     def call(self, gm: fx.GraphModule) -> int:
         """Inlines regions, nested ones included."""
         changes = 0
-        pending = [node for node in gm.graph.nodes if _is_region(node)]
+        pending = list(gm.graph.nodes)
         while pending:
             node = pending.pop()
-            pending.extend(_inline(gm, node))
-            changes += 1
+            region = wrapped_region(node)
+            if region is not None:
+                pending.extend(_inline(gm, node, *region))
+                changes += 1
         return changes
 
     def ensures(self, gm: fx.GraphModule) -> None:
         """Checks that no region is left."""
         for node in gm.graph.nodes:
-            if _is_region(node):
+            if wrapped_region(node) is not None:
                 self.fail(node, "a wrapped region is left")
         self.require_values(gm)
 
@@ -64,20 +66,24 @@ def find_autocast_region(gm: torch.nn.Module) -> fx.Node | None:
     return None
 
 
-def _is_region(node: fx.Node) -> bool:
-    return node.op == "call_function" and (node.target is _GRAD or node.target is _AUTOCAST)
-
-
-def _inline(gm: fx.GraphModule, call: fx.Node) -> list[fx.Node]:
-    body_at = 1 if call.target is _GRAD else 4
-    holder = call.args[body_at]
+def wrapped_region(node: fx.Node) -> tuple[fx.Node, tuple[Any, ...]] | None:
+    """Returns the attribute that holds the body of a region, and what the body is given; None for any other node."""
+    if node.op != "call_function" or node.target not in (_GRAD, _AUTOCAST):
+        return None
+    body_at = 1 if node.target is _GRAD else 4
+    holder = node.args[body_at]
     assert isinstance(holder, fx.Node)
+    return holder, node.args[body_at + 1 :]
+
+
+def _inline(gm: fx.GraphModule, call: fx.Node, holder: fx.Node, given: tuple[Any, ...]) -> list[fx.Node]:
+    """Puts the body of a region in the place of its call; returns what it consists of."""
     path = str(holder.target)
     body = read_attribute(gm, path)
-    operands = iter(call.args[body_at + 1 :])
+    operands = iter(given)
     inside: dict[fx.Node, Any] = {}
     result: Any = None
-    nested = []
+    copies = []
     with gm.graph.inserting_before(call):
         for node in body.graph.nodes:
             if node.op == "placeholder":
@@ -89,10 +95,9 @@ def _inline(gm: fx.GraphModule, call: fx.Node) -> list[fx.Node]:
                 if node.op == "get_attr":
                     copied.target = f"{path}.{node.target}"
                 inside[node] = copied
-                if _is_region(copied):
-                    nested.append(copied)
+                copies.append(copied)
     replace_result(call, result)
     gm.graph.erase_node(call)
     if not holder.users:
         gm.graph.erase_node(holder)
-    return nested
+    return copies
