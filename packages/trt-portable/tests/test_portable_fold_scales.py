@@ -156,3 +156,34 @@ def test_an_infinite_factor_stays(builder: Any, load: Load, execute: Any) -> Non
     network.mark_output(product.get_output(0))
     (found,) = execute(load(network).create_execution_context(), {"x": torch.ones(1, 2, 1, 1)}).values()
     assert found.item() == np.inf
+
+
+@pytest.mark.parametrize("is_layer", [False, True])
+@pytest.mark.parametrize(
+    ("weight", "bias", "factor", "x"),
+    [
+        (0.02, 0.0, 1e-6, 50.0),  # a layer scale at its start: products would have a bit or none
+        (0.02, 0.5, -1e-6, 50.0),
+        (2.0, 0.0, 4e4, 0.5),  # products would be infinite
+        (0.01, 6e4, 2.0, -5.9e4),  # and here the bias
+    ],
+)
+def test_a_factor_whose_products_half_precision_cannot_hold_stays(
+    builder: Any, load: Load, execute: Any, weight: float, bias: float, factor: float, x: float, is_layer: bool
+) -> None:
+    network = builder.create_network()
+    given_x = network.add_input("x", trt.float16, (1, 1, 2, 2))
+    y = network.add_convolution_nd(given_x, 1, (1, 1), np.array([weight], np.float16), np.array([bias], np.float16))
+    number, none = np.array([factor], np.float16), np.zeros(1, np.float16)
+    if is_layer:
+        last = network.add_scale(y.get_output(0), trt.ScaleMode.UNIFORM, none, number, None)
+    else:
+        constant = network.add_constant((1, 1, 1, 1), number).get_output(0)
+        last = network.add_elementwise(y.get_output(0), constant, trt.ElementWiseOperation.PROD)
+    network.mark_output(last.get_output(0))
+    engine = load(network)
+    assert engine.num_layers == (2 if is_layer else 3)
+    value = torch.full((1, 1, 2, 2), x).half()
+    (found,) = execute(engine.create_execution_context(), {"x": value}).values()
+    middle = torch.tensor(weight).half() * value + torch.tensor(bias).half()
+    assert torch.equal(found, middle * torch.tensor(factor).half())

@@ -2,6 +2,7 @@
 
 A convolution followed by ``x * scale + shift`` is one convolution with other weights, be that a scale layer, or a
 product or sum with a constant. Products of weights are rounded once more than the layers would round, as in TensorRT.
+Factors stay that make weights too large or too small for their type.
 """
 
 from __future__ import annotations
@@ -30,31 +31,24 @@ class FoldScales(PlanPass):
     def call(self, graph: PlanGraph) -> int:
         """Merges chains of scales one by one."""
         uses, producers = graph.uses(), graph.producers()
-        convolutions: dict[int, int] = {}  # where convolutions that a scale may join are in `result`
+        convolutions: dict[int, tuple[int, Entry]] = {}  # those that a scale may join, and where they are in `result`
         result: list[Entry | None] = []
         merges = 0
         for entry in graph.layers:
+            merged = None
             scale = _scale_layer(graph, entry) or _arithmetic(graph, entry, producers)
-            at = None if scale is None else convolutions.get(scale.of)
-            convolution = None if at is None else result[at]
-            if scale is not None and at is not None and convolution is not None and _fits(scale, convolution):
+            if scale is not None and scale.of in convolutions:
+                at, convolution = convolutions[scale.of]
                 merged = _merged(convolution, entry, scale, graph.weights)
-                merges += 1
-                result[at] = None
-                result.append(merged)
-                output = merged["outputs"][0]
-            elif (
-                entry["type"] == LayerType.CONVOLUTION.name
-                and _is_plain(entry, graph.weights)
-                and _fixed(entry, graph.is_fixed)
-            ):
-                result.append(entry)
-                output = entry["outputs"][0]
-            else:
-                result.append(entry)
-                continue
-            if uses[output] == 1 and output not in graph.wanted:
-                convolutions[output] = len(result) - 1
+                if merged is not None:
+                    result[at] = None
+                    merges += 1
+            made = merged or entry
+            result.append(made)
+            if merged is not None or _is_plain(graph, entry):
+                (output,) = made["outputs"]
+                if uses[output] == 1 and output not in graph.wanted:
+                    convolutions[output] = len(result) - 1, made
         graph.layers[:] = [entry for entry in result if entry is not None]
         return merges
 
@@ -99,16 +93,16 @@ def _arithmetic(graph: PlanGraph, entry: Entry, producers: Mapping[int, Entry]) 
     return None
 
 
-def _fits(scale: _Scale, convolution: Entry) -> bool:
-    """Whether there are coefficients for the channels of a convolution's result; infinite ones would make NaN of 0."""
-    counts = {1, convolution["attributes"]["num_output_maps"]}
-    return {scale.factor.numel(), scale.shift.numel()} <= counts and bool(scale.factor.isfinite().all())
-
-
-def _is_plain(entry: Entry, weights: WeightTable) -> bool:
-    """Whether kernel and bias of a convolution are its own weights."""
+def _is_plain(graph: PlanGraph, entry: Entry) -> bool:
+    """Whether an entry is a convolution whose kernel and bias are its own weights, which never change."""
     key = entry["weights"].get("KERNEL")
-    return len(entry["inputs"]) == 1 and key in weights and weights.spec(key)[0] in _FLOATS
+    return (
+        entry["type"] == LayerType.CONVOLUTION.name
+        and len(entry["inputs"]) == 1
+        and key in graph.weights
+        and graph.weights.spec(key)[0] in _FLOATS
+        and _fixed(entry, graph.is_fixed)
+    )
 
 
 def _fixed(entry: Entry, is_fixed: Callable[[str, str], bool]) -> bool:
@@ -120,13 +114,21 @@ def _coefficients(weights: WeightTable, entry: Entry, role: str, default: float)
     return torch.tensor([default]).double() if key is None else weights[key].double()
 
 
-def _merged(convolution: Entry, entry: Entry, scale: _Scale, weights: WeightTable) -> Entry:
-    """A convolution that does what a convolution and the scale after it do; its kernel is computed in the plan."""
+def _merged(convolution: Entry, entry: Entry, scale: _Scale, weights: WeightTable) -> Entry | None:
+    """A convolution that does what a convolution and the scale after it do; its kernel is computed in the plan.
+
+    Returns:
+        None where the coefficients are not those of channels, or weights of that type cannot hold what they make.
+    """
     kernel = convolution["weights"]["KERNEL"]
     kind, shape = weights.spec(kernel)
     maps = convolution["attributes"]["num_output_maps"]
+    if not {scale.factor.numel(), scale.shift.numel()} <= {1, maps}:
+        return None
     factor = scale.factor.expand(maps)
     bias = _coefficients(weights, convolution, "BIAS", 0.0).expand(maps) * factor + scale.shift.expand(maps)
+    if not _can_hold(weights[kernel], factor, bias):
+        return None
     name = f"{convolution['name']} + {entry['name']}"
     keys = {"KERNEL": f"{name}:kernel:{len(weights)}", "BIAS": f"{name}:bias:{len(weights)}"}
     weights.defer(keys["KERNEL"], kind, math.prod(shape), lambda target: _scale(weights[kernel], factor, target))
@@ -140,6 +142,18 @@ def _merged(convolution: Entry, entry: Entry, scale: _Scale, weights: WeightTabl
         "weights": keys,
         "weight_specs": {"KERNEL": [dtype, count], "BIAS": [dtype, maps]},
     }
+
+
+def _can_hold(kernel: torch.Tensor, factor: torch.Tensor, bias: torch.Tensor) -> bool:
+    """Whether the type of a kernel holds its products with a factor for each map, and a bias.
+
+    The largest of a map's products must be normal numbers, for others are rounded to fewer bits. Infinite factors
+    would make NaN of zeros.
+    """
+    limits = torch.finfo(kernel.dtype)
+    sizes = torch.linalg.vector_norm(kernel.reshape(len(factor), -1), math.inf, dim=1).double() * factor.abs()
+    is_normal = (sizes == 0) | ((sizes >= limits.smallest_normal) & (sizes <= limits.max))
+    return bool(is_normal.all() and (bias.abs() <= limits.max).all())
 
 
 def _scale(kernel: torch.Tensor, factor: torch.Tensor, target: torch.Tensor) -> None:
