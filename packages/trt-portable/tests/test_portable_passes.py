@@ -262,19 +262,24 @@ def test_a_reshape_between_a_product_and_its_activation_comes_behind(both: Any) 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("of_query", "of_key", "reader", "is_gone"),
+    ("of_query", "of_key", "reader", "gone"),
     [
-        (0.125, None, "", True),
-        (0.3, 0.7, "", True),
-        (None, 2.0, "", True),
-        (0.5, None, "query", False),
-        (0.5, None, "output", False),
-        (None, None, "", False),
+        (0.125, None, "", 1),
+        (0.3, 0.7, "", 2),
+        (None, 2.0, "", 1),
+        (-0.5, None, "", 0),
+        (0.5, -2.0, "", 1),
+        (0.0, None, "", 0),
+        (0.5, None, "query", 0),
+        (0.5, None, "output", 0),
+        (None, None, "", 0),
     ],
 )
 def test_factors_of_queries_and_keys(
-    both: Any, of_query: float | None, of_key: float | None, reader: str, is_gone: bool, causal: bool
+    both: Any, of_query: float | None, of_key: float | None, reader: str, gone: int, causal: bool
 ) -> None:
+    """Those that are gone are a factor of the scores."""
+
     def define(network: trt.INetworkDefinition) -> None:
         query, key, value = (network.add_input(name, trt.float32, (2, 3, 4, 8)) for name in "qkv")
         scaled = []
@@ -293,9 +298,9 @@ def test_factors_of_queries_and_keys(
         output(network, y)
 
     counts = both(define, **{name: torch.randn(2, 3, 4, 8) for name in "qkv"})
-    assert (counts["SCALED_ATTENTION"], counts["ATTENTION_OUTPUT"]) == ((1, 0) if is_gone else (0, 1))
+    assert (counts["SCALED_ATTENTION"], counts["ATTENTION_OUTPUT"]) == ((1, 0) if gone else (0, 1))
     products = sum(factor is not None for factor in (of_query, of_key))
-    assert counts["ELEMENTWISE"] == (0 if is_gone else products + (reader == "query"))
+    assert counts["ELEMENTWISE"] == products - gone + (reader == "query")
 
 
 def test_factors_that_a_refit_may_change_stay(both: Any) -> None:

@@ -17,7 +17,8 @@ class FoldAttentionFactors(PlanPass):
     """Lets attention scale its scores in place of products of query or key with a constant number.
 
     Exact for powers of two, which most factors are; others are rounded once less. Products die if nothing else
-    reads them, and stay where something does.
+    reads them, and stay where something does. Factors of 0 and below stay too: kernels multiply what a causal mask
+    has made -inf.
     """
 
     name = "fold_attention_factors"
@@ -36,7 +37,7 @@ class FoldAttentionFactors(PlanPass):
                 if old.count(old[slot]) == 1 and uses[old[slot]] == len(ends) == 2 and old[slot] not in graph.wanted:
                     fresh[slot], found = _unscaled(graph, producers, old[slot])
                     factor *= found
-            if fresh == old or not math.isfinite(factor):
+            if fresh == old:
                 continue
             for end in ends:
                 end["inputs"] = list(fresh)
@@ -58,8 +59,9 @@ def _unscaled(graph: PlanGraph, producers: Mapping[int, Entry], tensor: int) -> 
         return tensor, 1.0
     for x, other in (entry["inputs"], entry["inputs"][::-1]):
         number = graph.constant(producers.get(other))
-        is_factor = number is not None and number.numel() == 1 and number.dtype.is_floating_point
-        if is_factor and graph.shape(x) == graph.shape(tensor):
-            assert number is not None
-            return x, float(number.reshape(()))
+        if number is None or number.numel() != 1 or graph.shape(x) != graph.shape(tensor):
+            continue
+        factor = float(number.reshape(()))
+        if 0.0 < factor < math.inf:
+            return x, factor
     return tensor, 1.0
