@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
+import trt_portable as trt
 from trt_portable.network.inference import Symbols
 
 
@@ -22,3 +27,28 @@ def test_what_one_layer_assumes_of_an_extent_is_not_known_to_the_next() -> None:
         made = 1 + torch.arange(symbols.integer(expression), device="meta")
     assert made.shape[0].node.expr == expression
     assert symbols.count == 1
+
+
+def _one_hot(network: Any, x: Any, constant: Any) -> Any:
+    places = network.add_cast(x, trt.int32).get_output(0)
+    return network.add_one_hot(places, constant(network, [0, 1]), constant(network, 3, np.int32), -1)
+
+
+def _gather(network: Any, x: Any, constant: Any) -> Any:
+    return network.add_gather(x, constant(network, np.zeros((2, 2)), np.int64), 1)
+
+
+def _unsqueeze(network: Any, x: Any, constant: Any) -> Any:
+    return network.add_unsqueeze(x, constant(network, [0], np.int64))
+
+
+def _einsum(network: Any, x: Any, constant: Any) -> Any:
+    return network.add_einsum([x, constant(network, np.ones(2))], "abcdefgh,i->abcdefghi")
+
+
+@pytest.mark.parametrize("add", [_one_hot, _gather, _unsqueeze, _einsum])
+@pytest.mark.parametrize("first", [2, -1])
+def test_a_ninth_axis_is_refused(network: Any, constant: Any, logger: Any, first: int, add: Any) -> None:
+    layer = add(network, network.add_input("x", trt.float32, (first, *[2] * 7)), constant)
+    assert layer is None or not layer.get_output(0).shape._is_valid
+    assert "the output has rank 9; 8 is the most" in logger.errors[-1]

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch.utils.dlpack import from_dlpack
 
-MAX_RANK: Final = 8
+from trt_portable.dims import MAX_RANK
+
 CUDA_ALIGNMENT: Final = 256
 
 

@@ -230,8 +230,6 @@ class IUnsqueezeLayer(ILayer):
         require_type(x, MOVABLE, "the input")
         require_type(axes, INDICES, "axes")
         require_rank(axes, {0, 1}, "axes")
-        rank = x._rank + (axes._extents[0] if axes._extents else 1)
-        require(rank <= MAX_RANK, f"the output has rank {rank}; {MAX_RANK} is the most")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, axes = inputs

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import META, ILayer
+from trt_portable.network.rules import require
 from trt_portable.network.tensor import Facts
 from trt_portable.values import HOST_LIMIT, HostValues, NotOnHost, Value
 
@@ -129,7 +131,7 @@ class Inference:
         """What a layer produces, given what is known of its inputs.
 
         Raises:
-            Refusal: The layer's definition refuses its inputs.
+            Refusal: The layer's definition refuses its inputs, or an output has too many axes.
         """
         sources = layer._facts_source()
         for index in layer._HOST_INPUTS:
@@ -147,6 +149,8 @@ class Inference:
             if found is not None:
                 return found
         facts = self._run(layer, sources)
+        for extents, _, _ in facts:
+            require(len(extents) <= MAX_RANK, f"the output has rank {len(extents)}; {MAX_RANK} is the most")
         if key is not None:
             self._known[key] = facts
         return facts
