@@ -90,7 +90,8 @@ def _keys(builder: trt.Builder, add: Callable[[Any, Any], Any], *flags: Any) -> 
     config = builder.create_builder_config()
     for flag in flags:
         config.set_flag(flag)
-    config.clear_flag(trt.BuilderFlag.TF32) if not flags else None
+    if not flags:
+        config.clear_flag(trt.BuilderFlag.TF32)
     cache = config.create_timing_cache(b"")
     config.set_timing_cache(cache, False)
     assert builder.build_serialized_network(network, config) is not None
@@ -110,6 +111,7 @@ def test_other_precision_and_another_number_of_threads_are_other_keys(
 
 
 def test_names_do_not_matter(builder: trt.Builder) -> None:
+    """Neither does that of an input whose memory an output has."""
     cache = builder.create_builder_config().create_timing_cache(b"")
     for name in ("a", "b"):
         network = builder.create_network()
@@ -118,6 +120,9 @@ def test_names_do_not_matter(builder: trt.Builder) -> None:
         layer.name = layer.metadata = name
         layer.get_output(0).name = f"{name} out"
         network.mark_output(layer.get_output(0))
+        kept, update = (network.add_input(f"{name} {extent}", trt.float32, (1, 1, extent, 2)) for extent in (4, 1))
+        place = network.add_input(f"{name} place", trt.int32, (1,))
+        network.mark_output(network.add_kv_cache_update(kept, update, place, trt.KVCacheMode.LINEAR).get_output(0))
         config = builder.create_builder_config()
         config.set_timing_cache(cache, False)
         assert builder.build_serialized_network(network, config) is not None

@@ -42,7 +42,11 @@ def timing_key(
         for slot in info.weight_slots
         if is_host_constant(slot) and slot.weights in tensors
     ]
-    tensors_of_network = [_without_names(tensor) for tensor in info.to_json()["io"]]
+    places = {tensor.name: at for at, tensor in enumerate(info.io)}
+    tensors_of_network = [
+        {**_without_names(tensor), "aliased_input": places.get(tensor["aliased_input"])}
+        for tensor in info.to_json()["io"]
+    ]
     ranges = info.profiles[profile]
     shapes = [
         ranges.shapes[tensor.name].to_json() if tensor.name in ranges.shapes else None
