@@ -19,8 +19,11 @@ from trt_portable.enums import ErrorCodeTRT
 STRICT_VARIABLE: Final = "TRT_PORTABLE_STRICT"
 
 
-OUT_OF_MEMORY: Final = (torch.OutOfMemoryError, MemoryError)
-"""What is raised where a device, or Python, has no memory left."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device or the host has no memory left; PyTorch has no type for the latter."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 class PortableError(RuntimeError):

@@ -13,7 +13,7 @@ from trt_portable.builder.progress_monitor import BuildCancelled
 from trt_portable.builder.validate import first_refusal
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.error_recorder import Reporter
-from trt_portable.errors import OUT_OF_MEMORY, PortableError, Refusal
+from trt_portable.errors import PortableError, Refusal, is_out_of_memory
 from trt_portable.host_memory import IHostMemory
 from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
@@ -139,7 +139,9 @@ class Builder(HostSettings):
             self._reporter.refuse(subject, refusal)
         except PortableError as error:
             self._reporter.error(subject, str(error), ErrorCodeTRT.INTERNAL_ERROR)
-        except OUT_OF_MEMORY as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             self._reporter.error(subject, f"out of memory: {error}", ErrorCodeTRT.FAILED_ALLOCATION)
         return None
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 import numpy
 import torch
 
-from trt_portable.errors import OUT_OF_MEMORY, PortableError
+from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.host_memory import IHostMemory
 from trt_portable.memory import wrap_address
 from trt_portable.plan import tables, typed
@@ -107,9 +107,11 @@ def reading(section: str, plan: Plan) -> Iterator[None]:
     """
     try:
         yield
-    except (PlanError, *OUT_OF_MEMORY):
+    except PlanError:
         raise
     except Exception as error:  # tables are read by type; this is for what only their combination shows
+        if is_out_of_memory(error):
+            raise
         why = str(error) if isinstance(error, (PortableError, TypeError, ValueError)) else repr(error)
         writer = f"trt-portable {str(plan.structure.get('provider_version'))[:40]}"
         versions = f"format {FORMAT_VERSION}, written by {writer}, read by {RELEASE}"

@@ -10,7 +10,7 @@ from trt_portable.arguments import to_text
 from trt_portable.device import current_device
 from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
 from trt_portable.error_recorder import Reporter
-from trt_portable.errors import OUT_OF_MEMORY, PortableError
+from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.host_settings import HostSettings
 from trt_portable.logger import ILogger
 from trt_portable.plan.container import read_plan, reading
@@ -84,7 +84,9 @@ class Runtime(HostSettings):
         except PortableError as error:
             code = ErrorCodeTRT.INVALID_ARGUMENT
             self._reporter.error("deserialize_cuda_engine", str(error), code)
-        except OUT_OF_MEMORY as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             rule = f"out of memory: {error}"
             self._reporter.error("deserialize_cuda_engine", rule, ErrorCodeTRT.FAILED_ALLOCATION)
         return None
