@@ -87,6 +87,24 @@ def test_what_is_no_operator_is_refused(wrong: str) -> None:
         canonical_operator(wrong)
 
 
+@pytest.mark.parametrize(
+    ("function", "hint"),
+    [
+        (torch.relu, "torch.ops.aten.relu"),
+        ("torch.relu", "aten.relu"),
+        (torch.nn.functional.layer_norm, "torch.ops.aten.layer_norm"),
+        (torch.cond, "torch.ops.higher_order.cond"),
+        (torch.nn.ReLU, "torch.ops.<namespace>"),
+        (3, "torch.ops.<namespace>"),
+        ("_operator.no_such_function", "torch.ops.<namespace>"),
+    ],
+)
+def test_what_no_captured_graph_holds_is_refused(function: object, hint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        canonical_operator(function)
+    assert hint in caught.value.hint
+
+
 def test_the_error_names_the_setting() -> None:
     with pytest.raises(SettingsError) as caught:
         canonical_operators(["aten.relu", "aten.nothing_like_it"], where="torch_executed_ops")

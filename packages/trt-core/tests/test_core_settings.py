@@ -184,6 +184,30 @@ def test_operators_are_stored_by_their_canonical_names() -> None:
     assert settings.torch_executed_ops == frozenset({"torch.ops.aten.relu"})
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["device", "torch_executed_ops", "torch_executed_modules", "autocast_excluded_ops", "autocast_excluded_nodes"],
+)
+def test_none_stands_for_the_default_where_it_stands_for_it_elsewhere(name: str) -> None:
+    assert CompilationSettings(**{name: None}) == CompilationSettings()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("torch_executed_modules", [torch.nn.ReLU()], "give dotted paths or classes, not a ReLU"),
+        ("torch_executed_modules", [3], "not an int"),
+        ("torch_executed_modules", 3, "give a collection of names, not an int"),
+        ("torch_executed_ops", 3, "give a collection of names, not an int"),
+        ("dryrun", "", "the path is empty"),
+    ],
+)
+def test_a_refusal_says_what_the_value_should_be(name: str, value: object, why: str) -> None:
+    with pytest.raises(SettingsError, match=name) as caught:
+        CompilationSettings(**{name: value})  # type: ignore[arg-type]
+    assert why in caught.value.why
+
+
 def test_min_block_size_may_be_infinite() -> None:
     settings = CompilationSettings(min_block_size=float("inf"))
     assert settings.to_dict()["min_block_size"] == "inf"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import math
+import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,6 +15,11 @@ from trt_core.suggest import did_you_mean
 
 Target = Callable[..., Any] | str
 """What `fx.Node.target` holds for a call."""
+
+_PYTHON_MODULES: Final = {"_operator": operator, "math": math, "builtins": builtins}
+"""Modules whose functions compute with symbolic sizes in a graph; `torch.sym_*` are the others."""
+
+_FORM: Final = "write it as torch.ops.<namespace>.<name>[.<overload>]"
 
 
 def operator_name(target: Any) -> str:
@@ -44,12 +52,12 @@ def canonical_operator(spec: Any, where: str = "torch_executed_ops") -> str:
     (then every overload is meant), or as the name of a Python function such as `_operator.add`.
 
     Raises:
-        SettingsError: No such operator exists; the message suggests the nearest name.
+        SettingsError: No such operator exists, or no captured graph has it; the message suggests the nearest name.
     """
     if not isinstance(spec, str):
-        return operator_name(spec)
+        return _operator_of(spec, where)
     text = spec.strip().replace("::", ".")
-    if text.startswith("_operator.") or (text.startswith("torch.") and not text.startswith("torch.ops.")):
+    if _is_of_sizes(text):
         return text
     parts = text.removeprefix("torch.ops.").split(".")
     if len(parts) == 1:
@@ -59,14 +67,41 @@ def canonical_operator(spec: Any, where: str = "torch_executed_ops") -> str:
     raise SettingsError(
         f"unknown operator {spec!r}",
         where=where,
-        hint=did_you_mean(".".join(parts), _known_operators(parts[0]))
-        or "write it as torch.ops.<namespace>.<name>[.<overload>]",
+        hint=did_you_mean(".".join(parts), _known_operators(parts[0])) or _namesake(text) or _FORM,
     )
 
 
 def canonical_operators(specs: Iterable[Any], where: str = "torch_executed_ops") -> frozenset[str]:
     """Reads a collection of operators; see `canonical_operator`."""
     return frozenset(canonical_operator(spec, where) for spec in specs)
+
+
+def _operator_of(spec: Any, where: str) -> str:
+    name = operator_name(spec)
+    kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+    if isinstance(spec, kinds) or (callable(spec) and _is_of_sizes(name)):
+        return name
+    raise SettingsError(
+        f"{name if callable(spec) else repr(spec)} is no operator",
+        where=where,
+        why="captured graphs hold operators of torch.ops, whatever function the model calls",
+        hint=_namesake(name) or _FORM,
+    )
+
+
+def _namesake(function: str) -> str:
+    """Suggests the operator that has the name of a Python function; empty where there is none."""
+    name = function.rpartition(".")[2]
+    found = [f"torch.ops.{space}.{name}" for space in ("aten", "higher_order") if name and _exists([space, name])]
+    return f"did you mean {found[0]}?" if found else ""
+
+
+def _is_of_sizes(name: str) -> bool:
+    """Whether this is a Python function that computes with symbolic sizes, by the name that reports give it."""
+    module, _, function = name.rpartition(".")
+    if module == "torch":
+        return function.startswith(("sym_", "_sym_")) and hasattr(torch, function)
+    return module in _PYTHON_MODULES and hasattr(_PYTHON_MODULES[module], function)
 
 
 def _exists(parts: list[str]) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import re
 import typing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -20,52 +19,19 @@ import torch
 
 from trt_core.device import Device
 from trt_core.dtypes import dtype_name
-from trt_core.operators import canonical_operators
 from trt_core.provider_option import provider_option, read_by_building
+from trt_core.setting_readers import (
+    read_capability,
+    read_device,
+    read_excluded_operators,
+    read_modules,
+    read_operators,
+    read_patterns,
+    read_report_path,
+)
 from trt_core.setting_values import ANY, OneOf, Range, ReadBy, read_setting
 
 MiB = 1 << 20
-
-
-def _patterns(value: Any) -> frozenset[str]:
-    """Regular expressions; None means none."""
-    if isinstance(value, (str, re.Pattern)):
-        raise TypeError("give a collection of regular expressions, not one")
-    found = frozenset(getattr(item, "pattern", item) for item in value or ())
-    for pattern in found:
-        if not isinstance(pattern, str):
-            raise TypeError(f"give regular expressions, not {pattern!r}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-    return found
-
-
-def _module_names(value: Any) -> frozenset[str]:
-    """Modules may be given as classes."""
-    if isinstance(value, str):
-        raise TypeError("give a collection of names, not one string")
-    return frozenset(item if isinstance(item, str) else item.__qualname__ for item in value)
-
-
-def _operator_names(value: Any) -> frozenset[str]:
-    if isinstance(value, str):
-        raise TypeError("give a collection of names, not one string")
-    return canonical_operators(value)
-
-
-def _excluded_operators(value: Any) -> frozenset[str]:
-    """Operators; None means none."""
-    if isinstance(value, str):
-        raise TypeError("give a collection of names, not one string")
-    return canonical_operators(value or (), "autocast_excluded_ops")
-
-
-def _capability(value: Any) -> Any:
-    """A member of TensorRT's enumeration stands for its name; its first version called the standard one `DEFAULT`."""
-    name = str(getattr(value, "name", value)).lower()
-    return "standard" if name == "default" else name
 
 
 _COMPUTED: Final = OneOf(torch.float32, torch.float16, torch.bfloat16)
@@ -163,7 +129,7 @@ class CompilationSettings:
         timing_cache_path: File that tactic timings are kept in; `""` keeps them beside the engine cache, where one is
             used, else only in memory.
 
-    Running under `torch.compile`:
+    Running under `torch.compile`; outside it, `gradients="pytorch"` is refused, and the others have no effect:
 
     Attributes:
         check_weights: Look at every call whether a tensor that is part of an engine has changed (default True). False
@@ -179,21 +145,21 @@ class CompilationSettings:
     use_explicit_typing: bool = True
     enable_autocast: bool = False
     autocast_dtype: Annotated[torch.dtype, _COMPUTED] = torch.float16
-    autocast_excluded_ops: Annotated[frozenset[str], ReadBy(_excluded_operators)] = frozenset()
-    autocast_excluded_nodes: Annotated[frozenset[str], ReadBy(_patterns)] = frozenset()
+    autocast_excluded_ops: Annotated[frozenset[str], ReadBy(read_excluded_operators)] = frozenset()
+    autocast_excluded_nodes: Annotated[frozenset[str], ReadBy(read_patterns)] = frozenset()
     autocast_max_output_threshold: Annotated[float | None, Range(0)] = None
     autocast_max_depth_of_reduction: Annotated[int | None, Range(1)] = None
     max_error: Annotated[float | None, Range(0)] = None
     truncate_long_and_double: bool = False
-    torch_executed_ops: Annotated[frozenset[str], ReadBy(_operator_names)] = frozenset()
-    torch_executed_modules: Annotated[frozenset[str], ReadBy(_module_names)] = frozenset()
+    torch_executed_ops: Annotated[frozenset[str], ReadBy(read_operators)] = frozenset()
+    torch_executed_modules: Annotated[frozenset[str], ReadBy(read_modules)] = frozenset()
     check_indices: bool = False
     enable_experimental_decompositions: bool = False
 
     min_block_size: Annotated[int | float, Range(1, whole=True)] = 5
     use_fast_partitioner: bool = True
     require_full_compilation: bool = False
-    dryrun: bool | str = False
+    dryrun: Annotated[bool | str, ReadBy(read_report_path)] = False
     debug: bool = field(
         default=False,
         metadata=read_by_building(
@@ -202,7 +168,7 @@ class CompilationSettings:
         ),
     )
 
-    device: Device = field(
+    device: Annotated[Device, ReadBy(read_device)] = field(
         default_factory=Device.current,
         metadata=read_by_building(
             "IBuilderConfig.default_device_type",
@@ -273,7 +239,7 @@ class CompilationSettings:
             since="8.6",
         ),
     )
-    engine_capability: Annotated[str, ReadBy(_capability), OneOf("standard", "safety", "dla_standalone")] = field(
+    engine_capability: Annotated[str, ReadBy(read_capability), OneOf("standard", "safety", "dla_standalone")] = field(
         default="standard",
         metadata=read_by_building("IBuilderConfig.engine_capability", portable="anything but standard is refused"),
     )
