@@ -96,6 +96,16 @@ def test_a_scalar_has_the_empty_shape() -> None:
         ({"shape": (1,), "dtype": "floaty"}, "is not a data type"),
         ({"shape": (1,), "format": "nhwc"}, "unknown memory format"),
         ({"shape": (1,), "tensor_domain": (2, 2)}, "is empty"),
+        ({"shape": (1,), "tensor_domain": (0, float("inf"))}, "is not bounded"),
+        ({"shape": (1,), "tensor_domain": (1,)}, "is no interval"),
+        ({"shape": (1,), "tensor_domain": None}, "is no interval"),
+        ({"shape": (1,), "tensor_domain": ("a", "b")}, "is no interval"),
+        ({"shape": (1.5, 3)}, "1.5 is no whole number"),
+        ({"shape": "13"}, "'1' is no whole number"),
+        ({"shape": (float("inf"),)}, "is not a shape"),
+        ({"shape": (1 << 63,)}, "the largest extent of a tensor"),
+        ({"shape": (1,), "name": 3}, "named by a string, not an int"),
+        ({"min_shape": (1,), "opt_shape": (1,), "max_shape": (2,), "dimensions": ["b"]}, "must map axes to names"),
     ],
 )
 def test_refuses_what_makes_no_sense(keywords: dict[str, object], message: str) -> None:

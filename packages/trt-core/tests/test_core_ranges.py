@@ -93,6 +93,15 @@ def test_inputs_that_share_a_dimension_share_its_range() -> None:
         ShapeRanges.from_placeholders(gm, [spec, other])
 
 
+def test_a_range_that_another_input_narrows_is_refused_by_both_names() -> None:
+    narrow = torch.export.Dim("batch", min=2, max=6)
+    gm = _graph(_Add(), (4, 3), (4, 3), dynamic=({0: narrow}, {0: narrow}))
+    wide, fitting = (Input(min_shape=(1, 3), opt_shape=(4, 3), max_shape=(high, 3)) for high in (8, 6))
+    with pytest.raises(InputError, match="dimension 0 of input x is 1 to 8") as caught:
+        ShapeRanges.from_placeholders(gm, [wide, fitting])
+    assert caught.value.why == "it equals dimension 0 of input y, given as 1 to 6"
+
+
 @pytest.mark.parametrize(
     ("given_input", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,8 +43,8 @@ class Input:
             every call, whichever inputs have them. `{1: "8*length"}` and `{1: "length + 1"}` follow from another one.
 
     Raises:
-        InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order; or a
-            name is given to an axis that does not vary, or does not fit its range.
+        InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order; a
+            name is given to an axis that does not vary, or does not fit its range; or a value cannot be read.
 
     Attributes:
         profiles: The ranges, at least one.
@@ -72,13 +73,12 @@ class Input:
         tensor_domain: tuple[float, float] = (0, 2),
         dimensions: Mapping[int, str] | None = None,
     ) -> None:
+        if not isinstance(name, str):
+            raise InputError(f"an Input is named by a string, not {kind_of(name)}")
         self.name = name
         self.dtype = parse_dtype(dtype)
         self.format = _parse_format(format)
-        low, high = tensor_domain
-        if not low < high:
-            raise InputError(f"tensor_domain {tensor_domain} is empty", where=self._where())
-        self.tensor_domain = (low, high)
+        self.tensor_domain = self._read_domain(tensor_domain)
         self.dimensions: dict[int, NamedDimension] = {}
         self.profiles = self._read_profiles(shape, (min_shape, opt_shape, max_shape), profiles)
         self.min_shape: Shape = tuple(map(min, *(found.min for found in self.profiles), self.profiles[0].min))
@@ -189,6 +189,22 @@ class Input:
     def _where(self) -> str:
         return f"Input {self.name!r}" if self.name else "Input"
 
+    def _read_domain(self, domain: Any) -> tuple[float, float]:
+        try:
+            low, high = domain
+            is_finite, is_empty = -math.inf < low and high < math.inf, not low < high
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"tensor_domain={domain!r} is no interval", where=self._where(), hint="give (low, high), two numbers"
+            ) from error
+        if is_empty or not is_finite:
+            raise InputError(
+                f"tensor_domain {domain} is {'empty' if is_empty else 'not bounded'}",
+                where=self._where(),
+                hint="give two numbers, the lower one first",
+            )
+        return low, high
+
     def _read_profiles(
         self,
         shape: Sequence[int] | None,
@@ -234,6 +250,12 @@ class Input:
         return tuple(found)
 
     def _name_dimensions(self, dimensions: Mapping[int, str]) -> None:
+        if not isinstance(dimensions, Mapping):
+            raise InputError(
+                f"dimensions must map axes to names, not {kind_of(dimensions)}",
+                where=self._where(),
+                hint='write dimensions={0: "batch"}',
+            )
         for axis, text in dimensions.items():
             if axis not in self.dynamic_axes:
                 raise InputError(

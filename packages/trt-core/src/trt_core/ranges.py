@@ -233,8 +233,25 @@ def _narrow(
         for axis, extent in enumerate(value.shape):
             low, best, high = (shape[axis] for shape in spec.profiles[profile if several else 0])
             what = f"dimension {axis} of {where}"
-            _narrow_extent(symbols, narrowed, extent, (low, best, high), what, isinstance(given, Input))
+            try:
+                _narrow_extent(symbols, narrowed, extent, (low, best, high), what, isinstance(given, Input))
+            except InputError as error:
+                others = _others_of_one_size(values, inputs, names, (index, axis))
+                raise InputError(error.what, why=error.why or others, hint=error.hint) from None
     return {**symbols, **narrowed}
+
+
+def _others_of_one_size(values: list[Any], inputs: list[Any], names: list[str], place: tuple[int, int]) -> str:
+    """Says which other dimensions the model takes for equal to one, with the ranges that they were given."""
+    extent = values[place[0]].shape[place[1]]
+    found = [
+        f"dimension {axis} of input {names[index]}, given as {_show((spec.min_shape[axis], 0, spec.max_shape[axis]))}"
+        for index, (value, spec) in enumerate(zip(values, inputs, strict=True))
+        if isinstance(spec, Input) and isinstance(value, torch.Tensor) and len(spec.min_shape) == value.dim()
+        for axis, other in enumerate(value.shape)
+        if (index, axis) != place and isinstance(other, torch.SymInt) and str(other) == str(extent)
+    ]
+    return f"it equals {', '.join(found)}" if found else ""
 
 
 def _narrow_extent(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trt_core.errors import InputError
 
 Shape = tuple[int, ...]
+
+LARGEST: Final = 2**63 - 1
+"""The largest extent that a tensor can have."""
 
 
 class ShapeProfile(NamedTuple):
@@ -61,11 +64,11 @@ def read_shape(label: str, shape: Sequence[int], where: str) -> Shape:
         where: What it belongs to.
 
     Raises:
-        InputError: It is no shape, or an extent is negative.
+        InputError: It is no shape, or an extent is negative, or beyond what a tensor can have.
     """
     try:
-        extents = tuple(int(extent) for extent in shape)
-    except (TypeError, ValueError) as error:
+        extents = tuple(_whole(extent) for extent in shape)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{label}={shape!r} is not a shape", where=where, why=str(error)) from error
     if any(extent < 0 for extent in extents):
         raise InputError(
@@ -74,3 +77,12 @@ def read_shape(label: str, shape: Sequence[int], where: str) -> Shape:
             hint="give a range with min_shape, opt_shape and max_shape to make a dimension dynamic",
         )
     return extents
+
+
+def _whole(extent: Any) -> int:
+    number = int(extent)
+    if number != extent:
+        raise ValueError(f"{extent!r} is no whole number")
+    if number > LARGEST:
+        raise OverflowError(f"{number} is more than {LARGEST}, the largest extent of a tensor")
+    return number
