@@ -40,6 +40,21 @@ def test_dynamic_dimensions_stay_symbolic():
     assert isinstance(value.shape[0], torch.SymInt)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_model_takes_by_any_keyword_may_vary(strict):
+    class Summed(torch.nn.Module):
+        def forward(self, *tensors, bias=None, **more):
+            return sum(tensors) + sum(more.values()) + bias
+
+    module, x = Summed(), torch.randn(4, 3)
+    varies = {0: Dim.DYNAMIC}
+    shapes = {"tensors": (varies, varies), "bias": varies, "more": {"b": varies, "a": varies}}
+    program = export_module(module, (x, x), {"bias": x, "b": x, "a": x}, dynamic_shapes=shapes, strict=strict)
+    y = torch.randn(6, 3)
+    assert torch.equal(program.module()(y, y, bias=y, b=y, a=y), 5 * y)
+    assert "forward" not in vars(module)
+
+
 def test_data_dependent_branch_names_the_line_and_the_way_out():
     with pytest.raises(ExportError) as error:
         export_module(Branching(), (torch.randn(3),))

@@ -10,6 +10,7 @@ import torch
 
 from trt_core import ExportError
 from trt_core.export_examples import distinct_tensors
+from trt_lowering.named_keywords import keywords_named
 from trt_lowering.recurrent_layers import keep_recurrent_layers
 from trt_lowering.size_questions import SizeQuestion, watch_size_questions
 from trt_lowering.tracing import tracing_lock
@@ -39,10 +40,14 @@ def export_module(
     """
     try:
         watching = contextlib.nullcontext() if questions is None else watch_size_questions(questions)
-        with tracing_lock(), keep_recurrent_layers(), watching:
-            return torch.export.export(
-                module, *distinct_tensors(tuple(args), dict(kwargs or {})), dynamic_shapes=dynamic_shapes, strict=strict
-            )
+        examples = distinct_tensors(tuple(args), dict(kwargs or {}))
+        with (
+            tracing_lock(),
+            keep_recurrent_layers(),
+            watching,
+            keywords_named(module, examples[1], dynamic_shapes) as dims,
+        ):
+            return torch.export.export(module, *examples, dynamic_shapes=dims, strict=strict)
     except Exception as error:  # export fails in many ways, with many types
         raise ExportError(
             f"{type(module).__name__} cannot be exported",
