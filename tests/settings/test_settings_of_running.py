@@ -76,6 +76,8 @@ def test_gradients(model: nn.Module) -> None:
         _optimized(model)(X).sum().backward()
     _optimized(model, gradients="pytorch")(X).sum().backward()
     assert model.linear.weight.grad is not None
+    with pytest.raises(SettingsError, match="is for torch"):
+        compile_model(model, gradients="pytorch")
 
 
 @torch.no_grad()
@@ -86,3 +88,5 @@ def test_torch_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not compiled
     _optimized(Chain(), torch_fallback="inductor")(X)
     assert len(compiled) == 1
+    with pytest.warns(UserWarning, match="has no effect outside torch"):
+        compile_model(Chain(), torch_fallback="inductor")

@@ -37,6 +37,14 @@ def test_inputs_that_are_no_sequence_are_refused() -> None:
         ExampleInputs.read({"x": torch.ones(2)})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("keywords", "found"), [([torch.ones(1)], "a list"), ({3: torch.ones(1)}, "keys such as 3"), ("xy", "a str")]
+)
+def test_keyword_inputs_that_are_no_mapping_of_names_are_refused(keywords: object, found: str) -> None:
+    with pytest.raises(InputError, match=f"must map names to inputs, not {found}"):
+        ExampleInputs.read((), kwarg_inputs=keywords)  # type: ignore[arg-type]
+
+
 def test_ranges_become_example_tensors_of_the_opt_shape() -> None:
     examples = ExampleInputs((BATCH, {"y": BATCH}), {"mask": torch.ones(1)})
     args, kwargs = examples.tensors(torch.device("cpu"))

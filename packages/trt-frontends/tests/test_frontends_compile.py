@@ -14,7 +14,15 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import CompilationSettings, Device, IncompleteCompilationError, Input, InputError, SettingsError
+from trt_core import (
+    CompilationSettings,
+    Device,
+    IncompleteCompilationError,
+    Input,
+    InputError,
+    PartitionError,
+    SettingsError,
+)
 from trt_partition import diff_reports
 from trt_runtime import TRTModule
 
@@ -200,6 +208,15 @@ def test_a_saved_report_is_never_overwritten(mlp: nn.Module, tmp_path: Any, capl
     trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), dryrun=str(path))
     assert path.read_text() == "kept"
     assert "exists already and is kept" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["", "missing/report.txt"])
+def test_a_report_that_cannot_be_saved_is_found_before_any_work(mlp: nn.Module, tmp_path: Any, path: str) -> None:
+    def progress(what: str, done: int, total: int) -> None:
+        raise AssertionError(what)
+
+    with pytest.raises(PartitionError, match="cannot be saved"):
+        trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), dryrun=str(tmp_path / path), progress=progress)
 
 
 def test_the_report_goes_to_the_debug_log(mlp: nn.Module, caplog: pytest.LogCaptureFixture) -> None:

@@ -74,6 +74,11 @@ def test_folder_that_is_missing_is_an_error(report: PartitionReport, tmp_path: P
         save_report(report, tmp_path / "missing" / "report.txt")
 
 
+def test_a_folder_is_no_report(report: PartitionReport, tmp_path: Path) -> None:
+    with pytest.raises(PartitionError, match="it is a directory"):
+        save_report(report, tmp_path)
+
+
 def test_equal_reports_do_not_differ(report: PartitionReport) -> None:
     diff = diff_reports(report, PartitionReport.from_json(report.to_json()))
     assert not diff

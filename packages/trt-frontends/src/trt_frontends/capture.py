@@ -154,7 +154,7 @@ def device_of(mod: Any, examples: ExampleInputs | None) -> Device:
 
 def with_device(settings: CompilationSettings, given: Mapping[str, Any], device: Device) -> CompilationSettings:
     """Returns the settings with the model's device, unless the user chose one."""
-    chosen = "device" in given or isinstance(given.get("settings"), CompilationSettings)
+    chosen = given.get("device") is not None or isinstance(given.get("settings"), CompilationSettings)
     return settings if chosen else settings.replace(device=device)
 
 

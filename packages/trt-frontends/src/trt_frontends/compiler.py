@@ -60,7 +60,8 @@ def compile(
     Raises:
         ExportError: The module cannot be exported.
         InputError: The inputs cannot be read, or do not fit the model; or the model has no weights to build from.
-        SettingsError: A setting cannot be read.
+        PartitionError: The report cannot be saved where `dryrun` says.
+        SettingsError: A setting cannot be read, or is for `torch.compile` alone.
         IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
         BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
         ExecutionError: `use_cuda_graphs` is set, and calls of the compiled model cannot be recorded.

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from trt_core import Device, Input, InputError
 from trt_core.export_examples import LEAST_DYNAMIC
+from trt_core.wording import kind_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class ExampleInputs:
         """Reads what an entry point was called with; None when no inputs were given at all.
 
         Raises:
-            InputError: Inputs were given twice, are not a sequence, hold NumPy arrays, or may be empty in a dimension.
+            InputError: Inputs were given twice, are not a sequence, or by keyword no mapping of names; or they hold
+                NumPy arrays, or may be empty in a dimension.
         """
         if inputs is not None and arg_inputs is not None:
             raise InputError("inputs and arg_inputs are the same thing", hint="give arg_inputs alone")
@@ -49,6 +51,13 @@ class ExampleInputs:
             raise InputError(
                 f"inputs must be a tuple or list of the model's inputs, not {type(positional).__name__}",
                 hint="write arg_inputs=(x, y), also for a single input: arg_inputs=(x,)",
+            )
+        names = kwarg_inputs if kwarg_inputs is not None else {}
+        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
+            odd = next((f"keys such as {name!r}" for name in names if not isinstance(name, str)), "")
+            raise InputError(
+                f"kwarg_inputs must map names to inputs, not {odd if isinstance(names, Mapping) else kind_of(names)}",
+                hint='write kwarg_inputs={"mask": mask}',
             )
         examples = cls(tuple(positional or ()), dict(kwarg_inputs or {}))
         for leaf in examples.leaves():

@@ -7,6 +7,7 @@ type is decided on that; `Preparation.finish` lowers the rest.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from torch import fx, nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, Input, SettingsError, read_settings
 from trt_core.ranges import ShapeRanges
+from trt_core.settings_reader import level_of_caller
 from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
 from trt_frontends.device_check import require_device
 from trt_frontends.example_inputs import ExampleInputs
@@ -27,7 +29,7 @@ from trt_frontends.visible_log import visible_log
 from trt_frontends.weightless import require_weights
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering
 from trt_lowering.contract import Observer
-from trt_partition import require_known_modules
+from trt_partition import require_known_modules, require_report_path
 from trt_runtime.program.exported_guards import conditions_of
 from trt_runtime.program.graph_signature import reader_of, signature_of
 
@@ -142,9 +144,16 @@ def begin(
     Raises:
         ExportError: The module cannot be exported.
         InputError: The inputs cannot be read, or do not fit the model; or the model has no weights.
-        SettingsError: A setting cannot be read.
+        PartitionError: The report cannot be saved where `dryrun` says.
+        SettingsError: A setting cannot be read, or is one of `torch.compile`.
+
+    Warns:
+        UserWarning: A setting has no effect outside `torch.compile`.
     """
     settings = settings_in(given)
+    _refuse_settings_of_graphs(settings)
+    if isinstance(settings.dryrun, str):
+        require_report_path(settings.dryrun)
     examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
     settings = with_device(settings, given, device_of(module, examples))
     if needs_weights and not settings.dryrun:
@@ -186,6 +195,24 @@ def settings_in(given: Mapping[str, Any]) -> CompilationSettings:
         SettingsError: A setting cannot be read.
     """
     return read_settings({name: value for name, value in given.items() if name != CALIBRATION})
+
+
+def _refuse_settings_of_graphs(settings: CompilationSettings) -> None:
+    """The counterpart of `backend.refuse_settings_of_whole_models`."""
+    if settings.gradients == "pytorch":
+        raise SettingsError(
+            'gradients="pytorch" is for torch.compile',
+            why="a compiled model computes no gradients: it has engines in place of the graph that PyTorch would run",
+            hint='write torch.compile(model, backend="torch_tensorrt", options={"gradients": "pytorch"}), or leave it '
+            "out",
+        )
+    if settings.torch_fallback != "eager":
+        warnings.warn(
+            f'torch_fallback="{settings.torch_fallback}" has no effect outside torch.compile: '
+            "what stays in PyTorch runs operator by operator, as it does in a saved program",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
 
 
 def _require_one_profile(ranges: ShapeRanges, settings: CompilationSettings) -> None:

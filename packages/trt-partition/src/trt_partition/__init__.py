@@ -15,7 +15,7 @@ from trt_partition.report import PartitionReport
 from trt_partition.report_builder import make_report
 from trt_partition.report_diff import NodeChange, ReportDiff, diff_reports
 from trt_partition.report_entries import BlockReport, NodeReport, Transition
-from trt_partition.report_file import save_report, write_report
+from trt_partition.report_file import require_report_path, save_report, write_report
 from trt_partition.split import split_into_blocks
 from trt_partition.support import compose_support
 from trt_partition.sweep import Sweep, SweepPoint
@@ -49,6 +49,7 @@ __all__ = [
     "make_plan",
     "make_report",
     "require_known_modules",
+    "require_report_path",
     "save_report",
     "split_into_blocks",
     "write_report",

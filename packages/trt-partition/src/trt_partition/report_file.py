@@ -47,6 +47,7 @@ def save_report(report: PartitionReport, path: str | os.PathLike[str]) -> bool:
     Raises:
         PartitionError: The file cannot be written.
     """
+    require_report_path(path)
     target = Path(path)
     if target.exists():
         _warn_kept(target)
@@ -58,6 +59,24 @@ def save_report(report: PartitionReport, path: str | os.PathLike[str]) -> bool:
         raise PartitionError(
             "the partition report cannot be saved", where=str(target), why=str(error), hint="give another path"
         ) from error
+
+
+def require_report_path(path: str | os.PathLike[str]) -> None:
+    """Refuses a path under which no file can be, before the work that the report tells of.
+
+    Raises:
+        PartitionError: It is a directory, or lies in none.
+    """
+    target = Path(path)
+    if target.is_dir():
+        why = "it is a directory"
+    elif not target.parent.is_dir():
+        why = f"there is no directory {target.parent}"
+    else:
+        return
+    raise PartitionError(
+        "the partition report cannot be saved", where=str(target), why=why, hint="give the path of a file"
+    )
 
 
 def _render(report: PartitionReport, suffix: str) -> str:
