@@ -91,14 +91,16 @@ def steps(engine: trt.ICudaEngine) -> list[str]:
     return [call.name for *_, call in engine._state.executable.steps]  # type: ignore[attr-defined]
 
 
-def agree(engine: trt.ICudaEngine, execute: Any, rows: int = 3) -> None:
-    """Runs an engine, and its layers one by one."""
+def agree(engine: trt.ICudaEngine, execute: Any, rows: int = 3, first: float | None = None) -> None:
+    """Runs an engine, and its layers one by one; `first` stands in place of the first number of the input."""
     x = torch.randn(rows, CHANNELS, 8, 8)
+    if first is not None:
+        x[0, 0, 0, 0] = first
     found = execute(engine.create_execution_context(), {"x": x})
     with torch.inference_mode():
         expected = engine._state.program.run([x])
     for index, value in enumerate(expected):
-        torch.testing.assert_close(found[f"y{index}"], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[f"y{index}"], value, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def test_a_product_takes_its_activation_along(net: Net, read: Any, execute: Any) -> None:
@@ -109,7 +111,21 @@ def test_a_product_takes_its_activation_along(net: Net, read: Any, execute: Any)
     engine = read(net.plan(*outputs))
     assert engine._state.info.tactic == "prepacked"
     assert len(steps(engine)) == 2 * len(ACTIVATIONS) + 2  # there is no kernel with a softsign
-    agree(engine, execute)
+    for first in (None, torch.nan, torch.inf, -torch.inf):
+        agree(engine, execute, first=first)
+
+
+@pytest.mark.parametrize("kind", ["RELU", "LEAKY_RELU", "HARD_SIGMOID"])
+def test_a_sum_takes_its_activation_along(net: Net, read: Any, execute: Any, kind: str) -> None:
+    summed = net.binary(net.convolution(net.x, name="c"), net.x, "SUM")
+    leaky = net.network.add_activation(net.convolution(net.x, name="d"), trt.ActivationType.LEAKY_RELU)
+    leaky.alpha = 0.0
+    outputs = [net.activation(summed, kind), leaky.get_output(0)]
+    outputs.append(net.activation(net.binary(net.linear(outputs[0], name="m"), outputs[0], "SUM"), kind))
+    engine = read(net.plan(*outputs))
+    assert len(steps(engine)) == 3
+    for first in (None, torch.nan, -torch.inf):
+        agree(engine, execute, first=first)
 
 
 @pytest.mark.parametrize("kind", ["SIGMOID", "HARD_SIGMOID"])

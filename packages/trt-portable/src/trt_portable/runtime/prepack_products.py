@@ -10,6 +10,7 @@ from trt_portable.enums import DataType, LayerType
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.runtime.fusion import Linear, linear_form
 from trt_portable.runtime.prepacked_kernels import (
+    IN_PLACE,
     MklLinear,
     PrepackedConvolution,
     PrepackedLinear,
@@ -17,7 +18,6 @@ from trt_portable.runtime.prepacked_kernels import (
     has_mkl_products,
 )
 from trt_portable.runtime.product_chains import (
-    CLAMP,
     Epilogue,
     Kernels,
     OneByOne,
@@ -80,7 +80,7 @@ def _makes_memory(call: LayerCall) -> bool:
 
 
 class _PrepackedKernels(Kernels):
-    """oneDNN's: any activation that it has, and sums, after which a convolution can have a ReLU; clamps in place.
+    """oneDNN's: any activation that it has, and sums, behind which activations are computed in place.
 
     Products with a matrix may have MKL's, or run layer by layer, and so may convolutions of one place.
     """
@@ -92,9 +92,7 @@ class _PrepackedKernels(Kernels):
         return is_plain_convolution(call, DataType.FLOAT) or is_linear(call, DataType.FLOAT)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
-        if not epilogue.adds or epilogue.unary in ("none", CLAMP):
-            return True
-        return epilogue.unary == "relu" and isinstance(product.layer, IConvolutionLayer)
+        return not epilogue.adds or epilogue.unary == "none" or epilogue.unary in IN_PLACE
 
     def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
         layer = product.layer
