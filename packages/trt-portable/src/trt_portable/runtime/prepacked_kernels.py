@@ -71,9 +71,17 @@ class PrepackedProduct(ABC):
         self._plain = plain
         self._packed: tuple[torch.Tensor, _Packed] | None = None  # weights, and the same packed
 
-    @abstractmethod
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        """Computes the result."""
+        """Computes the result; layer by layer where the kernel cannot, as of no elements."""
+        first = inputs[0]
+        assert first is not None
+        x = as_tensor(first)
+        found = self._run(x, inputs) if x.numel() else None
+        return self._plain(inputs) if found is None else found
+
+    @abstractmethod
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The result for a first input with elements; None where the kernel cannot compute it."""
 
     def forget(self) -> int:
         """Gives up the packed weights, and returns how many bytes they were; the next run packs them again."""
@@ -125,30 +133,26 @@ class OneDnnProduct(PrepackedProduct):
         self._coefficients = epilogue.scalars
         self._epilogue = epilogue if self._activate is None else Epilogue(adds=epilogue.adds)
 
-    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        """Computes the result; layer by layer where the kernel cannot: no elements, or a sum that broadcasts."""
-        first = inputs[0]
-        assert first is not None
-        x = as_tensor(first)
-        if not x.numel():
-            return self._plain(inputs)
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         if not self._epilogue.adds:
-            return (self._activated(self._run(x, inputs)),)
+            return (self._activated(self._multiply(x, inputs)),)
         last = inputs[-1]
         assert last is not None
         other = as_tensor(last)
         if other.shape != self._result_shape(x, inputs):
-            return self._plain(inputs)
-        return (self._activated(self._run_and_add(x, other, inputs)),)
+            return None  # the sum broadcasts
+        return (self._activated(self._multiply_and_add(x, other, inputs)),)
 
     def _activated(self, made: torch.Tensor) -> torch.Tensor:
         return made if self._activate is None else self._activate(made, *self._coefficients)
 
     @abstractmethod
-    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
+    def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
 
     @abstractmethod
-    def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
+    def _multiply_and_add(
+        self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]
+    ) -> torch.Tensor: ...
 
     @abstractmethod
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
@@ -195,14 +199,14 @@ class PrepackedConvolution(OneDnnProduct):
         geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
         return (self._weights(kernel, x).weights, bias, *geometry)
 
-    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+    def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         how = self._epilogue
         found: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
             x, *self._operands(x), how.unary, how.scalars, how.algorithm
         )
         return found
 
-    def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+    def _multiply_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         if self.overwrites and other.dim() == 4 and other.is_contiguous(memory_format=torch.channels_last):
             sum_: torch.Tensor = torch.ops.mkldnn._convolution_pointwise_.binary(
                 other, x, *self._operands(x), "add", 1.0, None, [], None
@@ -241,14 +245,14 @@ class PrepackedLinear(OneDnnProduct):
         matrix, bias = _matrix_and_bias(inputs, self._form)
         return self._weights(matrix, x).weights, bias
 
-    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+    def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         how = self._epilogue
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             x, *self._operands(x, inputs), how.unary, how.scalars, how.algorithm
         )
         return found
 
-    def _run_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+    def _multiply_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *self._operands(x, inputs), "add")
         return found
 
@@ -272,17 +276,11 @@ class MklLinear(PrepackedProduct):
         super().__init__(plain)
         self._form = form
 
-    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        """Computes the result."""
-        first = inputs[0]
-        assert first is not None
-        x = as_tensor(first)
-        if not x.numel():
-            return self._plain(inputs)
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         matrix, bias = _matrix_and_bias(inputs, self._form)
         packed = self._weights(matrix, x)
         if x.numel() // x.shape[-1] != packed.rows:
-            return self._plain(inputs)
+            return None
         columns = _as_columns(matrix, self._form)  # of which the operator reads no more than the extents
         product = torch.ops.mkl._mkl_linear(x, packed.weights, columns, bias, packed.rows)
         return self._plain.finish((product,), inputs)
