@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 from triton_interpreter import run_interpreted
 
 import trt_portable as trt
 from trt_portable.builder import kernel_choice, odd_products
+from trt_portable.builder.custom_operator import calls_of
 from trt_portable.builder.inductor import TACTICS, Inductor
 from trt_portable.builder.own_operators import teach_own_operators
 from trt_portable.builder.record_launches import LaunchRecorder
@@ -105,19 +107,17 @@ def test_a_recording_holds_what_the_operator_is_composed_of(
     assert found is target and torch.equal(found, result)  # written once, where it belongs
 
 
-def test_inductor_calls_the_operator_once() -> None:
-    """Also as a part of a graph: extents are known without data, and rows are dense."""
+def test_a_graph_calls_the_operator_once() -> None:
+    """Its extents are known without data, its kernels are found there to be compiled ahead."""
     teach_own_operators()
 
     def layers(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return torch.ops.trt_portable.odd_linear(x.relu(), matrix, None).view(2, 20, -1)
 
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     x, matrix = torch.randn(40, 16).half(), torch.randn(27, 16).half()
     graph = make_fx(layers, tracing_mode="fake")(x, matrix)
-    (shape,) = {tuple(node.meta["val"].shape) for node in graph.graph.nodes if "odd_linear" in str(node.target)}
-    assert shape == (40, 27)
+    (call,) = calls_of(graph, odd_products.OPERATOR)
+    assert call.meta["val"].shape == (40, 27) and call.meta["val"].is_contiguous()
     torch.testing.assert_close(graph(x, matrix), F.linear(x.relu(), matrix).view(2, 20, 27))
 
 

@@ -7,7 +7,6 @@ on the rest of a graph. For large convolutions there are two kernels, and the fi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import threading
@@ -18,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_portable.builder.custom_operator import calls_of, define_operator, start_compiling, teach_compilers
 from trt_portable.builder.depthwise_kernels import STRIP, depthwise_pixels, depthwise_strips
 from trt_portable.builder.kernel_choice import fastest
 from trt_portable.builder.kernel_launch import KernelLaunch
@@ -155,25 +155,21 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
     """
     kinds = {
         (tuple(kernel.meta["val"].shape[2:]), bias is not None, *map(tuple, geometry), activation, _FORMS.index(form))
-        for node in graph.graph.nodes
-        if node.op == "call_function" and getattr(node.target, "_schema", None) and node.target._schema.name == OPERATOR
+        for node in calls_of(graph, OPERATOR)
         for _, kernel, bias, *geometry, activation in (node.args,)
         for form in forms_for(node.meta["val"].shape, geometry[2])
     }
 
     def run() -> None:
-        with contextlib.suppress(Exception), torch.cuda.device(device), torch.no_grad():  # the graph's own run tells
-            for window, has_bias, stride, padding, dilation, activation, form in sorted(kinds):
-                spans = [step * extent for step, extent in zip(dilation, window, strict=True)]
-                x = torch.zeros(1, 8, *spans, dtype=torch.float16, device=device)
-                kernel = torch.zeros(*window, 8, 1, dtype=torch.float16, device=device).permute(2, 3, 0, 1)
-                bias = torch.zeros(8, dtype=torch.float16, device=device) if has_bias else None
-                last = x.contiguous(memory_format=torch.channels_last)
-                convolve(last, kernel, bias, stride, padding, dilation, activation, form=_FORMS[form])
+        for window, has_bias, stride, padding, dilation, activation, form in sorted(kinds):
+            spans = [step * extent for step, extent in zip(dilation, window, strict=True)]
+            x = torch.zeros(1, 8, *spans, dtype=torch.float16, device=device)
+            kernel = torch.zeros(*window, 8, 1, dtype=torch.float16, device=device).permute(2, 3, 0, 1)
+            bias = torch.zeros(8, dtype=torch.float16, device=device) if has_bias else None
+            last = x.contiguous(memory_format=torch.channels_last)
+            convolve(last, kernel, bias, stride, padding, dilation, activation, form=_FORMS[form])
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
+    return start_compiling(run, device)
 
 
 @functools.cache
@@ -183,13 +179,7 @@ def teach_depthwise_operator() -> OwnOperators:
     Returns:
         The operator, which has the arguments of `convolve` and is launched.
     """
-    from torch._inductor.lowering import constrain_to_fx_strides, make_fallback
-
     arguments = "Tensor x, Tensor kernel, Tensor? bias, int[] stride, int[] padding, int[] dilation, str activation"
-    define: Any = torch.library.custom_op
-    made = define(OPERATOR, lambda *given: convolve(*given)[0], mutates_args=(), schema=f"({arguments}) -> Tensor")
-    made.register_fake(lambda x, kernel, bias, *geometry: like_result(x, kernel, *geometry[:3]))
-    namespace, name = OPERATOR.split("::")
-    operator = getattr(getattr(torch.ops, namespace), name).default
-    make_fallback(operator, constrain_to_fx_strides, warn=False)
+    operator = define_operator(OPERATOR, f"({arguments}) -> Tensor", lambda *given: convolve(*given)[0])
+    teach_compilers(operator, lambda x, kernel, bias, *geometry: like_result(x, kernel, *geometry[:3]))
     return OwnOperators({operator: convolve})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
 import math
 import threading
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_portable.builder.custom_operator import calls_of, define_operator, start_compiling, teach_compilers
 from trt_portable.builder.kernel_choice import fastest
 from trt_portable.builder.kernel_launch import KernelLaunch
 from trt_portable.builder.record_launches import OwnOperators
@@ -107,7 +106,7 @@ def _ways(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> d
     ways: dict[str, Way] = {_JOINED: write_joined}
     if bias is None and len(x) >= _LEAST_INTERLEAVED_ROWS:
         ways[_INTERLEAVED] = write_interleaved
-    if x.is_cuda and _has_triton():
+    if x.is_cuda:
         ways[_TILES] = _write_by_tiles
     return ways
 
@@ -127,13 +126,6 @@ def form_for(rows: int, columns: int) -> Form:
         return ALIGNED_WIDE
     is_many = math.ceil(rows / WIDE.rows) * math.ceil(columns / WIDE.columns) >= _MANY_TILES
     return WIDE if is_many else NARROW
-
-
-@functools.cache
-def _has_triton() -> bool:
-    with contextlib.suppress(Exception):
-        return importlib.util.find_spec("triton") is not None
-    return False
 
 
 def start_product(
@@ -189,22 +181,18 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
     """
     products = {
         (len(matrix), *x.shape, node.args[2] is not None, x.dtype)
-        for node in graph.graph.nodes
-        if node.op == "call_function" and getattr(node.target, "_schema", None) and node.target._schema.name == OPERATOR
+        for node in calls_of(graph, OPERATOR)
         for x, matrix in ([argument.meta["val"] for argument in node.args[:2]],)
     }
 
     def run() -> None:
-        with contextlib.suppress(Exception), torch.cuda.device(device), torch.no_grad():  # the graph's own run tells
-            for columns, rows, depth, has_bias, dtype in products:
-                x, matrix = (torch.zeros(extent, depth, dtype=dtype, device=device) for extent in (1, columns))
-                bias = torch.zeros(columns, dtype=dtype, device=device) if has_bias else None
-                result = torch.empty(1, columns, dtype=dtype, device=device)
-                start_product(x, matrix, bias, result, FORMS.index(form_for(rows, columns)))
+        for columns, rows, depth, has_bias, dtype in products:
+            x, matrix = (torch.zeros(extent, depth, dtype=dtype, device=device) for extent in (1, columns))
+            bias = torch.zeros(columns, dtype=dtype, device=device) if has_bias else None
+            result = torch.empty(1, columns, dtype=dtype, device=device)
+            start_product(x, matrix, bias, result, FORMS.index(form_for(rows, columns)))
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
+    return start_compiling(run, device)
 
 
 @functools.cache
@@ -215,9 +203,7 @@ def _kernel_operator() -> Any:
     def run(*given: Any) -> None:
         start_product(*given)
 
-    define: Any = torch.library.custom_op
-    define(KERNEL, run, mutates_args=("result",), schema=schema)
-    return _operator(KERNEL)
+    return define_operator(KERNEL, schema, run, writes_to=("result",))
 
 
 @functools.cache
@@ -227,16 +213,6 @@ def teach_odd_products() -> OwnOperators:
     Returns:
         The operator for compilers, which is composed, and that of the kernel, which is launched.
     """
-    from torch._inductor.lowering import constrain_to_fx_strides, make_fallback
-
-    define: Any = torch.library.custom_op
-    made = define(OPERATOR, multiply, mutates_args=(), schema="(Tensor x, Tensor matrix, Tensor? bias) -> Tensor")
-    made.register_fake(lambda x, matrix, bias: x.new_empty((x.shape[0], matrix.shape[0])))
-    operator = _operator(OPERATOR)
-    make_fallback(operator, constrain_to_fx_strides, warn=False)
+    operator = define_operator(OPERATOR, "(Tensor x, Tensor matrix, Tensor? bias) -> Tensor", multiply)
+    teach_compilers(operator, lambda x, matrix, bias: x.new_empty((x.shape[0], matrix.shape[0])))
     return OwnOperators({_kernel_operator(): start_product}, {operator: multiply})
-
-
-def _operator(name: str) -> Any:
-    namespace, name = name.split("::")
-    return getattr(getattr(torch.ops, namespace), name).default
