@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton_interpreter import run_interpreted
 
@@ -71,6 +72,16 @@ def test_which_tiles_are_tried() -> None:
         (128, 50257): odd_products.NARROW,
     }
     assert {extents: odd_products.form_for(*extents) for extents in forms} == forms
+
+
+def test_tiles_are_tried_for_operands_that_lie_as_they_want() -> None:
+    with FakeTensorMode():
+        x, matrix = torch.empty(600, 16, device="cuda"), torch.empty(27, 16, device="cuda")
+        assert list(odd_products._ways(x, matrix, None)) == ["joined", "interleaved", "tiles"]
+        assert list(odd_products._ways(x[:8], matrix, matrix[:, 0])) == ["joined", "tiles"]
+        for operands in ((x.T.contiguous().T, matrix), (x, matrix.T.contiguous().T)):
+            assert list(odd_products._ways(*operands, None)) == ["joined", "interleaved"]
+    assert list(odd_products._ways(torch.empty(8, 16), torch.empty(27, 16), None)) == ["joined"]
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:

@@ -102,11 +102,11 @@ class _Check:
 
 
 def _ways(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Way]:
-    """What may be the fastest, by name; the surest first."""
+    """What may be the fastest, by name; the surest first. Choices are remembered for the names, as for the extents."""
     ways: dict[str, Way] = {_JOINED: write_joined}
     if bias is None and len(x) >= _LEAST_INTERLEAVED_ROWS:
         ways[_INTERLEAVED] = write_interleaved
-    if x.is_cuda:
+    if x.is_cuda and x.is_contiguous() and matrix.is_contiguous():
         ways[_TILES] = _write_by_tiles
     return ways
 
