@@ -72,3 +72,13 @@ def test_work_of_one_thread_is_timed_by_what_the_thread_had_of_the_processor(mon
     assert host_time.host_clock() is time.thread_time and waited < 0.02
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     assert host_time.host_clock() is time.perf_counter
+
+
+def test_other_memory_is_read_before_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    plain = torch.Tensor.sum
+    monkeypatch.setattr(torch.Tensor, "sum", lambda tensor: read.append(tensor.numel()) or plain(tensor))
+    weights = host_time.ColdWeights(8 << 10)
+    assert weights.least_seconds(lambda: read.append(0), torch.zeros(3)) > 0
+    assert read == [128, 3, 0] * 3  # a sixteenth of 8 KiB, and the input last
+    assert host_time.ColdWeights(1 << 40)._nbytes == 32 << 20

@@ -11,6 +11,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder import tactic_choice, trial
+from trt_portable.builder.trial import Trial
 from trt_portable.runtime import interpret
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 
@@ -253,6 +254,44 @@ def test_a_second_build_times_nothing(net: Net, builder: trt.Builder, monkeypatc
         monkeypatch.setattr(trial, name, lambda *_: pytest.fail("timed again"))
     again = Net(builder)
     assert again.plan(again.convolution(again.x, name="c"), cache=cache) == first
+
+
+@pytest.mark.parametrize(
+    ("first", "in_turns", "tactic"),
+    [
+        (0.8, None, "prepacked"),  # clear
+        (1.1, (1.3, 1.1), "prepacked"),
+        (1.1, (1.1, 1.2), "interpret"),
+        (1.1, RuntimeError("out of memory"), "interpret"),
+        (1.5, None, "interpret"),  # clear
+    ],
+)
+def test_what_takes_about_as_long_is_timed_again_in_turns(
+    net: Net, read: Any, monkeypatch: pytest.MonkeyPatch, first: float, in_turns: Any, tactic: str
+) -> None:
+    def compared(_: Trial, program: Any) -> tuple[float, float]:
+        assert in_turns is not None
+        if isinstance(in_turns, Exception):
+            raise in_turns
+        return in_turns  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Trial, "time_interpreted", lambda _: 1.0)
+    monkeypatch.setattr(Trial, "_run_prepacked", lambda trial, program: (program.run(trial._values), first))
+    monkeypatch.setattr(Trial, "_in_turns", compared)
+    assert read(net.plan(net.convolution(net.x, name="c")))._state.info.tactic == tactic
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20])
+def test_turns_time_both(net: Net, read: Any, monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+    found: list[tuple[float, float]] = []
+    plain = Trial._in_turns
+    monkeypatch.setattr(Trial, "time_interpreted", lambda _: 1e9)
+    monkeypatch.setattr(trial, "_FEW_BYTES", most_bytes)  # timed layer by layer, and as they run
+    monkeypatch.setattr(trial, "_CLEAR_GAIN", 0.0)
+    monkeypatch.setattr(Trial, "_in_turns", lambda trial, program: found.append(plain(trial, program)) or found[-1])
+    read(net.plan(net.convolution(net.x, name="c")))
+    ((layers, packed),) = found
+    assert 0 < layers < 1e3 and 0 < packed < 1e3  # milliseconds
 
 
 def test_a_machine_without_the_kernels_interprets(

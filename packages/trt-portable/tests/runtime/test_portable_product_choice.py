@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder import product_race, tactic_choice
+from trt_portable.builder.host_time import ColdWeights
 from trt_portable.builder.product_race import ProductRace
 from trt_portable.runtime import prepack_products
 from trt_portable.runtime.fusion import LinearForm
@@ -156,33 +158,63 @@ def _as_layers(product: Any, inputs: Any) -> Any:
     return product.ways[LAYERS](inputs)
 
 
-def test_the_fastest_kernel_that_runs_is_taken_and_equal_products_are_raced_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seconds = {"first": 1.0, "no gain": 0.99, "fails": 0.1, "best": 0.5, "slow": 2.0}
-    calls: list[str] = []
+class Weights(ColdWeights):
+    """Says how long a way takes, one time for each round.
 
-    def way(name: str) -> Any:
-        def run(inputs: Any) -> Any:
-            calls.append(name)
-            if name == "fails":
-                raise RuntimeError("no such kernel")
-            return inputs
+    Args:
+        seconds: By name of the way.
+    """
 
-        return run
+    def __init__(self, seconds: dict[str, list[float]]) -> None:
+        super().__init__(0)
+        self.seconds = {name: iter(times) for name, times in seconds.items()}
+        self.ran = ""
 
-    def time(run: Callable[[], object], *, spend: float) -> float:
+    def ways(self) -> dict[str, Any]:
+        return {name: functools.partial(self._run, name) for name in self.seconds}
+
+    def _run(self, name: str, inputs: Any) -> Any:
+        self.ran = name
+        return inputs
+
+    def least_seconds(self, run: Callable[[], object], warm: torch.Tensor) -> float:
         run()
-        return seconds[calls[-1]]
+        seconds = next(self.seconds[self.ran])
+        if seconds < 0:
+            raise RuntimeError("no such kernel")
+        return seconds
 
-    monkeypatch.setattr(product_race, "least_seconds", time)
-    case = ProductCase(4, LinearForm(is_transposed=True, has_bias=False), Epilogue())
-    race = ProductRace()
-    products = [race(case, {name: way(name) for name in seconds}) for _ in range(3)]
-    assert race.names == ("first",) * 3  # none has run
-    for product, rows in zip(products[:2], (2, 2), strict=True):
+
+CASE = ProductCase(4, LinearForm(is_transposed=True, has_bias=False), Epilogue())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fastest"),
+    [
+        ({ONEDNN: [1, 1, 1], MKL: [0.9, 0.9, 0.9], LAYERS: [1.1, 1.1, 1.1]}, MKL),
+        ({ONEDNN: [0.99, 1, 1], MKL: [1, 1, 1], LAYERS: [1, 0.98, 1]}, MKL),  # all alike
+        ({ONEDNN: [1, 1, 1], MKL: [1.2, 1.2, 1.2], LAYERS: [0.98, 1, 1]}, ONEDNN),
+        ({ONEDNN: [1, 1.5, 1.4], MKL: [1.2, 0.7, 1.3], LAYERS: [1.1, 1.4, 1.5]}, MKL),  # at last undisturbed
+        ({ONEDNN: [1], MKL: [2], LAYERS: [1.4]}, ONEDNN),  # no second round
+        ({ONEDNN: [1], MKL: [-1], LAYERS: [2]}, ONEDNN),
+        ({ONEDNN: [1, -1], LAYERS: [1.2, 1.2, 1.2]}, LAYERS),
+        ({ONEDNN: [-1], LAYERS: [-1]}, LAYERS),
+    ],
+)
+def test_the_fastest_kernel_that_runs_is_taken(seconds: dict[str, list[float]], fastest: str) -> None:
+    weights = Weights(seconds)
+    race = ProductRace(weights)
+    product = race(CASE, weights.ways())
+    assert race.names == (ONEDNN,)  # it has not run
+    product((torch.zeros(2, 4),))
+    assert race.names == (fastest,)
+
+
+def test_equal_products_are_raced_once() -> None:
+    weights = Weights({ONEDNN: [2, 2], LAYERS: [1, 1]})
+    race = ProductRace(weights)
+    products = [race(CASE, weights.ways()) for _ in range(3)]
+    for product, rows in zip(products, (2, 2, 3), strict=True):
         product((torch.zeros(rows, 4),))
-    assert race.names == ("best", "best", "first")
-    assert calls.count("slow") == 2  # packed, and timed, for one of the two
-    products[2]((torch.zeros(3, 4),))
-    assert calls.count("slow") == 4
+    assert race.names == (LAYERS,) * 3
+    assert [list(times) for times in weights.seconds.values()] == [[], []]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -15,6 +16,11 @@ _SHORT_SECONDS: Final = 1e-4
 """A sample has as many runs as take that long, or the clock's own time would count."""
 _CLOCK_GRAIN: Final = 1e-6
 """Seconds that a clock may take for nothing."""
+_COLD_SAMPLES: Final = 3
+_MOST_CACHED_BYTES: Final = 32 << 20
+"""More is not read between two runs, though some processors have larger caches: reading takes time and memory."""
+_PART_OF_WEIGHTS: Final = 16
+"""Memory for that is a sixteenth of the weights at most."""
 
 
 def host_clock() -> Callable[[], float]:
@@ -26,12 +32,11 @@ def host_clock() -> Callable[[], float]:
     return time.thread_time if is_fine and torch.get_num_threads() == 1 else time.perf_counter
 
 
-def least_seconds(run: Callable[[], object], *, spend: float = 0.0) -> float:
+def least_seconds(run: Callable[[], object]) -> float:
     """The shortest of a few samples of what ran before.
 
     Args:
         run: What is timed.
-        spend: Seconds to spend on it at least: a disturbance may last for longer than a few short samples.
 
     Returns:
         Seconds of one run.
@@ -39,8 +44,7 @@ def least_seconds(run: Callable[[], object], *, spend: float = 0.0) -> float:
     clock = host_clock()
     times: list[float] = []
     repeats = 1
-    started_at = clock()
-    while clock() - started_at < spend or (len(times) < LEAST_SAMPLES and sum(times) < _LONG_SECONDS):
+    while len(times) < LEAST_SAMPLES and sum(times) < _LONG_SECONDS:
         started = clock()
         for _ in range(repeats):
             run()
@@ -50,3 +54,41 @@ def least_seconds(run: Callable[[], object], *, spend: float = 0.0) -> float:
         else:
             times.append(spent / repeats)
     return min(times)
+
+
+class ColdWeights:
+    """Times layers whose weights are not in the processor's caches, where the other layers of a run leave no room.
+
+    Run again and again, a product reads its weights from a cache that holds them all. Of two ways to multiply, the one
+    that reads memory in the worse order then seems as good as the other.
+
+    Args:
+        nbytes: The weights of the whole model.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = min(nbytes // _PART_OF_WEIGHTS, _MOST_CACHED_BYTES)
+
+    def least_seconds(self, run: Callable[[], object], warm: torch.Tensor) -> float:
+        """The shortest of a few runs of what ran before.
+
+        Args:
+            run: What is timed.
+            warm: What the layer before it has just made, and caches do hold.
+
+        Returns:
+            Seconds of one run.
+        """
+        clock = host_clock()
+        times: list[float] = []
+        for _ in range(_COLD_SAMPLES):
+            self._others.sum()
+            warm.sum()
+            started = clock()
+            run()
+            times.append(clock() - started)
+        return min(times)
+
+    @cached_property
+    def _others(self) -> torch.Tensor:
+        return torch.ones(self._nbytes // torch.float32.itemsize)

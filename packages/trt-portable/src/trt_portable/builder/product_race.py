@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trt_portable.builder.host_time import least_seconds
+from trt_portable.builder.host_time import ColdWeights
 from trt_portable.runtime.prepacked_kernels import PrepackedProduct
-from trt_portable.runtime.product_choice import ProductCase, Ways
+from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, ProductCase, Ways
 from trt_portable.runtime.program import Compute
-from trt_portable.values import Value
+from trt_portable.values import Value, as_tensor
 
-_LEAST_GAIN: Final = 0.97
-"""Another kernel than the first must take less than that part of its time: clocks waver, and layers follow each other
-in other ways than here."""
-_RACE_SECONDS: Final = 0.025
+_ROUNDS: Final = 3
+"""Ways take turns so often: other work on the machine disturbs one of them as a rule, and not each time the same."""
+_FAR: Final = 1.3
+"""A way that takes that many times as long as the fastest is not timed again."""
+_EQUAL: Final = 0.97
+"""Ways take as long as each other where the fastest takes more than that part of their time."""
+_PREFERRED: Final = (MKL, ONEDNN, LAYERS)
+"""Of ways that take as long as each other, the one that whole runs slow down least is taken: measured on models."""
 
 
 class ProductRace:
     """Races the ways of computing each product of a program, on the operands of its first run.
 
     Equal products of as many rows are raced once.
+
+    Args:
+        weights: Times runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weights: ColdWeights) -> None:
+        self._weights = weights
         self._products: list[RacedProduct] = []
         self._known: dict[tuple[ProductCase, tuple[int, ...]], str] = {}
 
@@ -45,7 +53,7 @@ class ProductRace:
         key = (product.case, tuple(x.shape))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _raced(product, inputs)
+            found = self._known[key] = _raced(product, inputs, self._weights)
         return found
 
 
@@ -78,25 +86,33 @@ class RacedProduct:
         return sum(_forget(way) for way in self.ways.values())
 
 
-def _raced(product: RacedProduct, inputs: Sequence[Value | None]) -> str:
-    """The fastest way; packed weights of one way at a time are in memory.
-
-    The first way is timed again in the end: other work on the machine may have disturbed it alone.
-    """
-    first = next(iter(product.ways))
+def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdWeights) -> str:
+    """The fastest way; packed weights of one way at a time are in memory."""
+    x = as_tensor(inputs[0])  # type: ignore[arg-type]
     times: dict[str, float] = {}
-    for name in (*product.ways, first):
-        way = product.ways[name]
-        try:
-            way(inputs)  # packs weights
-            seconds = least_seconds(lambda: way(inputs), spend=_RACE_SECONDS)  # noqa: B023 - called at once
-        except Exception:  # a kernel may fail in any way, and layers are one of the ways
-            continue
-        finally:
-            _forget(way)
-        times[name] = min(seconds, times.get(name, seconds))
-    best = min(times, key=lambda name: times[name], default=list(product.ways)[-1])
-    return first if times.get(first, float("inf")) * _LEAST_GAIN <= times.get(best, 0.0) else best
+    left = list(product.ways)
+    for _ in range(_ROUNDS):
+        for name in left:
+            way = product.ways[name]
+            try:
+                way(inputs)  # packs weights
+                seconds = weights.least_seconds(lambda: way(inputs), x)  # noqa: B023 - called at once
+            except Exception:  # a kernel may fail in any way, and layers are one of the ways
+                times.pop(name, None)
+                continue
+            finally:
+                _forget(way)
+            times[name] = min(seconds, times.get(name, seconds))
+        least = min(times.values(), default=0.0)
+        left = [name for name in left if name in times and times[name] <= least * _FAR]
+        if len(left) < 2:
+            break
+    equals = [name for name in left if times[name] * _EQUAL <= least]
+    return min(equals, key=_preference, default=list(product.ways)[-1])
+
+
+def _preference(name: str) -> int:
+    return _PREFERRED.index(name)
 
 
 def _forget(way: Compute) -> int:

@@ -245,13 +245,14 @@ def _raced(trial: Trial, tactics: Sequence[Tactic]) -> list[_Timed]:
 
 def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Timed]:
     """All candidates on the CPU, each timed when it is there; tactics go with the faster way to run layers."""
-    layers, least = _Candidate(None, is_prepacked=False), trial.time_interpreted()
-    yield _Timed(layers, least)
-    if may_prepack:
-        spent, kernels = trial.time_prepacked()
-        if spent < least:
-            layers = _Candidate(None, is_prepacked=True, product_kernels=kernels)
-            yield _Timed(layers, spent)
+    layers = _Candidate(None, is_prepacked=False)
+    plain = trial.time_interpreted()
+    packed, kernels = trial.time_prepacked() if may_prepack else (NEVER, ())
+    plain, packed = trial.compare_layers(plain, packed)
+    yield _Timed(layers, plain)
+    if packed < plain:
+        layers = _Candidate(None, is_prepacked=True, product_kernels=kernels)
+        yield _Timed(layers, packed)
     for tactic in tactics:
         built = trial.build(tactic)
         if built is not None:

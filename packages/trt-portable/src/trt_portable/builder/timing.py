@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from trt_portable.builder.host_time import LEAST_SAMPLES, host_clock, least_seconds
+from trt_portable.builder.host_time import LEAST_SAMPLES, ColdWeights, host_clock, least_seconds
 from trt_portable.builder.product_race import RacedProduct
 from trt_portable.builder.race import race
 from trt_portable.runtime.launcher import Executable
@@ -97,12 +97,12 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         run()
         once = _seconds(run, 1, device)
         repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))
-        times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, LEAST_SAMPLES))]
-    return min(times) * 1e3
+        times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, LEAST_SAMPLES) - 1)]
+    return min(once, *times) * 1e3
 
 
-def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value], float]:
-    """Runs a program on the CPU layer by layer, each a few times.
+def time_layers(program: Program, values: Sequence[Value], weights: ColdWeights) -> tuple[list[Value], float]:
+    """Runs a program with packed weights on the CPU layer by layer, each a few times.
 
     A layer's packed weights are given up behind it, and what was freed goes back to the system now and then, so a
     model is never in memory twice.
@@ -110,6 +110,7 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
     Args:
         program: What is timed.
         values: Its inputs.
+        weights: Times the layers that have some.
 
     Returns:
         The outputs, and the sum of each layer's best time, in milliseconds.
@@ -129,11 +130,13 @@ def time_layers(program: Program, values: Sequence[Value]) -> tuple[list[Value],
                 assert added is not None
                 spare = [*operands[:-1], as_tensor(added).clone()]
             results = compute(operands)  # warms up, and packs weights
-            seconds += least_seconds(lambda: compute(spare))  # noqa: B023 - called at once
+            if isinstance(compute, (PrepackedProduct, RacedProduct)):
+                seconds += weights.least_seconds(lambda: compute(spare), as_tensor(spare[0]))  # type: ignore[arg-type]  # noqa: B023
+                freed += compute.forget()
+            else:
+                seconds += least_seconds(lambda: compute(spare))  # noqa: B023 - called at once
         except Exception as error:
             raise LayerFailure(call.name, error) from error
-        if isinstance(compute, (PrepackedProduct, RacedProduct)):
-            freed += compute.forget()
         freed += sum(as_tensor(value).nbytes for value in results)
         if freed >= _MOST_FREED_BYTES:
             return_freed_memory()

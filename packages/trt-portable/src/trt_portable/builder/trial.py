@@ -11,9 +11,17 @@ from typing import Final
 
 import torch
 
+from trt_portable.builder.host_time import ColdWeights, host_clock
 from trt_portable.builder.product_race import ProductRace
+from trt_portable.builder.race import race
 from trt_portable.builder.tactics import INTERPRET, PREPACKED, Subject, Tactic
-from trt_portable.builder.timing import first_difference, milliseconds, race_milliseconds, time_layers
+from trt_portable.builder.timing import (
+    as_engines_run,
+    first_difference,
+    milliseconds,
+    race_milliseconds,
+    time_layers,
+)
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
 from trt_portable.plan.artifact import Artifact
@@ -29,9 +37,15 @@ _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
 RACE: Final = "all, in turns"
 """What is tried last on a GPU."""
 _FEW_BYTES: Final = 64 << 20
-"""Weights on the CPU up to which a model may be in memory twice: then programs are timed as they run. Timed layer by
-layer, as in larger models, the small layers of a MobileNet find in caches what they do not find there in a run."""
+"""Weights on the CPU up to which a model may be in memory twice: then programs are timed as they run. Larger ones with
+packed weights are timed layer by layer; the small layers of a MobileNet would find in caches then what they do not find
+there in a run."""
 _LEAST_RUNS: Final = 15
+_CLEAR_GAIN: Final = 0.9
+_CLEAR_LOSS: Final = 1.33
+"""Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
+after the other, work of others may disturb only one, and packing gains as a rule."""
+_TURNS: Final = 2
 NEVER: Final = float("inf")
 """The time of what cannot run."""
 
@@ -63,13 +77,14 @@ class Trial:
         self._until = time.monotonic() + _BUDGET_SECONDS[level]
         self._reporter = reporter
         self._attempt = attempt
+        self._prepacked: Program | None = None
 
     def time_interpreted(self) -> float:
         """Milliseconds of an interpreted run on the CPU; `NEVER` when the network cannot run on example inputs."""
         with self._attempt(INTERPRET):
             try:
-                self._expected, spent = self._timed_run(self._interpreted)
-                return spent
+                _ = self._expected
+                return self._milliseconds(self._interpreted)
             except PortableError:
                 return NEVER
 
@@ -80,17 +95,48 @@ class Trial:
         """
         with self._attempt(PREPACKED):
             try:
-                race = ProductRace()
-                program = self._subject.prepacked(race)
-                if program is None:
+                products = ProductRace(self._cold_weights)
+                self._prepacked = self._subject.prepacked(products)
+                if self._prepacked is None:
                     return NEVER, ()
-                found, spent = self._timed_run(program)
-                counts = Counter(race.names)
+                found, spent = self._run_prepacked(self._prepacked)
+                counts = Counter(products.names)
                 self._reporter.verbose(f"tactic {PREPACKED}: {spent:.4f} ms, products by {dict(counts)}")
-                return (spent, race.names) if self._is_right(PREPACKED, found) else (NEVER, ())
+                return (spent, products.names) if self._is_right(PREPACKED, found) else (NEVER, ())
             except Exception as error:  # whatever goes wrong, the layers themselves can still run
                 self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
                 return NEVER, ()
+
+    def compare_layers(self, plain: float, packed: float) -> tuple[float, float]:
+        """Tells the layers as they are and with packed weights apart where they seem to take about as long.
+
+        Then they are timed once more, in turns, so that other work on the machine disturbs both.
+
+        Args:
+            plain: Milliseconds of the layers as they are, as measured first.
+            packed: The same with packed weights.
+
+        Returns:
+            Milliseconds of each.
+        """
+        if self._prepacked is None or not plain * _CLEAR_GAIN < packed < plain * _CLEAR_LOSS:
+            return plain, packed
+        try:
+            plain, packed = self._in_turns(self._prepacked)
+        except Exception as error:
+            self._reporter.info(f"tactic {PREPACKED}: cannot be timed again: {type(error).__name__}: {error}")
+            return plain, NEVER
+        self._reporter.verbose(f"tactics {INTERPRET} and {PREPACKED}, in turns: {plain:.4f} and {packed:.4f} ms")
+        return plain, packed
+
+    def _in_turns(self, prepacked: Program) -> tuple[float, float]:
+        """Milliseconds of the layers as they are and with packed weights."""
+        if self._is_small:
+            runs = [as_engines_run(each, self._values, self._subject.device) for each in (self._interpreted, prepacked)]
+            plain, packed = race(runs, lambda: None, self._num_samples, clock=host_clock())
+            return plain * 1e3, packed * 1e3
+        turns = [(self._milliseconds(self._interpreted), self._run_prepacked(prepacked)[1]) for _ in range(_TURNS)]
+        return min(plain for plain, _ in turns), min(packed for _, packed in turns)
 
     def begin(self, tactics: Sequence[Tactic]) -> None:
         """Lets tactics begin what goes on by itself, while the layers run for the first time, which takes long too."""
@@ -180,16 +226,32 @@ class Trial:
         self._values = fresh
         return False
 
-    def _timed_run(self, program: Program) -> tuple[list[Value], float]:
-        """The outputs of a program on the CPU, and milliseconds of a run."""
+    def _run_prepacked(self, program: Program) -> tuple[list[Value], float]:
+        """The outputs of a program with packed weights, and milliseconds of a run."""
         with torch.inference_mode():
-            if sum(tensor.nbytes for tensor in self._subject.tensors) > _FEW_BYTES:
-                return time_layers(program, self._values)
-            found = program.run(self._values)
-        return found, milliseconds(program, self._values, self._subject.device, max(self._iterations, _LEAST_RUNS))
+            if not self._is_small:
+                return time_layers(program, self._values, self._cold_weights)
+            return program.run(self._values), self._milliseconds(program)
 
     def _milliseconds(self, executable: Executable) -> float:
-        return milliseconds(executable, self._values, self._subject.device, self._iterations)
+        return milliseconds(executable, self._values, self._subject.device, self._num_samples)
+
+    @property
+    def _num_samples(self) -> int:
+        is_short = not self.is_raced and self._is_small
+        return max(self._iterations, _LEAST_RUNS) if is_short else self._iterations
+
+    @cached_property
+    def _is_small(self) -> bool:
+        return self._num_bytes <= _FEW_BYTES
+
+    @cached_property
+    def _num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._subject.tensors)
+
+    @cached_property
+    def _cold_weights(self) -> ColdWeights:
+        return ColdWeights(self._num_bytes)
 
     def _as_allowed(self, executable: Executable) -> Executable:
         """An executable as the engine runs it, with TF32 or without."""
