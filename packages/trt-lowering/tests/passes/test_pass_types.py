@@ -318,3 +318,27 @@ def test_what_carries_a_state_on_stays_in_float32(captured):
     assert not kept.keys() & {"linear", "linear_1", "tanh", "relu", "mul"}
     assert set(kept.values()) == {PrecisionRule.STATE}
     assert not ExcludeState()(gm).changed
+
+
+CARRYING = {
+    "another state": lambda module, x: module.buffer.copy_(module.other[0].expand_as(module.buffer)),
+    "an input that is only moved": lambda module, x: module.buffer.copy_(x.view(4, 3)[torch.tensor([3, 0, 1, 2])]),
+    "elements that are chosen": lambda module, x: module.buffer.copy_(module.buffer.sort(0).values.repeat(2, 1)[::2]),
+    "elements that are moved by composites": lambda module, x: module.buffer.copy_(
+        torch.pixel_shuffle(module.buffer.tril().view(1, 4, 1, 3), 2).view_as(module.buffer)
+    ),
+    "a condition on the state": lambda module, x: module.buffer.copy_(torch.where(module.buffer > 7, 0, module.buffer)),
+}
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_all_that_leads_from_states_to_a_state_carries_it(name, captured):
+    model = Held(CARRYING[name], torch.rand(4, 3))
+    model.register_buffer("other", torch.rand(2, 3))
+    gm = captured(model, torch.rand(12))
+    Functionalize()(gm)
+    ExcludeState()(gm)
+    *calls, write = (node for node in gm.graph.nodes if node.op == "call_function")
+    assert calls and write.target is torch.ops.aten.copy_.default
+    for node in calls:
+        assert exclusion_of(node) is not None or getattr(node.meta["val"], "dtype", None) is torch.int64, node

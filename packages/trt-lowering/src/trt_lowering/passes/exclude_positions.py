@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_lowering.contract import GraphPass
-from trt_lowering.movement import REARRANGEMENT
+from trt_lowering.movement import rearranges
 from trt_lowering.operator_traits import is_float32, tensor_value
 
 _WHY: Final = "computed from integers, and read as an angle, an index or a condition"
@@ -23,8 +23,8 @@ _STEPS: Final = frozenset(f"aten::{name}" for name in ("floor", "ceil", "round",
 
 _PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm", "aten::matmul", "aten::outer", "aten::ger"})
 _CASTS: Final = frozenset({"aten::_to_copy", "aten::to", "prims::convert_element_type"})
-_KEEPERS: Final = REARRANGEMENT | _PRODUCTS | _CASTS | {"aten::cumsum"}
-"""Operators that make positions of positions, beside elementwise ones."""
+_KEEPERS: Final = _PRODUCTS | _CASTS | {"aten::cumsum"}
+"""Operators that make positions of positions, beside elementwise ones and those that move elements."""
 
 
 class ExcludePositions(GraphPass):
@@ -79,7 +79,7 @@ def _keeps_kind(node: fx.Node) -> bool:
     """Whether an operator makes positions of positions: no lookup, no reduction."""
     if not isinstance(node.target, OpOverload):
         return False
-    return torch.Tag.pointwise in node.target.tags or _name(node) in _KEEPERS
+    return torch.Tag.pointwise in node.target.tags or rearranges(node) or _name(node) in _KEEPERS
 
 
 def _reads(node: fx.Node, positions: set[fx.Node]) -> bool:

@@ -16,8 +16,8 @@ from trt_lowering.operator_traits import is_float32, tensor_value
 
 _WHY: Final = "carries a state on to its next value"
 
-
-_ADDING: Final = frozenset({"aten::index_add", "aten::scatter_add", "aten::scatter_reduce"})
+_ADDING: Final = frozenset({"aten::index_add", "aten::index_reduce", "aten::scatter_add", "aten::scatter_reduce"})
+"""Operators that add to elements of a state, each by itself."""
 
 
 class ExcludeState(GraphPass):
@@ -38,12 +38,12 @@ class ExcludeState(GraphPass):
     def call(self, gm: fx.GraphModule) -> int:
         """Finds what follows from a state along the graph, and marks against it from what is written."""
         next_values = _next_values(gm.graph)
-        moved = _moved_inputs(gm.graph) if next_values else set()
+        moved = _moved(gm.graph) if next_values else set()
         found: set[fx.Node] = set()
         for state, values in next_values.items():
             follows = _followers(state)
             marked: set[fx.Node] = set()
-            pending = [value for value in values if value in follows]
+            pending = [value for value in values if value in follows or value in moved]
             while pending:
                 node = pending.pop()
                 if node not in marked:
@@ -82,23 +82,30 @@ def _followers(state: fx.Node) -> set[fx.Node]:
     return found
 
 
-def _moved_inputs(graph: fx.Graph) -> set[fx.Node]:
-    """Returns what is nothing but elements of inputs: storing them in a state rounds nothing either."""
-    moved = set(graph.find_nodes(op="placeholder"))
+def _moved(graph: fx.Graph) -> set[fx.Node]:
+    """Returns what is nothing but elements of inputs and attributes: storing them in a state rounds nothing either."""
+    given = {node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+    moved: set[fx.Node] = set()
     for node in graph.nodes:
-        if (
-            node.op == "call_function"
-            and moves(node)
-            and node.all_input_nodes
-            and moved.issuperset(node.all_input_nodes)
-        ):
-            moved.add(node)
-    return {node for node in moved if node.op == "call_function" and (is_float32(node) or tensor_value(node) is None)}
+        if node.op == "call_function" and moves(node) and _holds_float32(node):
+            sources = [item for item in node.all_input_nodes if _holds_float32(item)]
+            if all(source in given or source in moved for source in sources):
+                moved.add(node)
+    return moved
 
 
 def _carries(node: fx.Node) -> bool:
-    """Whether an operator moves what it is given, or computes element by element in float32."""
-    is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
-    value = node.meta.get("val")
-    adds = isinstance(node.target, OpOverload) and node.target._schema.name in _ADDING
-    return (is_pointwise or adds or moves(node)) and (isinstance(value, (tuple, list)) or is_float32(node))
+    """Whether an operator moves what it is given, or computes element by element; conditions on a state are of it."""
+    value = tensor_value(node)
+    if not (_holds_float32(node) or (value is not None and value.dtype is torch.bool)):
+        return False
+    if moves(node):
+        return True
+    if not isinstance(node.target, OpOverload):
+        return False
+    return torch.Tag.pointwise in node.target.tags or node.target._schema.name in _ADDING
+
+
+def _holds_float32(node: fx.Node) -> bool:
+    """Whether a node stands for a tensor of float32, or for several tensors."""
+    return is_float32(node) or isinstance(node.meta.get("val"), (tuple, list))
