@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -79,8 +80,8 @@ def test_constant_masks(both: Any, mask: np.ndarray, is_gone: bool) -> None:
 
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("swapped", [True, False])
-@pytest.mark.parametrize("factor", [0.5, 0.6])
-def test_gelu_written_out(both: Any, constant: Any, power: bool, swapped: bool, factor: float) -> None:
+@pytest.mark.parametrize(("factor", "cubic"), [(0.5, 0.044715), (0.4995, 0.044715), (0.5, 0.0447)])
+def test_gelu_written_out(both: Any, constant: Any, power: bool, swapped: bool, factor: float, cubic: float) -> None:
     def define(network: trt.INetworkDefinition) -> None:
         def apply(first: trt.ITensor, second: trt.ITensor, operation: Any) -> trt.ITensor:
             pair = (second, first) if swapped and operation is not POW else (first, second)
@@ -91,12 +92,27 @@ def test_gelu_written_out(both: Any, constant: Any, power: bool, swapped: bool, 
 
         x = network.add_input("x", trt.float32, (3, 5))
         cube = apply(x, number(3.0), POW) if power else apply(x, apply(x, x, PROD), PROD)
-        inner = apply(apply(x, apply(cube, number(0.044715), PROD), SUM), number(0.7978845608), PROD)
+        inner = apply(apply(x, apply(cube, number(cubic), PROD), SUM), number(0.7978845608), PROD)
         gate = apply(network.add_activation(inner, trt.ActivationType.TANH).get_output(0), number(1.0), SUM)
         output(network, apply(apply(x, number(factor), PROD), gate, PROD))
 
     found = both(define, x=torch.randn(3, 5))
-    assert (found == Counter({"ACTIVATION": 1})) == (factor == 0.5)
+    assert (found == Counter({"ACTIVATION": 1})) == ((factor, cubic) == (0.5, 0.044715))
+
+
+@pytest.mark.parametrize("kind", [trt.float16, trt.bfloat16])
+def test_coefficients_of_a_gelu_are_known_in_half_precision(network: Any, load: Any, constant: Any, kind: Any) -> None:
+    x = network.add_input("x", kind, (3, 5))
+
+    def apply(first: trt.ITensor, second: trt.ITensor | float, operation: Any) -> trt.ITensor:
+        if isinstance(second, float):
+            second = network.add_cast(constant(network, [[second]]), kind).get_output(0)
+        return network.add_elementwise(first, second, operation).get_output(0)
+
+    inner = apply(apply(x, apply(apply(x, 3.0, POW), 0.044715, PROD), SUM), math.sqrt(2 / math.pi), PROD)
+    gate = apply(network.add_activation(inner, trt.ActivationType.TANH).get_output(0), 1.0, SUM)
+    output(network, apply(apply(x, 0.5, PROD), gate, PROD))
+    assert [layer["type"] for layer in load(network)._state.structure["layers"]] == ["ACTIVATION"]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

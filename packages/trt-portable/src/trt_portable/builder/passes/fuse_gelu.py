@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Final
+
+import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType
 
-_TOLERANCE = 2e-3  # a coefficient in half precision has 11 bits, in bfloat16 8
+_TOLERANCE: Final = 1e-6  # of coefficients as they are written down; their type rounds them once more
 
 
 class FuseGelu(PlanPass):
@@ -84,7 +87,8 @@ class _Matcher:
         constant = self._graph.constant(self._producers.get(tensor))
         if constant is None or constant.numel() != 1 or not constant.dtype.is_floating_point:
             return False
-        return math.isclose(float(constant.reshape(())), value, rel_tol=_TOLERANCE)
+        tolerance = _TOLERANCE + torch.finfo(constant.dtype).eps / 2
+        return math.isclose(float(constant.reshape(())), value, rel_tol=tolerance)
 
 
 def _operands(entry: Entry | None, operation: ElementWiseOperation) -> Iterator[tuple[int, int]]:
