@@ -347,6 +347,22 @@ def test_changes_that_leave_an_input_its_shape_are_kept(change, settings, preser
     compare(wanted, given, 0)
 
 
+def test_buffers_that_overlap_are_named_where_one_is_written(settings, preserve):
+    class Overlapping(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(4, 3))
+            self.register_buffer("first", self.cache[0])
+
+        def forward(self, x):
+            self.cache.add_(x)
+            return self.first * 2
+
+    program = export_module(Overlapping(), (torch.ones(3),))
+    with pytest.raises(LoweringError, match="the buffers cache and first lie in one memory"):
+        lower(program, settings, preserve=preserve)
+
+
 class Passes(torch.nn.Module):
     """Hands contents on between its buffers and its input."""
 

@@ -18,7 +18,7 @@ from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.passes.remove_assertions import RemoveAssertions
-from trt_lowering.signature import rename_results, with_single_names
+from trt_lowering.signature import overlapping_buffers, rename_results, with_single_names
 from trt_lowering.tracing import traces
 from trt_lowering.unlift import unlift
 
@@ -127,7 +127,17 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     """
     logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
     single = with_single_names(program)
-    traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
+    try:
+        traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
+    except Exception as error:
+        overlapping = overlapping_buffers(single)
+        if not overlapping:
+            raise
+        raise LoweringError(
+            f"the buffers {' and '.join(overlapping)} lie in one memory, and the model writes to it",
+            why="PyTorch cannot make such a program functional",
+            hint="register one buffer for this memory, and take parts of it in forward",
+        ) from error
     return traced
 
 

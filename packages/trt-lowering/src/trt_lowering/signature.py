@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import fx
-from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind
+from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind, InputSpec
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trt_lowering.node_metadata import graph_results
 
@@ -41,9 +42,11 @@ def with_single_names(program: torch.export.ExportedProgram) -> torch.export.Exp
     """
     unread = {str(node.name) for node in program.graph.find_nodes(op="placeholder") if not node.users}
     specs = program.graph_signature.input_specs
-    memory = {spec.arg.name: _memory_of(program, spec.target) for spec in specs if spec.kind is InputKind.BUFFER}
-    read = {place for name, place in memory.items() if name not in unread}
-    others = {name for name, place in memory.items() if name in unread and place in read}
+    others = set()
+    for sharing in _buffers_by_memory(program):
+        names = {spec.arg.name for spec in sharing}
+        if not names <= unread:
+            others |= names & unread
     if not others:
         return program
     graph = copy.deepcopy(program.graph)
@@ -69,6 +72,17 @@ def with_single_names(program: torch.export.ExportedProgram) -> torch.export.Exp
     )
 
 
-def _memory_of(program: torch.export.ExportedProgram, name: str | None) -> int:
-    found = program.state_dict.get(name, program.constants.get(name))
-    return found.untyped_storage()._cdata if isinstance(found, torch.Tensor) else id(name)
+def overlapping_buffers(program: torch.export.ExportedProgram) -> list[str]:
+    """Returns the names of buffers that lie in the memory of each other, such as one and a part of it."""
+    return [str(spec.target) for sharing in _buffers_by_memory(program) if len(sharing) > 1 for spec in sharing]
+
+
+def _buffers_by_memory(program: torch.export.ExportedProgram) -> Iterable[list[InputSpec]]:
+    found: dict[int, list[InputSpec]] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.BUFFER:
+            value = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            is_plain = isinstance(value, torch.Tensor) and not is_traceable_wrapper_subclass(value)
+            memory = value.untyped_storage()._cdata if is_plain and value.layout is torch.strided else id(spec)
+            found.setdefault(memory, []).append(spec)
+    return found.values()
