@@ -21,8 +21,9 @@ class Seen:
     """What one call shows.
 
     Attributes:
-        facts: The type of the result. By leaf: class, shape, strides, offset, type, whether it requires a gradient,
-            which inputs and earlier results it shares memory with, which input it is; the value of what is no tensor.
+        facts: The type of the result, and how it is nested. By leaf: class, shape, strides, offset, type, whether it
+            requires a gradient, which inputs and earlier results it shares memory with, which input it is; the value
+            of what is no tensor.
         values: Values of the results, of the inputs after the call, and of the model's state.
     """
 
@@ -100,9 +101,10 @@ def agree(
 
 def _look(program: Any, inputs: Sequence[Any], result: Any) -> Seen:
     given = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-    facts: list[Any] = [type(result)]
+    leaves, nesting = pytree.tree_flatten(vars(result) if dataclasses.is_dataclass(result) else result)
+    facts: list[Any] = [type(result), nesting]
     earlier: list[torch.Tensor] = []
-    for leaf in pytree.tree_leaves(vars(result) if dataclasses.is_dataclass(result) else result):
+    for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             facts.append(leaf)
             continue
