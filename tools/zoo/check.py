@@ -6,7 +6,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -27,6 +27,10 @@ Values = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
 Reports = Sequence[Any]
 
 SEED = 0
+
+SIZES: Final = {Shapes.STATIC: ("opt",), Shapes.DYNAMIC: ("opt", "min", "max")}
+"""The sizes of the calls of a case, in order."""
+
 AFFORDABLE_SECONDS = 5.0
 """A model whose forward pass takes longer is not run in float64 as well."""
 
@@ -46,8 +50,7 @@ def check(entry: Entry, case: Case) -> Record:
         warnings.simplefilter("ignore")
         model = settle(entry.make())
         specs = _specs(entry, case.shapes)
-        sizes = ("opt", "min", "max") if case.shapes is Shapes.DYNAMIC else ("opt",)
-        samples = [_values(specs, which) for which in sizes]
+        samples = [_values(specs, which) for which in SIZES[case.shapes]]
         expected, own = _reference(model, samples)
         start = time.perf_counter()
         try:

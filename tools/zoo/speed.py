@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from tools.zoo.check import Values, call, sample_values
+from tools.zoo.check import SEED, Values, call, sample_values
 from tools.zoo.comparison import Mismatch, agrees, error
 from tools.zoo.entry import Case, Route, Shapes
 from tools.zoo.record import Outcome, Record
@@ -71,7 +71,7 @@ def measure(case: Case) -> Record:
     """
     torch.set_num_threads(1)
     entry = entries()[case.entry]
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

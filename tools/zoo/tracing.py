@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from tools.zoo.check import call, sample_values
+from tools.zoo.check import SEED, SIZES, call, sample_values
 from tools.zoo.entry import Case, Route, Shapes
 from tools.zoo.record import Outcome, Record, read_records
 from tools.zoo.registry import entries
@@ -23,9 +23,6 @@ from tools.zoo.settle import settle
 
 EXPLAINED: Final = (Outcome.TIMEOUT, Outcome.MEMORY)
 """Outcomes that say nothing of who is at fault."""
-
-_SIZES: Final = ("opt", "min", "max")
-"""The calls of a case whose sizes vary, in the order of `tools.zoo.check`."""
 
 
 def tracing_cases(records: Sequence[Record], pattern: str = "") -> Iterator[Case]:
@@ -48,13 +45,12 @@ def measure_tracing(case: Case) -> Record:
     """
     torch.set_num_threads(1)
     entry = entries()[case.entry]
-    torch.manual_seed(0)
-    is_dynamic = case.shapes is Shapes.DYNAMIC
+    torch.manual_seed(SEED)
     speed: dict[str, float] = {}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        optimized = torch.compile(settle(entry.make()), backend="aot_eager", dynamic=is_dynamic)
-        for size in _SIZES if is_dynamic else _SIZES[:1]:
+        optimized = torch.compile(settle(entry.make()), backend="aot_eager", dynamic=case.shapes is Shapes.DYNAMIC)
+        for size in SIZES[case.shapes]:
             start = time.perf_counter()
             call(optimized, sample_values(entry, size))
             speed[size] = time.perf_counter() - start
