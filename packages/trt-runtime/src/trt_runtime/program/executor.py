@@ -51,7 +51,6 @@ class Executor:
         device: torch.device,
         untold: int,
     ) -> None:
-        self._first_tensor = program.first_tensor
         self._first_result = program.first_result
         calls = _operator_runs(program, operators, device, untold)
         runs = [next(calls) if isinstance(step, OperatorCall) else _run_of(step, engines) for step in program.steps]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
-from trt_core.extents import extent_of_expression
+from trt_core.extents import RELATIONS, extent_of_expression
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_runtime.program.conditions import Condition, Relation, symbols_of
 from trt_runtime.program.guard_text import NotRead, read_guard
@@ -22,14 +22,8 @@ from trt_runtime.program.guard_text import NotRead, read_guard
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_RELATIONS: Final = {
-    "Equality": "eq",
-    "Unequality": "ne",
-    "StrictLessThan": "lt",
-    "LessThan": "le",
-    "StrictGreaterThan": "gt",
-    "GreaterThan": "ge",
-}
+_RELATIONS: Final = {kind: compare.__name__ for kind, compare in RELATIONS.items()}
+"""What conditions call sympy's relations, by the names of their classes: `eq`, `ne`, `lt`, `le`, `gt`, `ge`."""
 
 _MOST_SIZES: Final = 4096
 """Ranges of a symbol up to this length are gone through size by size."""

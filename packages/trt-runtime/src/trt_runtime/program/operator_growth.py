@@ -54,7 +54,9 @@ def most_elements(told: int | None, operands: Operands, untold: int = UNTOLD) ->
 
 
 def how_to_allow(elements: float) -> str:
-    """Returns the hint for a call that would make so many elements, where that depends on data."""
+    """Returns the hint for a call that would make so many elements, where that depends on data; none if endless."""
+    if not math.isfinite(elements):
+        return ""
     return (
         f"if you trust the program, load it with data_dependent_elements={elements:.0f}, "
         "or on the command line with --data-dependent-elements"
