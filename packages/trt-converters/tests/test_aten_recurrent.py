@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from trt_converters.layers.recurrence import UNROLLED_LENGTH
+from trt_converters.layers import recurrence
+from trt_converters.layers.recurrence import UNROLLED_LENGTH, is_unrolled
 from trt_converters.testing import check_conversion, emitted_layers
+from trt_core import Device
 
 aten = torch.ops.aten
 states_captured_right = pytest.mark.xfail(
@@ -52,6 +54,12 @@ def _call(
     return target, (sequence, hidden, weights, bias, num_layers, 0.0, False, bidirectional, batch_first)
 
 
+@pytest.fixture
+def unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets engines for the CPU unroll short sequences, as those for a GPU do."""
+    monkeypatch.setattr(recurrence, "is_unrolled", lambda length, device: length <= UNROLLED_LENGTH)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
     ("num_layers", "bidirectional", "batch_first", "bias"),
@@ -59,7 +67,7 @@ def _call(
 )
 @pytest.mark.parametrize("length", [1, 5, UNROLLED_LENGTH + 3])
 def test_every_form(
-    name: str, length: int, num_layers: int, bidirectional: bool, batch_first: bool, bias: bool
+    name: str, length: int, num_layers: int, bidirectional: bool, batch_first: bool, bias: bool, unrolled: None
 ) -> None:
     target, arguments = _call(
         name, length, num_layers=num_layers, bidirectional=bidirectional, batch_first=batch_first, bias=bias
@@ -100,11 +108,17 @@ def test_the_length_may_vary(bidirectional: bool) -> None:
     check_conversion(target, arguments, dynamic={0: {0: (1, 5, 9), 1: batch}, 1: {1: batch}, 2: {1: batch}})
 
 
-def test_long_sequences_loop_and_short_ones_do_not() -> None:
+def test_long_sequences_loop_and_short_ones_do_not(unrolled: None) -> None:
     short, long = (emitted_layers(*_call("gru", length)) for length in (UNROLLED_LENGTH, UNROLLED_LENGTH + 1))
     assert "RECURRENCE" not in short
     assert "RECURRENCE" in long
     assert len(long) < len(short)
+
+
+def test_engines_for_the_cpu_have_no_graph_to_lose() -> None:
+    assert is_unrolled(UNROLLED_LENGTH, Device("cuda"))
+    assert not is_unrolled(UNROLLED_LENGTH + 1, Device("cuda"))
+    assert not is_unrolled(1, Device("cpu"))
 
 
 def test_dropout_while_training_stays_in_pytorch() -> None:

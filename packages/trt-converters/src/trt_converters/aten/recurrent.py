@@ -15,6 +15,7 @@ from trt_converters.context import ConversionContext, Operand, shape_of
 from trt_converters.layers import activation, binary, concatenate, permute, slice_axis, squeeze, unsqueeze
 from trt_converters.layers.recurrence import Step, recur
 from trt_converters.registry import converter
+from trt_converters.sizes import dimension
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS
 
@@ -146,6 +147,7 @@ def _run_layers(
     """
     directions = 2 if bidirectional else 1
     count = len(params) // (num_layers * directions)
+    length = dimension(ctx, input, 1 if batch_first else 0)
     value = permute(ctx, input, [1, 0, 2]) if batch_first else input
     last: list[list[Any]] = []
     for layer in range(num_layers):
@@ -156,7 +158,7 @@ def _run_layers(
             # what does not wait for the step before is one product for the whole sequence
             elements = _linear(ctx, value, weights[0], weights[2] if has_biases else None)
             first = list(_states_of(ctx, states, index))
-            result, after = recur(ctx, elements, first, make_step(ctx, weights, has_biases), direction == 1)
+            result, after = recur(ctx, elements, length, first, make_step(ctx, weights, has_biases), direction == 1)
             results.append(result)
             last.append([unsqueeze(ctx, state, (0,)) for state in after])
         value = concatenate(ctx, results, 2)

@@ -1,4 +1,4 @@
-"""Recurrences along a sequence: unrolled when it is short and its length is known, a loop otherwise."""
+"""Recurrences along a sequence: unrolled on a GPU when it is short and its length is known, a loop otherwise."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from typing import Any, Final
 
 import torch
 
-from trt_converters.context import ConversionContext, Operand
+from trt_converters.context import ConversionContext, Operand, Size
 from trt_converters.layers.movement import concatenate, slice_axis, squeeze, unsqueeze
-from trt_converters.sizes import dimension
-from trt_core import trt
+from trt_core import Device, trt
 
 UNROLLED_LENGTH: Final = 16
-"""Longest sequence that is unrolled: a loop costs an engine its CUDA graph, many copies of a step cost build time."""
+"""Longest sequence that is unrolled: a loop costs an engine its CUDA graph, many copies of a step cost build time.
+
+On the CPU there is no graph to lose, and a loop of any length is one kernel there.
+"""
 
 Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Takes one element of the sequence and the states before it; returns the states after it, the result first."""
 
 
 def recur(
-    ctx: ConversionContext, sequence: Operand, states: Sequence[Operand], step: Step, reverse: bool
+    ctx: ConversionContext, sequence: Operand, length: Size, states: Sequence[Operand], step: Step, reverse: bool
 ) -> tuple[Any, list[Any]]:
     """Runs a step over a sequence.
 
     Args:
         ctx: The context.
         sequence: (L, ...): the elements.
+        length: L.
         states: The states before the first element; every step keeps their shapes and types.
         step: Adds the layers of one step.
         reverse: Whether the last element comes first. Results stand where their elements do.
@@ -34,10 +37,14 @@ def recur(
     Returns:
         The first state after every element, (L, ...), and all states after the last one.
     """
-    length = dimension(ctx, sequence, 0)
-    if isinstance(length, int) and length <= UNROLLED_LENGTH:
+    if isinstance(length, int) and is_unrolled(length, ctx.settings.device):
         return _unrolled(ctx, sequence, length, states, step, reverse)
     return _loop(ctx, sequence, length, states, step, reverse)
+
+
+def is_unrolled(length: int, device: Device) -> bool:
+    """Whether a sequence of some length is unrolled in an engine for a device."""
+    return length <= UNROLLED_LENGTH and not device.is_cpu
 
 
 def _unrolled(
