@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from trt_portable.builder.host_time import ColdWeights
-from trt_portable.runtime.prepacked_kernels import PrepackedProduct
-from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, ProductCase, Ways
-from trt_portable.runtime.program import Compute
+from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, RECURRENT, Ways
+from trt_portable.runtime.program import PackingCompute, forget_packed
 from trt_portable.values import Value, as_tensor
 
 _ROUNDS: Final = 3
@@ -17,7 +16,7 @@ _FAR: Final = 1.3
 """A way that takes that many times as long as the fastest is not timed again."""
 _EQUAL: Final = 0.97
 """Ways take as long as each other where the fastest takes more than that part of their time."""
-_PREFERRED: Final = (MKL, ONEDNN, LAYERS)
+_PREFERRED: Final = (RECURRENT, MKL, ONEDNN, LAYERS)
 """Of ways that take as long as each other, the one that whole runs slow down least is taken: measured on models."""
 
 
@@ -33,9 +32,9 @@ class ProductRace:
     def __init__(self, weights: ColdWeights) -> None:
         self._weights = weights
         self._products: list[RacedProduct] = []
-        self._known: dict[tuple[ProductCase, tuple[int, ...]], str] = {}
+        self._known: dict[tuple[Hashable, tuple[int, ...]], str] = {}
 
-    def __call__(self, case: ProductCase, ways: Ways) -> RacedProduct:
+    def __call__(self, case: Hashable, ways: Ways) -> RacedProduct:
         """What computes the next product of a program."""
         product = RacedProduct(self, case, ways)
         self._products.append(product)
@@ -57,7 +56,7 @@ class ProductRace:
         return found
 
 
-class RacedProduct:
+class RacedProduct(PackingCompute):
     """A product whose fastest way its first run finds.
 
     Args:
@@ -69,7 +68,7 @@ class RacedProduct:
         name: Of the fastest way; empty before the first run.
     """
 
-    def __init__(self, race: ProductRace, case: ProductCase, ways: Ways) -> None:
+    def __init__(self, race: ProductRace, case: Hashable, ways: Ways) -> None:
         self.name = ""
         self.case = case
         self.ways = ways
@@ -83,7 +82,7 @@ class RacedProduct:
 
     def forget(self) -> int:
         """Gives up packed weights, and returns how many bytes they were."""
-        return sum(_forget(way) for way in self.ways.values())
+        return forget_packed(self.ways.values())
 
 
 def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdWeights) -> str:
@@ -101,7 +100,7 @@ def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdW
                 times.pop(name, None)
                 continue
             finally:
-                _forget(way)
+                forget_packed([way])
             times[name] = min(seconds, times.get(name, seconds))
         least = min(times.values(), default=0.0)
         left = [name for name in left if name in times and times[name] <= least * _FAR]
@@ -113,7 +112,3 @@ def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdW
 
 def _preference(name: str) -> int:
     return _PREFERRED.index(name)
-
-
-def _forget(way: Compute) -> int:
-    return way.forget() if isinstance(way, PrepackedProduct) else 0

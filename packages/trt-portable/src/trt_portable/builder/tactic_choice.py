@@ -25,7 +25,7 @@ from trt_portable.errors import Refusal
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN
+from trt_portable.runtime.product_choice import NAMES, ONEDNN
 from trt_portable.runtime.replay import may_record
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _chosen(
 
 def _remembered_kernels(cache: ITimingCache, key: TimingCacheKey) -> tuple[str, ...]:
     """The kernels of products that a cache remembers with the choice for a network."""
-    names = {tactic_hash(name): name for name in (ONEDNN, MKL, LAYERS)}
+    names = {tactic_hash(name): name for name in NAMES}
     found: list[str] = []
     while (value := cache.query(_product_key(key, len(found)))) is not None:
         found.append(names.get(value.tacticHash, ONEDNN))

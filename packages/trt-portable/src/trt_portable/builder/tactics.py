@@ -16,7 +16,7 @@ from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import ProgramImage, load_image
-from trt_portable.runtime.interpret import fused_program, interpreted_program, prepacked_program
+from trt_portable.runtime.interpret import fused_program, host_program, prepacked_program
 from trt_portable.runtime.product_choice import ProductChoice
 from trt_portable.runtime.program import Program
 from trt_portable.values import HostValues, Value
@@ -67,7 +67,7 @@ class Subject:
     def interpreted(self) -> Program:
         """The program, interpreted, with its weights bound."""
         image, _ = self.image()
-        program = fused_program(image) if self.device.type == "cuda" else interpreted_program(image)
+        program = fused_program(image) if self.device.type == "cuda" else host_program(image)
         program.load_constants()
         return program
 

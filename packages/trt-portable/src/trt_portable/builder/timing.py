@@ -9,12 +9,11 @@ from typing import Final
 import torch
 
 from trt_portable.builder.host_time import LEAST_SAMPLES, ColdWeights, host_clock, least_seconds
-from trt_portable.builder.product_race import RacedProduct
 from trt_portable.builder.race import race
 from trt_portable.runtime.launcher import Executable
 from trt_portable.runtime.paging import return_freed_memory
-from trt_portable.runtime.prepacked_kernels import PrepackedConvolution, PrepackedProduct
-from trt_portable.runtime.program import LayerFailure, Program
+from trt_portable.runtime.prepacked_kernels import PrepackedConvolution
+from trt_portable.runtime.program import LayerFailure, PackingCompute, Program
 from trt_portable.runtime.replay import may_record, record_run
 from trt_portable.values import Value, as_tensor
 
@@ -130,7 +129,7 @@ def time_layers(program: Program, values: Sequence[Value], weights: ColdWeights)
                 assert added is not None
                 spare = [*operands[:-1], as_tensor(added).clone()]
             results = compute(operands)  # warms up, and packs weights
-            if isinstance(compute, (PrepackedProduct, RacedProduct)):
+            if isinstance(compute, PackingCompute):
                 seconds += weights.least_seconds(lambda: compute(spare), as_tensor(spare[0]))  # type: ignore[arg-type]  # noqa: B023
                 freed += compute.forget()
             else:

@@ -19,7 +19,7 @@ from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.image import load_image, shape_only_inputs
 from trt_portable.runtime.interpret import (
     fused_program,
-    interpreted_program,
+    host_program,
     prepacked_program,
     streamed_program,
 )
@@ -86,7 +86,7 @@ class EngineState:
         with reading("the table of weights", plan):
             self.home = _HOST if may_stream else device
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(self.home, plan, info))
-        self.program = fused_program(self.image) if is_cuda else interpreted_program(self.image)
+        self.program = fused_program(self.image) if is_cuda else host_program(self.image)
         packed = prepacked_program(self.image, NamedProducts(info.product_kernels)) if info.prepacked else None
         self._fast_program = self.program if packed is None or is_cuda else packed
         self.compiled = plan.compiled

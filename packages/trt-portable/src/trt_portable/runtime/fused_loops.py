@@ -9,7 +9,7 @@ from trt_portable.network.layer import ILayer
 from trt_portable.network.loop_region import LoopRegion
 from trt_portable.network.region import Values
 from trt_portable.runtime.fusion import Shape, constant_shapes
-from trt_portable.runtime.program import LayerCall, Program
+from trt_portable.runtime.program import LayerCall, PackingCompute, Program, forget_packed
 from trt_portable.values import Value
 
 Fuse = Callable[[Sequence[LayerCall], frozenset[int], Mapping[int | None, Shape]], list[LayerCall]]
@@ -39,7 +39,7 @@ def _inside(call: LayerCall, constants: Mapping[int | None, Shape]) -> dict[int 
     return {id(tensor): constants[at] for tensor, at in pairs if at in constants}
 
 
-class FusedLoop:
+class FusedLoop(PackingCompute):
     """A loop: computes its outputs from its inputs.
 
     Args:
@@ -67,6 +67,11 @@ class FusedLoop:
             self._body.program.load_constants()
             self._bound = bound
         return self._loop._iterate(inputs, self._test.run, self._body.run)
+
+    def forget(self) -> int:
+        """Gives up what the layers of the body packed, and returns how many bytes it was."""
+        calls = (*self._test.program.calls, *self._body.program.calls)
+        return forget_packed(call.compute for call in calls)
 
 
 class _Part:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trt_portable.enums import LayerType
 from trt_portable.runtime.fusion import Shape, fuse_clamps, fuse_gates, fuse_linear
@@ -11,7 +12,8 @@ from trt_portable.runtime.image import ProgramImage
 from trt_portable.runtime.layer_norms import settle_layer_norms
 from trt_portable.runtime.prepack_products import prepack_products
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
-from trt_portable.runtime.program import LayerCall, Program
+from trt_portable.runtime.product_choice import LAYERS, RECURRENT
+from trt_portable.runtime.program import Compute, LayerCall, Program
 from trt_portable.runtime.splits import fuse_splits
 
 if TYPE_CHECKING:
@@ -19,14 +21,23 @@ if TYPE_CHECKING:
 
     from trt_portable.runtime.fused_loops import Fuse
     from trt_portable.runtime.product_choice import ProductChoice
+    from trt_portable.runtime.recurrent_layers import MakeRecurrent, RecurrentForm
     from trt_portable.runtime.streamed_program import StreamedProgram
+
+_FEW_WEIGHTS: Final = 1 << 16
 
 # what only engines on CUDA or with loops need is imported where they are made: others are loaded sooner
 
 
 def interpreted_program(image: ProgramImage) -> Program:
-    """The program that runs the layers of an image."""
+    """The program that runs the layers of an image on any device, and that can be traced."""
     return Program(_fused_neighbours(image), image.inputs, image.outputs)
+
+
+def host_program(image: ProgramImage) -> Program:
+    """The same for running on the CPU, with PyTorch's kernels for recurrent layers."""
+    calls = _with_recurrent_layers(_written_out(image), image.visible, _recurrent_kernel)
+    return Program(_in_fewer_calls(calls, image.visible), image.inputs, image.outputs)
 
 
 def streamed_program(image: ProgramImage, device: torch.device) -> StreamedProgram:
@@ -43,6 +54,23 @@ def _fused_neighbours(image: ProgramImage) -> list[LayerCall]:
 def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
     """Calls, with one for several, or with less to ask in each run, where PyTorch has a kernel for it."""
     return settle_layer_norms(fuse_splits(fuse_gates(calls, visible)))
+
+
+def _with_recurrent_layers(calls: list[LayerCall], visible: frozenset[int], make: MakeRecurrent) -> list[LayerCall]:
+    """Calls, with one for each loop that is a recurrent layer."""
+    if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in calls):
+        return calls
+    from trt_portable.runtime.recurrent_layers import fuse_recurrent_layers
+
+    return fuse_recurrent_layers(calls, visible, make)
+
+
+def _recurrent_kernel(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
+    """What computes a recurrent layer as eager PyTorch does; packing a few weights costs next to no memory."""
+    from trt_portable.runtime.recurrent_kernels import recurrent_kernel
+    from trt_portable.runtime.recurrent_layers import one_by_one
+
+    return recurrent_kernel(form, loop, one_by_one(product, loop), most_packed=_FEW_WEIGHTS)
 
 
 def _written_out(image: ProgramImage) -> list[LayerCall]:
@@ -99,7 +127,7 @@ def prepacked_program(image: ProgramImage, choose: ProductChoice) -> Program | N
 
     Args:
         image: The network.
-        choose: Which kernel each product with a matrix has; those in loops come first.
+        choose: Which kernel each product with a matrix, and each recurrent layer has; those in loops come first.
     """
     if not has_prepacked_kernels():
         return None
@@ -110,6 +138,18 @@ def prepacked_program(image: ProgramImage, choose: ProductChoice) -> Program | N
         joined = _joined(calls, visible, outside, packed_body)
         return _in_fewer_calls(prepack_products(joined, visible, choose) or joined, visible)
 
+    def packed_layer(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
+        from trt_portable.runtime.recurrent_kernels import recurrent_kernel
+        from trt_portable.runtime.recurrent_layers import one_by_one
+
+        (packed,) = prepack_products([product], frozenset(product.outputs), choose) or [product]
+        plain = one_by_one(packed, loop)
+        kernel = recurrent_kernel(form, loop, plain, most_packed=math.inf)
+        return choose((form, loop.layer._outputs[0].dtype), {RECURRENT: kernel, LAYERS: plain})
+
     joined = _joined(image.calls, image.visible, {}, packed_body)
-    calls = prepack_products(joined, image.visible, choose)
-    return None if calls is None else Program(_in_fewer_calls(calls, image.visible), image.inputs, image.outputs)
+    fused = _with_recurrent_layers(joined, image.visible, packed_layer)
+    calls = prepack_products(fused, image.visible, choose)
+    if calls is None and len(fused) == len(joined):
+        return None
+    return Program(_in_fewer_calls(calls or fused, image.visible), image.inputs, image.outputs)

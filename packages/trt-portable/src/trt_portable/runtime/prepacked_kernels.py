@@ -7,7 +7,7 @@ another tensor to a result while it is in registers. MKL's do not, but on Intel'
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from trt_portable.runtime.paging import page_out, passing_copy
 from trt_portable.runtime.product_chains import CLAMP, Epilogue, OneByOne
+from trt_portable.runtime.program import PackingCompute
 from trt_portable.values import Value, as_tensor
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def has_mkl_products() -> bool:
     return torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")
 
 
-class PrepackedProduct(ABC):
+class PrepackedProduct(PackingCompute):
     """A product with weights that are packed for it.
 
     Weights are packed at the first run, and again when a refit replaced them. The memory of what was packed is given

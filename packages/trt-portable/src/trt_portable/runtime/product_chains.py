@@ -12,7 +12,7 @@ from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, L
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
 from trt_portable.runtime.fusion import Clamp, clip_limits, linear_form
-from trt_portable.runtime.program import Compute, LayerCall
+from trt_portable.runtime.program import Compute, LayerCall, PackingCompute, forget_packed
 from trt_portable.values import Value
 
 CLAMP: Final = "clamp"
@@ -197,7 +197,7 @@ def _fused_call(calls: Sequence[LayerCall], found: _Match, kernels: Kernels) -> 
     )
 
 
-class OneByOne:
+class OneByOne(PackingCompute):
     """Computes a chain layer by layer.
 
     Args:
@@ -214,6 +214,10 @@ class OneByOne:
         product = self._chain[0]
         known = dict(zip(self._inputs, values, strict=True))
         return self.finish(product.compute([known[tensor] for tensor in product.inputs]), values)
+
+    def forget(self) -> int:
+        """Gives up what the layers packed, and returns how many bytes it was."""
+        return forget_packed(call.compute for call in self._chain)
 
     def finish(self, results: Sequence[Value], values: Sequence[Value | None]) -> Sequence[Value]:
         """The result of the chain, given that of the product."""

@@ -1,8 +1,8 @@
-"""Which kernel computes each product with a constant matrix: what a plan says of it, or what a build finds out."""
+"""Which kernel computes each product with a matrix, and each recurrent layer: what a plan says, or a build finds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -13,6 +13,9 @@ from trt_portable.runtime.program import Compute
 ONEDNN: Final = "onednn"
 MKL: Final = "mkl"
 LAYERS: Final = "layers"
+RECURRENT: Final = "recurrent"
+"""One kernel for all steps of a recurrent layer."""
+NAMES: Final = (ONEDNN, MKL, LAYERS, RECURRENT)
 
 Ways: TypeAlias = Mapping[str, Compute]
 """What computes the same product, by name; the first one serves where nothing is known."""
@@ -36,8 +39,14 @@ class ProductCase:
 class ProductChoice(Protocol):
     """Chooses a way for one product after the other, in the order in which a program is made."""
 
-    def __call__(self, case: ProductCase, ways: Ways) -> Compute:
-        """What computes the next product."""
+    def __call__(self, case: Hashable, ways: Ways) -> Compute:
+        """What computes the next product.
+
+        Args:
+            case: What it is apart from its numbers: equal ones, of a first operand of the same extents, take equally
+                long.
+            ways: What computes it.
+        """
 
 
 class NamedProducts:
@@ -50,6 +59,6 @@ class NamedProducts:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = iter(names)
 
-    def __call__(self, case: ProductCase, ways: Ways) -> Compute:
+    def __call__(self, case: Hashable, ways: Ways) -> Compute:
         """What computes the next product."""
         return ways.get(next(self._names, ""), next(iter(ways.values())))

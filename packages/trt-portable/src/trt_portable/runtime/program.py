@@ -108,6 +108,23 @@ class PlacedCompute(ABC):
         """
 
 
+class PackingCompute(ABC):
+    """A layer's computation that may hold weights in another order than the engine does."""
+
+    @abstractmethod
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the results."""
+
+    @abstractmethod
+    def forget(self) -> int:
+        """Gives these weights up, and returns how many bytes they were; the next run makes them again."""
+
+
+def forget_packed(computes: Iterable[Compute]) -> int:
+    """Lets computations give up the weights that they packed, and returns how many bytes these were."""
+    return sum(compute.forget() for compute in computes if isinstance(compute, PackingCompute))
+
+
 class ShapedCompute(ABC):
     """A layer's computation that wants constants in other shapes than their layers give them.
 

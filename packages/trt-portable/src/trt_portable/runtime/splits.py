@@ -11,6 +11,7 @@ import torch
 
 from trt_portable.enums import SampleMode
 from trt_portable.layers.slicing import ISliceLayer
+from trt_portable.network.layer import ILayer
 from trt_portable.runtime.program import LayerCall
 from trt_portable.values import Value
 
@@ -39,7 +40,8 @@ def fuse_splits(calls: Sequence[LayerCall]) -> list[LayerCall]:
     """
     groups: dict[tuple[int | None, int], list[_Part]] = defaultdict(list)
     for index, call in enumerate(calls):
-        found = _narrowed_axis(call)
+        is_plain = isinstance(call.layer, ISliceLayer) and call.compute == call.layer._compute
+        found = narrowed_axis(call.layer) if is_plain else None
         if found is not None:
             axis, start, size = found
             groups[call.inputs[0], axis].append(_Part(start, size, index))
@@ -61,16 +63,11 @@ def fuse_splits(calls: Sequence[LayerCall]) -> list[LayerCall]:
     return [call for call in fused if call is not None]
 
 
-def _narrowed_axis(call: LayerCall) -> tuple[int, int, int] | None:
-    """Axis, start and size of a slice that narrows one axis, and says in numbers how; None for other calls."""
-    layer = call.layer
-    if (
-        not isinstance(layer, ISliceLayer)
-        or call.compute != layer._compute
-        or layer.mode is not SampleMode.STRICT_BOUNDS
-    ):
+def narrowed_axis(layer: ILayer) -> tuple[int, int, int] | None:
+    """Axis, start and size of a slice that narrows one axis, and says in numbers how; None for other layers."""
+    if not isinstance(layer, ISliceLayer) or layer.mode is not SampleMode.STRICT_BOUNDS:
         return None
-    if any(tensor is not None for tensor in call.inputs[1:]):
+    if any(tensor is not None for tensor in layer._inputs[1:]):
         return None
     starts, sizes, strides = (list(dims or ()) for dims in (layer.start, layer.shape, layer.stride))
     axes = list(layer.axes or range(len(starts)))

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import DataType, ElementWiseOperation, LayerType, MatrixOperation, SampleMode
+from trt_portable.network.loop_region import LoopRegion
+
+_LOOP: Final = LoopRegion._plan_type()
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class _Product:
 class MergeProducts(PlanPass):
     """Merges products of the same tensor, each with its bias, into one product and slices of it.
 
-    Kernels for other sizes may add in another order.
+    Kernels for other sizes may add in another order. What a loop reads stays a product of its own, since there may be
+    a kernel for both.
     """
 
     name = "merge_products"
@@ -52,11 +56,14 @@ class MergeProducts(PlanPass):
         groups: dict[Any, list[_Product]] = defaultdict(list)
         producers, uses = graph.producers(), graph.uses()
         readers = {tensor: entry for entry in graph.layers for tensor in entry["inputs"] if tensor is not None}
+        looped = {tensor for entry in graph.layers if entry["type"] == _LOOP for tensor in entry["inputs"]}
         for entry in graph.layers:
             product = _constant_product(graph, entry, producers)
             if product is None:
                 continue
             product = _with_bias(graph, product, producers, uses, readers)
+            if product.output in looped:
+                continue
             matrix, bias = product.matrix, product.bias
             contracted = matrix.shape[-1 if _is_transposed(entry) else -2]
             kind = (entry["inputs"][0], _is_transposed(entry), contracted, matrix.dtype, matrix.dim())
