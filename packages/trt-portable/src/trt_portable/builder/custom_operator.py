@@ -1,15 +1,34 @@
-"""An operator of our own: how PyTorch and Inductor get to know it, and how its kernels are compiled ahead of a run."""
+"""Operators of our own: how PyTorch and Inductor get to know them, and what recordings must know of them."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
+
+from trt_portable.builder.kernel_launch import KernelLaunch
+
+Launch: TypeAlias = Callable[..., tuple[torch.Tensor | None, KernelLaunch]]
+"""Starts the kernel of an operator; returns the result, None where it got memory for that, and what it started."""
+
+
+@dataclass(frozen=True)
+class OwnOperators:
+    """Operators that a list of launches cannot call, and what it does in their place.
+
+    Attributes:
+        launched: What starts the kernel of an operator that is written down as that kernel.
+        composed: What computes an operator that is written down as all that this runs.
+    """
+
+    launched: Mapping[Any, Launch] = field(default_factory=dict)
+    composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
 
 
 def define_operator(name: str, schema: str, run: Callable[..., Any], *, writes_to: tuple[str, ...] = ()) -> Any:

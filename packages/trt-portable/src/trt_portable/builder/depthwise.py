@@ -17,11 +17,16 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_portable.builder.custom_operator import calls_of, define_operator, start_compiling, teach_compilers
+from trt_portable.builder.custom_operator import (
+    OwnOperators,
+    calls_of,
+    define_operator,
+    start_compiling,
+    teach_compilers,
+)
 from trt_portable.builder.depthwise_kernels import STRIP, depthwise_pixels, depthwise_strips
 from trt_portable.builder.kernel_choice import fastest
 from trt_portable.builder.kernel_launch import KernelLaunch
-from trt_portable.builder.record_launches import OwnOperators
 
 OPERATOR: Final = "trt_portable::depthwise_convolution"
 _ACTIVATIONS: Final = {"none": 0, "relu": 1, "hardswish": 2, "swish": 3}

@@ -10,7 +10,8 @@ from torch import fx
 
 from trt_portable.builder.compile_graph import compile_graph, decompositions, start_workers
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
-from trt_portable.builder.record_launches import OwnOperators, record
+from trt_portable.builder.custom_operator import OwnOperators
+from trt_portable.builder.record_launches import record
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer

@@ -12,10 +12,15 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_portable.builder.custom_operator import calls_of, define_operator, start_compiling, teach_compilers
+from trt_portable.builder.custom_operator import (
+    OwnOperators,
+    calls_of,
+    define_operator,
+    start_compiling,
+    teach_compilers,
+)
 from trt_portable.builder.kernel_choice import fastest
 from trt_portable.builder.kernel_launch import KernelLaunch
-from trt_portable.builder.record_launches import OwnOperators
 from trt_portable.builder.timing import first_difference
 from trt_portable.runtime.odd_rows import period_of, write_interleaved, write_joined
 

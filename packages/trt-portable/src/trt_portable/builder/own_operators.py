@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from trt_portable.builder import depthwise, odd_products
-from trt_portable.builder.record_launches import OwnOperators
+from trt_portable.builder.custom_operator import OwnOperators
 
 
 @functools.cache

@@ -9,42 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trt_portable.builder.custom_operator import Launch, OwnOperators
 from trt_portable.errors import PortableError
 from trt_portable.runtime.device_kernels import POINTER
 
-if TYPE_CHECKING:
-    from trt_portable.builder.kernel_launch import KernelLaunch
-
 _SEARCH_DEPTH: Final = 8
 _ALLOCATIONS: Final = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
-
-
-Launch = Callable[..., "tuple[torch.Tensor | None, KernelLaunch]"]
-"""Starts the kernel of an operator; returns the result, None where it got memory for that, and what it started."""
-
-
-@dataclass(frozen=True)
-class OwnOperators:
-    """Operators that a list of launches cannot call, and what it does in their place.
-
-    Attributes:
-        launched: What starts the kernel of an operator that is written down as that kernel.
-        composed: What computes an operator that is written down as all that this runs.
-    """
-
-    launched: Mapping[Any, Launch] = field(default_factory=dict)
-    composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
-
-
 _NONE: Final = OwnOperators()
 
 
