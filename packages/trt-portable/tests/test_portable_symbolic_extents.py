@@ -59,6 +59,7 @@ def layers(network: Any, constant: Any) -> list[Any]:
         network.add_concatenation([x, y]),
         _along_last(network.add_concatenation([x, total, y])),
         network.add_scale(picture, trt.ScaleMode.CHANNEL, np.ones(3, np.float32), np.ones(3, np.float32), None),
+        network.add_normalization_v2(x, column, column, 0b110),
         *_matrix_products(network, x, y),
     ]
 

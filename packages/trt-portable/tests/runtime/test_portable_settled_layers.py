@@ -72,3 +72,20 @@ def test_threads_with_other_extents_share_the_layers(engine: trt.ICudaEngine) ->
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(run, (1, 2, 4)))
+
+
+def test_extents_of_coefficients_may_change_while_those_of_the_data_stay(
+    network: trt.INetworkDefinition,
+    load: Callable[..., trt.ICudaEngine],
+    execute: Callable[..., dict[str, torch.Tensor]],
+) -> None:
+    x, scale = network.add_input("x", trt.float32, (2, WIDTH)), network.add_input("scale", trt.float32, (1, -1))
+    y = network.add_normalization_v2(x, scale, scale, 1 << 1).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    context = load(network, {"scale": ((1, 1), (1, WIDTH), (1, WIDTH))}).create_execution_context()
+    given = torch.randn(2, WIDTH)
+    for width in (WIDTH, 1, WIDTH):
+        coefficients = torch.randn(1, width)
+        found = execute(context, {"x": given, "scale": coefficients})["y"]
+        torch.testing.assert_close(found, F.layer_norm(given, (WIDTH,)) * coefficients + coefficients)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import pointwise
+from trt_portable.network.known_extents import like_first, pointwise
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import (
     axes_of_mask,
@@ -42,6 +42,27 @@ class _ReadOnly(Attribute[bool]):
         super().__set__(layer, value)
 
 
+class _LayerNorm(NamedTuple):
+    """Normalization over the last axes.
+
+    Attributes:
+        shape: Extents of the input.
+        coefficients: Extents of scale and bias.
+        extents: Those of the axes.
+        fits: Whether scale and bias have an element for each of theirs, and no more: PyTorch's kernel takes them along.
+    """
+
+    shape: tuple[int, ...]
+    coefficients: tuple[int, ...]
+    extents: tuple[int, ...]
+    fits: bool
+
+    def __call__(self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:
+        if self.fits:
+            return torch.layer_norm(x, self.extents, scale.reshape(self.extents), bias.reshape(self.extents), epsilon)
+        return torch.layer_norm(x, self.extents, None, None, epsilon) * scale + bias
+
+
 class INormalizationLayer(ILayer):
     """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` over axes, or groups of channels.
 
@@ -58,9 +79,8 @@ class INormalizationLayer(ILayer):
     num_groups = integer(1, "Number of groups of channels.")
     is_v2 = _ReadOnly(bool, False, doc="Whether scale and bias are per channel with groups.")
 
-    _known: tuple[tuple[int, ...], tuple[int, ...], bool] | None = None
-    """In an engine: the extents that came last, those of the axes that PyTorch's kernel normalizes over, and whether it
-    takes scale and bias along."""
+    _known: _LayerNorm | None = None
+    """In an engine: what became of the extents that came last."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x, scale, bias = inputs
@@ -98,12 +118,20 @@ class INormalizationLayer(ILayer):
             f"scale and bias have shape {tuple(scale.shape)}, not {expected}",
         )
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        return like_first(self._inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale, bias = inputs
         assert x is not None and scale is not None and bias is not None
         x, scale, bias, known = as_tensor(x), as_tensor(scale), as_tensor(bias), self._known
-        if known is not None and type(x) is torch.Tensor and x.shape == known[0]:
-            return (_layer_norm(x, known[1], scale, bias, self.epsilon, fits=known[2]),)
+        if (
+            known is not None
+            and type(x) is torch.Tensor
+            and x.shape == known.shape
+            and scale.shape == known.coefficients
+        ):
+            return (known(x, scale, bias, self.epsilon),)
         axes = axes_of_mask(self.axes, x.ndim)
         groups = self.num_groups
         if groups > 1:
@@ -115,26 +143,17 @@ class INormalizationLayer(ILayer):
             return (plain * scale + bias,)
         trailing = tuple(x.shape[axes[0] :])
         if axes == tuple(range(axes[0], x.ndim)) and not any(is_unknown(e) for e in trailing):
-            volume = _volume(trailing)
-            fits = all(each.numel() == volume and each.shape[axes[0] :] == trailing for each in (scale, bias))
-            if not fits and axes[0] == 1 and _is_per_channel(scale, x) and _is_per_channel(bias, x):
+            fits = tuple(scale.shape) == (1,) * axes[0] + trailing
+            if not fits and axes[0] == 1 and _is_per_channel(scale, x):
                 return (_group_norm(x, 1, scale.reshape(-1), bias.reshape(-1), self.epsilon),)
+            found = _LayerNorm(x.shape, scale.shape, trailing, fits)
             if self._IS_FROZEN and type(x) is torch.Tensor:
-                self._known = (x.shape, trailing, fits)
-            return (_layer_norm(x, trailing, scale, bias, self.epsilon, fits=fits),)
+                self._known = found
+            return (found(x, scale, bias, self.epsilon),)
         wide_x = x.to(torch.float32)
         variance, mean = torch.var_mean(wide_x, axes, correction=0, keepdim=True)
         normal = ((wide_x - mean) * torch.rsqrt(variance + self.epsilon)).to(x.dtype)
         return (normal * scale + bias,)
-
-
-def _layer_norm(
-    x: torch.Tensor, trailing: tuple[int, ...], scale: torch.Tensor, bias: torch.Tensor, epsilon: float, *, fits: bool
-) -> torch.Tensor:
-    """Normalization over the last axes; `fits` says whether there is a coefficient for each of their elements."""
-    if fits:
-        return torch.layer_norm(x, trailing, scale.reshape(trailing), bias.reshape(trailing), epsilon)
-    return torch.layer_norm(x, trailing, None, None, epsilon) * scale + bias
 
 
 def _group_norm(
@@ -154,13 +173,6 @@ def _group_norm(
 
 def _is_per_channel(coefficients: torch.Tensor, x: torch.Tensor) -> bool:
     return x.ndim > 2 and tuple(coefficients.shape) == (1, x.shape[1], *[1] * (x.ndim - 2))
-
-
-def _volume(extents: Sequence[int]) -> int:
-    size = 1
-    for extent in extents:
-        size *= extent
-    return size
 
 
 class ILRNLayer(ILayer):

@@ -46,6 +46,11 @@ def pointwise(tensors: Sequence[ITensor | None], dtype: DataType) -> tuple[Facts
     return None if extents is None else (Facts(extents, dtype, None),)
 
 
+def like_first(tensors: Sequence[ITensor | None]) -> tuple[Facts, ...] | None:
+    """The output of a layer that is as large as its first input, and of its type, whatever the others are."""
+    return (Facts(tensors[0]._extents or (), tensors[0]._dtype, None),) if are_symbolic(tensors) else None
+
+
 def reduced(tensor: ITensor, axes: Sequence[int], keep: bool) -> tuple[Facts, ...] | None:
     """The output of a layer that reduces axes, dropped or kept with extent 1."""
     if not are_symbolic([tensor]):
