@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_portable.dtypes import FROM_TORCH
 
 A = trt.ActivationType
 U = trt.UnaryOperation
@@ -197,6 +198,27 @@ def test_nan_is_dropped_where_tensorrt_drops_it(run_network: Any) -> None:
         return layer
 
     assert run_network(clip, nan)[0].tolist() == [-1.0, 0.5]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 1e6), (torch.float32, 1e300)])
+def test_a_bound_that_the_type_cannot_hold_is_none(
+    network: Any, load: Any, execute: Any, dtype: torch.dtype, limit: float
+) -> None:
+    x = network.add_input("x", FROM_TORCH[dtype], (4,))
+    is_nan = network.add_unary(x, U.ISNAN).get_output(0)
+    for name, (low, high) in {"below": (0, limit), "above": (-limit, 0), "clamp": (-limit, 1)}.items():
+        layer = network.add_activation(x, A.CLIP)
+        layer.alpha, layer.beta = low, high
+        y = layer.get_output(0)
+        y = network.add_select(is_nan, x, y).get_output(0) if name == "clamp" else y
+        y.name = name
+        network.mark_output(y)
+    greatest = torch.finfo(dtype).max
+    given = torch.tensor([-greatest, -1, 2, torch.inf], dtype=dtype)
+    found = execute(load(network).create_execution_context(), {"x": given})
+    assert found["below"].tolist() == [0, 0, 2, torch.inf]
+    assert found["above"].tolist() == [-greatest, -1, 0, 0]
+    assert found["clamp"].tolist() == [-greatest, -1, 1, 1]
 
 
 def test_clip_with_exchanged_bounds_gives_the_lower_one(run_network: Any) -> None:

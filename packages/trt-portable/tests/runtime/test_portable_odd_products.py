@@ -27,6 +27,7 @@ CASES = {  # rows and columns of the matrix, whether it is transposed, whether i
     "even": (24, 16, True, False, False),
     "few": (9, 16, True, False, False),
     "another extent that is odd": (19, 15, True, False, False),
+    "of nothing": (19, 0, True, False, False),
     "the other way around": (16, 19, False, False, False),
 }
 

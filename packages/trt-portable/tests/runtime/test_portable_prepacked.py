@@ -137,6 +137,17 @@ def test_a_gate_of_itself_is_one_activation(net: Net, read: Any, execute: Any, k
     agree(engine, execute)
 
 
+def test_a_map_to_no_columns_is_left_to_the_layers(net: Net, read: Any, execute: Any) -> None:
+    nothing = net.network.add_constant((1, 1, 8, 0), np.empty((1, 1, 8, 0), np.float32)).get_output(0)
+    none = trt.MatrixOperation.NONE
+    empty = net.network.add_matrix_multiply(net.x, none, nothing, none).get_output(0)
+    joined = net.network.add_concatenation([net.linear(net.x, name="m"), net.activation(empty, "RELU")])
+    joined.axis = 3
+    engine = read(net.plan(joined.get_output(0)))
+    assert len(steps(engine)) == 4  # oneDNN has no kernel for it, so its activation stays apart
+    agree(engine, execute)
+
+
 def test_another_coefficient_is_another_function(net: Net, read: Any, execute: Any) -> None:
     y = net.network.add_activation(net.convolution(net.x, name="c"), trt.ActivationType.HARD_SIGMOID)
     y.alpha, y.beta = 0.25, 0.5

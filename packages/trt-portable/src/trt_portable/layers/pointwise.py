@@ -56,8 +56,15 @@ class _Coefficient(Attribute[float]):
             layer._report(refusal)
 
 
+def representable(limit: float, dtype: torch.dtype) -> float:
+    """A limit as a type holds it: infinite beyond the greatest number of a float type."""
+    is_held = not dtype.is_floating_point or abs(limit) <= torch.finfo(dtype).max
+    return limit if is_held else math.copysign(math.inf, limit)
+
+
 def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
     # NaN becomes the lower bound, and a lower bound above the upper one wins.
+    low, high = representable(low, x.dtype), representable(high, x.dtype)
     if low > high:
         return torch.full_like(x, low)
     return torch.clamp(x, low, high).nan_to_num(nan=low, posinf=math.inf, neginf=-math.inf)

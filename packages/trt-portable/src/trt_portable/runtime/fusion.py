@@ -17,6 +17,7 @@ from trt_portable.layers.pointwise import (
     ISelectLayer,
     IUnaryLayer,
     is_usual_hard_sigmoid,
+    representable,
 )
 from trt_portable.runtime.program import Compute, LayerCall, ShapedCompute
 from trt_portable.values import Value, as_tensor
@@ -212,11 +213,12 @@ class Clamp:
 
 
 def clip_limits(call: LayerCall) -> tuple[float, float] | None:
-    """The limits of a clip; None for other layers, and where all results are the lower one."""
+    """The limits of a clip, as its type holds them; None for other layers, and where all results are the lower one."""
     layer = call.layer
     if not isinstance(layer, IActivationLayer) or layer.type is not ActivationType.CLIP or layer.alpha > layer.beta:
         return None
-    return layer.alpha, layer.beta
+    dtype = layer._carrier(layer._outputs[0].dtype)
+    return representable(layer.alpha, dtype), representable(layer.beta, dtype)
 
 
 def _tests_nan(call: LayerCall) -> bool:

@@ -54,7 +54,7 @@ def _replaced(calls: Sequence[LayerCall], make: Callable[[LayerCall], Compute]) 
         if form is not None and form.is_transposed and matrix is not None:
             rows, columns = matrix.shape[-2:]  # type: ignore[attr-defined]
             is_half = matrix._weight_spec("CONSTANT")[0] in _HALVES
-            if is_half and rows >= _MANY_COLUMNS and rows % ALIGNED and columns % ALIGNED == 0:
+            if is_half and rows >= _MANY_COLUMNS and rows % ALIGNED and columns and columns % ALIGNED == 0:
                 call = replace(call, compute=make(call))
         found.append(call)
     return found

@@ -11,7 +11,7 @@ from typing import Final
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
-from trt_portable.runtime.fusion import Clamp, clip_limits, linear_form
+from trt_portable.runtime.fusion import Clamp, Linear, clip_limits
 from trt_portable.runtime.program import Compute, LayerCall, PackingCompute, forget_packed
 from trt_portable.values import Value
 
@@ -245,8 +245,9 @@ def is_plain_convolution(call: LayerCall, dtype: DataType) -> bool:
 
 
 def is_linear(call: LayerCall, dtype: DataType) -> bool:
-    """Whether a call is a linear map of a type; its matrix, and its bias, are constant."""
-    return linear_form(call) is not None and call.layer._outputs[0].dtype is dtype
+    """Whether a call is a linear map of a type, to one column or more; its matrix, and its bias, are constant."""
+    compute = call.compute
+    return isinstance(compute, Linear) and compute.columns > 0 and call.layer._outputs[0].dtype is dtype
 
 
 def _operation(call: LayerCall) -> ElementWiseOperation | None:
