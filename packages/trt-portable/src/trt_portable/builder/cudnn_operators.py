@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import torch
 
+from trt_portable.layers.windows import convolved_extents
+
 _RELU: Final = "cudnn_convolution_relu"
 _ADD_RELU: Final = "cudnn_convolution_add_relu"
 
@@ -40,12 +42,7 @@ def _relu(
     dilation: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    extents = [
-        (extent + 2 * before - step * (window - 1) - 1) // jump + 1
-        for extent, window, jump, before, step in zip(
-            x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
-        )
-    ]
+    extents = convolved_extents(x.shape[2:], weight.shape[2:], stride, padding, dilation)
     result = torch.empty((x.shape[0], weight.shape[0], *extents), dtype=x.dtype, device=x.device)
     formats = [torch._prims_common.suggest_memory_format(tensor) for tensor in (x, weight)]
     is_last = x.dim() == 4 and torch.channels_last in formats  # as cuDNN is called

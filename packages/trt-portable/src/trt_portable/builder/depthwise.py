@@ -27,6 +27,7 @@ from trt_portable.builder.custom_operator import (
 from trt_portable.builder.depthwise_kernels import STRIP, depthwise_pixels, depthwise_strips
 from trt_portable.builder.kernel_choice import fastest
 from trt_portable.builder.kernel_launch import KernelLaunch
+from trt_portable.layers.windows import convolved_extents
 
 OPERATOR: Final = "trt_portable::depthwise_convolution"
 _ACTIVATIONS: Final = {"none": 0, "relu": 1, "hardswish": 2, "swish": 3}
@@ -141,12 +142,7 @@ def like_result(
     x: torch.Tensor, kernel: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> torch.Tensor:
     """Memory for the result."""
-    extents = [
-        (extent + 2 * before - step * (window - 1) - 1) // jump + 1
-        for extent, window, jump, before, step in zip(
-            x.shape[2:], kernel.shape[2:], stride, padding, dilation, strict=True
-        )
-    ]
+    extents = convolved_extents(x.shape[2:], kernel.shape[2:], stride, padding, dilation)
     shape = (x.shape[0], kernel.shape[0], *extents)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 

@@ -75,6 +75,29 @@ def count_windows(
     return counts
 
 
+def convolved_extents(
+    extents: Sequence[Any],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> list[Any]:
+    """Spatial extents of a convolution's result, as PyTorch's operators are asked for it.
+
+    Args:
+        extents: Spatial extents of the input.
+        kernel: Spatial extents of the kernel.
+        stride: Distance between windows.
+        padding: On either side.
+        dilation: Distance between kernel elements.
+
+    Raises:
+        Refusal: A window surely does not fit.
+    """
+    spans = [1 + step * (size - 1) for step, size in zip(dilation, kernel, strict=True)]
+    return count_windows(extents, [Padding(amount, amount, 0) for amount in padding], stride, spans)
+
+
 def symmetric(paddings: Sequence[Padding]) -> list[int] | None:
     """Padding that is the same before and after on every axis; None if it is not."""
     known = all(isinstance(amount, int) for padding in paddings for amount in padding)
