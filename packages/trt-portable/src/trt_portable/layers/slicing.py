@@ -105,8 +105,9 @@ class ISliceLayer(ILayer):
             require_equal_types((x, fill), "input and fill value")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        if self._windows is not None and isinstance(inputs[0], torch.Tensor):
-            narrowed = _narrowed(inputs[0], self._windows)
+        if self._windows is not None and inputs[0] is not None:
+            is_host = isinstance(inputs[0], HostValues)
+            narrowed = (_narrowed_numbers if is_host else _narrowed)(inputs[0], self._windows)
             if narrowed is not None:
                 return (narrowed,)
         whole, padding = inputs[0], self._padding
@@ -182,6 +183,16 @@ def _narrowed(x: torch.Tensor, windows: Sequence[_Window]) -> torch.Tensor | Non
         if size != extent:
             x = x.narrow(axis, start, size)
     return x
+
+
+def _narrowed_numbers(x: HostValues, windows: Sequence[_Window]) -> HostValues | None:
+    """The same of numbers that the host knows."""
+    array = x.array
+    for axis, start, size in windows:
+        if start + size > array.shape[axis]:
+            return None
+        array = array[(*(slice(None),) * axis, slice(start, start + size))]
+    return x._with(array)
 
 
 def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:
