@@ -99,13 +99,19 @@ class Layer:
 
 
 class Definition:
-    """Adds a recurrent layer to a network, and marks its outputs: all hidden states, and the last states."""
+    """Adds a recurrent layer to a network, and marks its outputs: all hidden states, and the last states.
 
-    def __init__(self, network: trt.INetworkDefinition, layer: Layer) -> None:
+    Args:
+        network: The network.
+        layer: What is added.
+        x: The sequence; by default an input of that name is made.
+    """
+
+    def __init__(self, network: trt.INetworkDefinition, layer: Layer, x: Any = None) -> None:
         self._network = network
         self._layer = layer
         extents = (-1, -1) if layer.is_dynamic else (layer.length, layer.batch)
-        x = self._input("x", (*extents, DEPTH))
+        x = x or self._input("x", (*extents, DEPTH))
         outer, inner, *others = layer.weights
         biases, projection = others[: 2 * layer.has_biases], others[2 * layer.has_biases :]
         loop = network.add_loop()
@@ -140,7 +146,7 @@ class Definition:
         if layer.changed == "elements that are read elsewhere":
             results.append(network.add_activation(elements, A.RELU).get_output(0))
         for index, result in enumerate(results):
-            result.name = f"y{index}"
+            result.name = f"y{index}{' reversed' * layer.is_reverse}"
             network.mark_output(result)
 
     @property
@@ -318,6 +324,19 @@ def test_a_sequence_of_which_a_part_is_read(built: Any, builder: Any, execute: A
     network = builder.create_network()
     Definition(network, layer)
     agree(built(layer), layer, execute, layer_by_layer(network)(layer.inputs["x"]))
+
+
+def test_both_directions_find_their_own_products(builder: Any, load: Any, execute: Any) -> None:
+    """Products of one tensor are merged elsewhere."""
+    network = builder.create_network()
+    there, back = Layer(has_states=False), Layer(has_states=False, is_reverse=True)
+    Definition(network, there)
+    Definition(network, back, network.get_input(0))
+    engine = load(network)
+    assert [isinstance(compute, RecurrentKernel) for compute in computes(engine)] == [True, True]
+    found = execute(engine.create_execution_context(), there.inputs)
+    for have, want in zip(found.values(), [*there.wanted(there.inputs), *back.wanted(back.inputs)], strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", GATES)

@@ -148,6 +148,7 @@ def _run_layers(
     directions = 2 if bidirectional else 1
     count = len(params) // (num_layers * directions)
     length = dimension(ctx, input, 1 if batch_first else 0)
+    steps = length if isinstance(length, int) else squeeze(ctx, length, (0,))
     value = permute(ctx, input, [1, 0, 2]) if batch_first else input
     last: list[list[Any]] = []
     for layer in range(num_layers):
@@ -158,7 +159,7 @@ def _run_layers(
             # what does not wait for the step before is one product for the whole sequence
             elements = _linear(ctx, value, weights[0], weights[2] if has_biases else None)
             first = list(_states_of(ctx, states, index))
-            result, after = recur(ctx, elements, length, first, make_step(ctx, weights, has_biases), direction == 1)
+            result, after = recur(ctx, elements, steps, first, make_step(ctx, weights, has_biases), direction == 1)
             results.append(result)
             last.append([unsqueeze(ctx, state, (0,)) for state in after])
         value = concatenate(ctx, results, 2)

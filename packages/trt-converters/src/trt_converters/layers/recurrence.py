@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_converters.context import ConversionContext, Operand, Size
+from trt_converters.context import ConversionContext, Operand
 from trt_converters.layers.movement import concatenate, slice_axis, squeeze, unsqueeze
 from trt_core import Device, trt
 
@@ -22,14 +22,14 @@ Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 
 def recur(
-    ctx: ConversionContext, sequence: Operand, length: Size, states: Sequence[Operand], step: Step, reverse: bool
+    ctx: ConversionContext, sequence: Operand, length: Operand, states: Sequence[Operand], step: Step, reverse: bool
 ) -> tuple[Any, list[Any]]:
     """Runs a step over a sequence.
 
     Args:
         ctx: The context.
         sequence: (L, ...): the elements.
-        length: L.
+        length: L: an int, or a shape tensor of shape ().
         states: The states before the first element; every step keeps their shapes and types.
         step: Adds the layers of one step.
         reverse: Whether the last element comes first. Results stand where their elements do.
@@ -61,7 +61,7 @@ def _unrolled(
 def _loop(
     ctx: ConversionContext, sequence: Operand, length: Any, states: Sequence[Operand], step: Step, reverse: bool
 ) -> tuple[Any, list[Any]]:
-    count = ctx.tensor(torch.tensor(length) if isinstance(length, int) else squeeze(ctx, length, (0,)))
+    count = ctx.tensor(torch.tensor(length) if isinstance(length, int) else length)
     loop = ctx.network.add_loop()
     loop.name = ctx.node.name if ctx.node is not None else "loop"
     ctx.own(loop.add_trip_limit(count, trt.TripLimit.COUNT), "trips")

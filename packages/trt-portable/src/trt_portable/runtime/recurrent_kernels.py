@@ -107,7 +107,20 @@ class RecurrentKernel(PackingCompute):
 
 
 class PackedLstm(RecurrentKernel):
-    """An LSTM of float32 by oneDNN, with packed weights; eager PyTorch packs them in each run."""
+    """An LSTM of float32 by oneDNN, with packed weights; eager PyTorch packs them in each run.
+
+    Args:
+        form: The layer.
+        plain: Computes the same from the same inputs, layer by layer.
+    """
+
+    def __init__(self, form: RecurrentForm, plain: OneByOne) -> None:
+        super().__init__(form, plain)
+        # direction, batch sizes of packed sequences, mode, width, one layer, biases, directions, batch first, training
+        self._settings = (
+            *(form.is_reverse, [], _LSTM_MODE, form.width),
+            *(1, bool(form.biases), False, False, False),
+        )
 
     def _held_bytes(self, weights: Sequence[torch.Tensor]) -> Sequence[int]:
         return [matrix.nbytes for matrix in weights[:2]]
@@ -130,11 +143,9 @@ class PackedLstm(RecurrentKernel):
         return [*packed, *(biases or [x.new_zeros(form.extents[0][0])] * 2)]
 
     def _run(self, x: torch.Tensor, states: Sequence[torch.Tensor], weights: list[torch.Tensor]) -> Sequence[Any]:
-        form = self._form
-        hidden, cell = (state.contiguous() for state in states)
-        shape = (_LSTM_MODE, form.width, 1, bool(form.biases))  # of one layer
-        results: Sequence[Any] = torch.ops.aten.mkldnn_rnn_layer(
-            x.contiguous(), *weights, hidden, cell, form.is_reverse, [], *shape, False, False, False
+        hidden, cell = states
+        results: Sequence[Any] = torch.ops.aten.mkldnn_rnn_layer.default(
+            x.contiguous(), *weights, hidden.contiguous(), cell.contiguous(), *self._settings
         )
         return results
 
