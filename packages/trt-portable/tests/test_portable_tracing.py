@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.fx.experimental import proxy_tensor
 
 import trt_portable as trt
 from trt_portable.runtime.tracing import TraceFailure
@@ -53,6 +55,27 @@ def test_sizes_become_expressions(engine: Any, execute: Any, shape: tuple[int, .
     for found, wanted in zip(traced(x, *numbers), _run(engine, execute, x, numbers), strict=True):
         torch.testing.assert_close(found, wanted)
     assert all(isinstance(guard, str) for guard in traced.meta["guards"])
+
+
+def test_optimized_models_run_while_an_engine_is_traced(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = proxy_tensor.make_fx
+    other = torch.compile(torch.nn.ReLU(), backend="eager")
+    x = torch.randn(3)
+    other(x)
+    found: list[Any] = []
+
+    def make_fx(traced: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(*inputs: Any) -> Any:
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(other, x).result())
+            return traced(*inputs)
+
+        return original(run, *args, **kwargs)
+
+    monkeypatch.setattr(proxy_tensor, "make_fx", make_fx)
+    trt.trace_engine(engine)
+    assert len(found) == 1
+    assert torch.equal(found[0], x.relu())
 
 
 def test_a_static_graph_holds_the_optimal_sizes_alone(engine: Any, execute: Any) -> None:

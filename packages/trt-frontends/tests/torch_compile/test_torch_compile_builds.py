@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from trt_frontends import model_report
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.torch_compile import compiled_graph
 from trt_frontends.torch_compile.compiled_graph import MOST_SHORT_BUILDS, WORTHWHILE
+from trt_lowering import expansion
 from trt_runtime import TRTModule
 
 OPTIONS = {"min_block_size": 1}
@@ -35,6 +37,14 @@ class Broken(nn.Module):
             x = layer(x)
             torch._dynamo.graph_break()
         return x
+
+
+class Decomposed(nn.Module):
+    """An operator that lowering takes apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N,), float32."""
+        return torch.special.entr(x)
 
 
 class Layer(nn.Module):
@@ -230,6 +240,34 @@ def test_what_no_engine_runs_can_be_compiled_by_inductor(monkeypatch: pytest.Mon
         _same(optimized, function, torch.randn(rows, 4))
     assert given and all(isinstance(gm, torch.fx.GraphModule) for gm in given)
     assert not any(isinstance(child, TRTModule) for gm in given for child in gm.modules())
+
+
+def test_optimized_models_run_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, x = torch.fx.experimental.proxy_tensor.make_fx, torch.randn(3)
+    other = torch.compile(nn.ReLU(), backend="eager")
+    other(x)
+    found: list[Any] = []
+
+    def call_other() -> None:
+        try:
+            found.append(other(x))
+        except Exception as error:
+            found.append(error)
+
+    def make_fx(traced: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def run(*inputs: Any) -> Any:
+            thread = threading.Thread(target=call_other)
+            thread.start()
+            thread.join()
+            return traced(*inputs)
+
+        return original(run, *args, **kwargs)
+
+    monkeypatch.setattr(expansion, "make_fx", make_fx)
+    trt_frontends.compile(Decomposed(), arg_inputs=(x,), min_block_size=1)
+    assert found
+    for result in found:
+        torch.testing.assert_close(result, x.relu())
 
 
 def test_several_threads_compile_at_once() -> None:

@@ -31,6 +31,7 @@ from trt_lowering.operator_traits import (
     mutated_arguments,
 )
 from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.tracing import compile_session
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
         return function(*_mutable(args), **_mutable(kwargs))
 
     try:
-        with torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode), uncollected():
+        with compile_session(), torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode), uncollected():
             module = make_fx(call, pre_dispatch=True)(*values)
     except Exception as error:  # a decomposition may fail in any way; the operator then stays whole
         logger.debug("%s stays whole: its decomposition failed with %s", node.target, error)

@@ -20,6 +20,7 @@ from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import make_functional, no_new_guards
 from trt_lowering.inlining import copy_module
 from trt_lowering.node_metadata import provenance_of
+from trt_lowering.tracing import compile_session
 
 _ACCESS = "export::access_subclass_inner_tensor"
 
@@ -197,7 +198,7 @@ def _trace(
     call: Callable[..., Any], values: Sequence[Any], mode: FakeTensorMode, node: fx.Node
 ) -> fx.GraphModule | None:
     try:
-        with torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode):
+        with compile_session(), torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode):
             module = make_fx(call)(*values)
     except Exception as error:  # a subclass may fail in any way; the wrapper then stays
         logger.debug("%s keeps its wrapper: tracing it failed with %s", node.target, error)

@@ -7,7 +7,8 @@ layers compute from shapes become expressions of the graph. Weights become its a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,12 +247,32 @@ def _record(
 
     flat = [mode.from_tensor(tensor, static_shapes=True) for tensor in weights.parameters.values()]
     try:
-        with mode, enable_python_dispatcher():  # Python's shape rules know symbolic extents, some of C++ do not
+        # Python's shape rules know symbolic extents, some of C++ do not
+        with _compile_session(), mode, enable_python_dispatcher():
             fakes = [layout.of(fake) for fake, layout in zip(flat, weights.layouts, strict=True)]
             graph: fx.GraphModule = make_fx(run, dict(decompositions or {}))(fakes, *given)
     except PortableError as error:
         raise TraceFailure(f"the engine cannot be traced: {error}") from error
     return graph
+
+
+@contextlib.contextmanager
+def _compile_session() -> Iterator[None]:
+    """Says to all threads that something is compiled, as Dynamo does, whose lock is held around that.
+
+    Otherwise Dynamo takes this trace for one of an optimized model that another thread calls, and refuses the call.
+    """
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock:
+        if torch.compiler._is_compiling_flag:  # whoever said so takes it back
+            yield
+            return
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = False
 
 
 def _values(inputs: Sequence[IOTensor], arguments: Sequence[Any], device: torch.device) -> list[Value]:
