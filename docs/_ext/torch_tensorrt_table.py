@@ -17,7 +17,7 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.CompilationSettings": "trt_core.CompilationSettings",
     "torch_tensorrt.Input": "trt_core.Input",
     "torch_tensorrt.Device": "trt_core.Device",
-    "torch_tensorrt.save": "trt_runtime.save",
+    "torch_tensorrt.save": "trt_frontends.save",
     "torch_tensorrt.load": "trt_runtime.load",
     "torch_tensorrt.dynamo.refit_module_weights": "trt_frontends.refit_module_weights",
     "torch_tensorrt.MutableTorchTensorRTModule": "trt_frontends.MutableModule",
@@ -38,8 +38,10 @@ DIFFERENCES: Final = {
     "torch_tensorrt.dynamo.compile": "takes modules as well as exported programs",
     "torch_tensorrt.compile": "captures with torch.export; `ir` has one value",
     "torch_tensorrt.Input": "also names dimensions (`dimensions=`), and has several profiles (`profiles=`)",
-    "torch_tensorrt.save": "writes a format of its own; PyTorch's with `format='exported_program'`",
-    "torch_tensorrt.load": "reads files from anyone; PyTorch's format with `trust=True` only",
+    "torch_tensorrt.save": "writes a format of its own; PyTorch's with `output_format='exported_program'`",
+    "torch_tensorrt.load": (
+        "returns the model itself, without `.module()`; reads files from anyone, PyTorch's format with `trust=True`"
+    ),
     "torch_tensorrt.runtime.enable_cudagraphs": "records whole modules; `use_cuda_graphs=True` does so at compile time",
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "parameters mirror the operator's schema",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": "one call, a plugin and its converter",

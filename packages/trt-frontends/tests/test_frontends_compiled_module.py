@@ -154,6 +154,24 @@ def test_hooks_are_called(relu: CompiledModule) -> None:
     assert seen == ["before", "engine", "after"]
 
 
+def test_moves_that_change_nothing(mixed: CompiledModule) -> None:
+    expected = mixed(X)
+    for move in ("cpu", "float", "share_memory"):
+        assert getattr(mixed, move)() is mixed
+    assert mixed.to("cpu", torch.float32).to(memory_format=torch.channels_last).to_empty(device="cpu") is mixed
+    assert torch.equal(mixed(X), expected)
+
+
+@pytest.mark.parametrize("name", ["relu", "mixed"])
+@pytest.mark.parametrize("move", ["half", "double", lambda module: module.to("meta")], ids=str)
+def test_moves_that_would_change_something_are_refused(name: str, move: Any, request: pytest.FixtureRequest) -> None:
+    module = request.getfixturevalue(name)
+    expected = module(X)
+    with pytest.raises(InputError, match="a compiled model stays what it was compiled for"):
+        getattr(module, move)() if isinstance(move, str) else move(module)
+    assert torch.equal(module(X), expected)
+
+
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
 def test_copies_run_and_check_as_well(relu: CompiledModule, duplicate: Any) -> None:
     twin = duplicate(relu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,30 @@ def test_a_static_program_runs_in_another_process(mlp: nn.Module, tmp_path: Path
     trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(x,)), tmp_path / "static.trtp", arg_inputs=(x,))
     with torch.no_grad():
         _run_elsewhere(tmp_path / "static.trtp", [((x,), mlp(x))])
+
+
+def test_keywords_that_scripts_bring_from_elsewhere(mlp: nn.Module, tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    compiled = trt_frontends.compile(mlp, arg_inputs=(x,))
+    path = tmp_path / "model.ep"
+    trt_frontends.save(compiled, path, inputs=[x], retrace=False)
+    assert torch.equal(trt_frontends.load(path)(x), compiled(x))
+    trt_frontends.save(compiled, path, output_format="exported_program", inputs=[x])
+    assert torch.equal(trt_frontends.load(path, trust=True)(x), compiled(x))
+    for twice in ({"inputs": [x], "arg_inputs": [x]}, {"format": "program", "output_format": "program"}):
+        with pytest.raises(InputError, match="are the same thing"):
+            trt_frontends.save(compiled, path, **twice)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="there is no format 'torchscript'") as caught:
+        trt_frontends.save(compiled, path, output_format="torchscript")
+    assert "hold no engines" in caught.value.why
+
+
+@pytest.mark.parametrize("path", [None, 3, io.BytesIO(b"")], ids=repr)
+def test_what_names_no_file_is_refused(path: Any, mlp: nn.Module) -> None:
+    with pytest.raises(InputError, match="a file is named by a string or a path"):
+        trt_frontends.save(torch.export.export(mlp, (torch.ones(2, 4),)), path)
+    with pytest.raises(InputError, match="a file is named by a string or a path"):
+        trt_frontends.load(path)
 
 
 @pytest.mark.parametrize("example", [1, 3])

@@ -27,6 +27,12 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        _write(tmp_path / "missing" / "model.trtp", b"new")
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
 @posix
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_permissions_stay(tmp_path: Path, mode: int) -> None:

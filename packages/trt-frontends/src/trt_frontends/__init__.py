@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from trt_frontends.mutable_module import MutableModule
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import refit_module_weights
+    from trt_frontends.saving import save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
     from trt_partition import PartitionReport
-    from trt_runtime import load, save
+    from trt_runtime import load
 
 try:
     __version__ = version("trt-frontends")
@@ -48,7 +49,7 @@ _LATE: Final = {
     "quantization": "trt_frontends.quantization",
     "quantize": "trt_frontends.quantization",
     "refit_module_weights": "trt_frontends.refit",
-    "save": "trt_runtime",
+    "save": "trt_frontends.saving",
     "trace": "trt_frontends.capture",
     "verify": "trt_frontends.accuracy",
 }

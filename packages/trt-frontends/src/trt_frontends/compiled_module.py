@@ -23,6 +23,7 @@ from trt_frontends.flat_function import flat_function, has_own_hooks
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
+from trt_runtime.fixed_place import refuse_moves
 from trt_runtime.graph_cache import tensors_in
 from trt_runtime.graphed_calls import GraphedCalls
 from trt_runtime.program import reduce_to_program
@@ -119,6 +120,19 @@ class CompiledModule(fx.GraphModule):
         if self._has_engines and torch.is_grad_enabled():
             self._reader.refuse_gradients(leaves)
         return leaves
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledModule:
+        """Refuses to move or cast: engines and operators were compiled for a device and for types."""
+        compute: set[tuple[torch.dtype, torch.device]] = set()
+        plans: set[torch.Tensor] = set()
+        for module in self.modules():
+            if isinstance(module, TRTModule):
+                plans.add(module.plan)
+                device = torch.empty(0, device=module.header.device).device
+                compute.update((binding.dtype, device) for binding in module.header.inputs)
+        tensors = [tensor for tensor in (*self.parameters(), *self.buffers()) if tensor not in plans]
+        refuse_moves(fn, compute, {(tensor.dtype, tensor.device) for tensor in tensors}, "a compiled model")
+        return self
 
     def _find_only_engine(self) -> str | None:
         """Name of the engine that is the whole graph: it takes the inputs and returns the outputs as they come."""

@@ -17,7 +17,6 @@ The payload is used where it lies: files are mapped into memory, not read. Nothi
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from trt_runtime.digest import is_vouched, plan_bytes, plan_digest
 from trt_runtime.header import PlanHeader
 from trt_runtime.mapped_file import map_file
 from trt_runtime.replacing import Path as Path
+from trt_runtime.replacing import file_name
 from trt_runtime.replacing import replacing as replacing
 
 MAGIC: Final = b"TRTPLAN\n"
@@ -79,10 +79,11 @@ def read_plan(path: Path, *, check: bool = True) -> tuple[PlanHeader, torch.Tens
         changed in place while the tensor lives; `write_plan` replaces files, which is safe.
 
     Raises:
+        InputError: `path` names no file.
         PlanError: The file is truncated, corrupt, foreign, or for another target; the message says which.
         OSError: The file cannot be read.
     """
-    name = os.fspath(path)
+    name = file_name(path)
     return plan_from_memory(map_file(name, "a plan file", "trt_runtime.write_plan"), where=name, check=check)
 
 

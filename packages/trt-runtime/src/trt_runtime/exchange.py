@@ -109,7 +109,7 @@ def export(
     if arg_inputs is None and kwarg_inputs is None:
         raise InputError(
             "saving this module needs example inputs",
-            why="it is not what compile returned, so it does not say what it takes",
+            why="it has to be exported, and torch.export captures what runs on them",
             hint="give arg_inputs=(...) or kwarg_inputs={...} as the model is called with",
         )
     if dynamic_shapes is None:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import BinaryIO, Final
 
 from trt_core.errors import FileError, InputError
+from trt_core.wording import kind_of
 
 fcntl: ModuleType | None
 try:
@@ -28,6 +29,18 @@ _NO_ROOM: Final = frozenset(
 )
 
 
+def file_name(path: Path) -> str:
+    """Returns the name of a file.
+
+    Raises:
+        InputError: It is neither a string nor a path.
+    """
+    try:
+        return os.fsdecode(path)
+    except TypeError as error:
+        raise InputError(f"a file is named by a string or a path, not by {kind_of(path)}") from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Opens a file for writing that replaces `path` when the block ends well, and leaves no trace when not.
@@ -42,13 +55,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         A binary file in the same folder, whose name ends like `path`.
 
     Raises:
-        InputError: `path` is something else than a file: a folder, a pipe, a device.
+        InputError: `path` names no file, or something else than one: a folder, a pipe, a device.
         FileError: There is no room for the file, or the disk fails.
         OSError: The file cannot be written for another reason.
     """
-    name = os.path.realpath(os.fspath(path))
+    name = os.path.realpath(file_name(path))
     old = _status(name)
     folder, base = os.path.split(name)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
     stem, ending = os.path.splitext(base)
     prefix = f".{stem[:100]}-"
     _remove_leftovers(folder, prefix)

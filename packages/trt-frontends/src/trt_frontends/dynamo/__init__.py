@@ -7,8 +7,9 @@ from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 from trt_frontends.refit import refit_module_weights
+from trt_frontends.saving import save
 from trt_partition import PartitionReport
-from trt_runtime import load, save
+from trt_runtime import load
 
 __all__ = [
     "CompilationSettings",

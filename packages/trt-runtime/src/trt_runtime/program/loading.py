@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from trt_runtime.program.layout import MAGIC, Section, SectionKind, read_section
 from trt_runtime.program.module import LoadedProgram
 from trt_runtime.program.operators import find_operator
 from trt_runtime.program.weights import unpack
-from trt_runtime.replacing import Path
+from trt_runtime.replacing import Path, file_name
 
 _ZIP: Final = b"PK\x03\x04"
 
@@ -61,14 +60,14 @@ def load(
         A module that is called like the model that was compiled.
 
     Raises:
-        InputError: `data_dependent_elements` is no number of elements.
+        InputError: `path` names no file, or `data_dependent_elements` is no number of elements.
         PlanError: The file is truncated, corrupt, foreign or hostile, calls an operator that it may not, or its engines
             cannot run here; the message says what does not match.
         OSError: The file cannot be read.
     """
     if type(data_dependent_elements) is not int or data_dependent_elements < 0:
         raise InputError(f"data_dependent_elements is a number of elements, not {data_dependent_elements!r:.60}")
-    name = os.fspath(path)
+    name = file_name(path)
     try:
         content = map_file(name, "a saved program", "trt_runtime.save")
         start = bytes(content[: len(MAGIC)])

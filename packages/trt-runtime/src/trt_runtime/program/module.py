@@ -12,6 +12,7 @@ from torch import nn
 from torch._ops import OpOverload
 
 from trt_core.errors import InputError
+from trt_runtime.fixed_place import refuse_moves
 from trt_runtime.module import TRTModule
 from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.declared_results import declares_symbols
@@ -173,14 +174,7 @@ class LoadedProgram(nn.Module):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoadedProgram:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""
         held = {(tensor.dtype, tensor.device) for tensor in self.__tensors()}
-        for dtype, device in held | {(torch.float32, self.__device)}:
-            moved = fn(torch.empty(0, dtype=dtype, device=device))
-            if (moved.dtype, moved.device) != (dtype, device) and (dtype, device) in held | self.__engine_types():
-                raise InputError(
-                    f"a saved program stays what it was compiled for: {dtype} on {device} cannot become "
-                    f"{moved.dtype} on {moved.device}",
-                    hint="compile the model for that device and type, and save it again",
-                )
+        refuse_moves(fn, self.__engine_types(), held, "a saved program")
         return self
 
     def __engine_types(self) -> set[tuple[torch.dtype, torch.device]]:

@@ -65,7 +65,7 @@ def save(
             children is exported first, which needs example inputs.
         path: The file; an existing one is replaced and keeps its permissions.
         arg_inputs: Example inputs: tensors, or `Input`s, whose tuned shape is used. A compiled model knows what it
-            takes and needs none; given, they are checked.
+            takes and needs none in our own format; given, they are checked.
         kwarg_inputs: Example keyword inputs.
         dynamic_shapes: Dynamic dimensions as `torch.export.export` takes them, for modules that are exported; by
             default `compiled.meta["dynamic_shapes"]`.
@@ -89,7 +89,13 @@ def save(
         tensor([0., 1.])
     """
     if format not in (PROGRAM, EXPORTED_PROGRAM):
-        raise InputError(f"there is no format {format!r}", hint=f"choose {PROGRAM!r} or {EXPORTED_PROGRAM!r}")
+        raise InputError(
+            f"there is no format {format!r}",
+            why="TorchScript and ahead-of-time packages of PyTorch hold no engines"
+            if format in ("torchscript", "aot_inductor")
+            else "",
+            hint=f"choose {PROGRAM!r} or {EXPORTED_PROGRAM!r}",
+        )
     _refuse_callables(compiled)
     if format == EXPORTED_PROGRAM:
         write_exported_program(compiled, path, arg_inputs, kwarg_inputs, dynamic_shapes)
