@@ -105,12 +105,12 @@ class ISliceLayer(ILayer):
             require_equal_types((x, fill), "input and fill value")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        if self._windows is not None and inputs[0] is not None:
-            is_host = isinstance(inputs[0], HostValues)
-            narrowed = (_narrowed_numbers if is_host else _narrowed)(inputs[0], self._windows)
+        whole = inputs[0]
+        if self._windows is not None and whole is not None:
+            narrowed = _narrowed(whole, self._windows)
             if narrowed is not None:
                 return (narrowed,)
-        whole, padding = inputs[0], self._padding
+        padding = self._padding
         if padding is not None and type(whole) is torch.Tensor and whole.shape == padding[0]:
             return (F.pad(whole, padding[1]),)
         x, *given = (*inputs, *([None] * 6))[:6]
@@ -174,8 +174,10 @@ class ISliceLayer(ILayer):
         return (x,)
 
 
-def _narrowed(x: torch.Tensor, windows: Sequence[_Window]) -> torch.Tensor | None:
+def _narrowed(x: Value, windows: Sequence[_Window]) -> Value | None:
     """Elements within windows; None where that needs a closer look at the extents."""
+    if isinstance(x, HostValues):
+        return _narrowed_numbers(x, windows)
     for axis, start, size in windows:
         extent = x.shape[axis]
         if type(extent) is not int or start + size > extent:

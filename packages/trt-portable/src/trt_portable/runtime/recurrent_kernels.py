@@ -117,7 +117,7 @@ class PackedLstm(RecurrentKernel):
     def __init__(self, form: RecurrentForm, plain: OneByOne) -> None:
         super().__init__(form, plain)
         # direction, batch sizes of packed sequences, mode, width, one layer, biases, directions, batch first, training
-        self._settings = (
+        self._settings: tuple[Any, ...] = (
             *(form.is_reverse, [], _LSTM_MODE, form.width),
             *(1, bool(form.biases), False, False, False),
         )
