@@ -19,6 +19,7 @@ from trt_portable.layers.windows import (
     count_windows,
     pad,
     per_axis,
+    require_fit,
     symmetric,
     window_padding,
 )
@@ -105,31 +106,40 @@ class IPoolingLayer(ILayer):
             return (self._maximum(x, paddings),)
         if self.type is PoolingType.AVERAGE:
             return (self._average(x, paddings),)
-        share = self.blend_factor
-        return ((1 - share) * self._maximum(x, paddings) + share * self._average(x, paddings),)
+        share, wide = self.blend_factor, x if x.dtype.is_floating_point else x.to(torch.float32)
+        blend = (1 - share) * self._maximum(wide, paddings) + share * self._average(wide, paddings)
+        return (blend if wide is x else torch.round(blend).to(x.dtype),)
 
     def _call(self, x: torch.Tensor, paddings: Sequence[Padding]) -> _Windows | None:
         """How PyTorch's pooling is asked for these windows; None where it has others.
 
         It takes padding that is symmetric and at most half a window, and rounds up if the last window starts within
-        the input or the padding before it.
+        the input or the padding before it. In three dimensions the input itself must be as large as a window.
         """
+        sizes = self.window_size_nd
+        if len(sizes) == 3 and any(extent < size for extent, size in zip(x.shape[2:], sizes, strict=True)):
+            return None
         same = symmetric([Padding(p.before, p.after, 0) for p in paddings])
-        if same is None or any(p > k // 2 for p, k in zip(same, self.window_size_nd, strict=True)):
+        if same is None or any(p > k // 2 for p, k in zip(same, sizes, strict=True)):
             return None
         rounds_up = False
-        for padding, size in zip(paddings, self.window_size_nd, strict=True):
+        for padding, size in zip(paddings, sizes, strict=True):
             if type(padding.extra) is not int or (padding.extra and padding.after + padding.extra >= size):
                 return None
             rounds_up = rounds_up or padding.extra > 0
-        return _Windows(tuple(self.window_size_nd), tuple(self.stride_nd), same, rounds_up)
+        return _Windows(tuple(sizes), tuple(self.stride_nd), same, rounds_up)
 
     def _padded(self, x: torch.Tensor, paddings: Sequence[Padding]) -> tuple[list[Padding], _Windows]:
-        """Padding that is made beforehand, and the windows then; one that is larger than its axis is cut to it."""
+        """Padding that is made beforehand, and the windows then; one that only rounding up makes room for is cut.
+
+        Raises:
+            Refusal: A window does not fit.
+        """
         made, sizes = [], []
         for extent, padding, size in zip(x.shape[2:], paddings, self.window_size_nd, strict=True):
             all_there = extent + padding.before + padding.after
             if type(all_there) is int and size > all_there:  # it is alone, and sees nothing more
+                require_fit(all_there + padding.extra, size)
                 padding, size = Padding(padding.before, padding.after, 0), all_there
             made.append(padding)
             sizes.append(size)

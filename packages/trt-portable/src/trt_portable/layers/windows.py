@@ -57,6 +57,15 @@ def window_padding(extent: Any, mode: PaddingMode, before: int, after: int, stri
     return Padding(total - small, small, 0)
 
 
+def require_fit(padded: Any, span: int) -> None:
+    """Refuses a window that is surely larger than its padded axis.
+
+    Raises:
+        Refusal: It is.
+    """
+    require(not isinstance(padded, int) or padded >= span, f"a window of {span} does not fit in {padded} elements")
+
+
 def count_windows(
     extents: Sequence[Any], paddings: Sequence[Padding], strides: Sequence[int], spans: Sequence[int]
 ) -> list[Any]:
@@ -70,7 +79,7 @@ def count_windows(
     counts = []
     for extent, padding, stride, span in zip(extents, paddings, strides, spans, strict=True):
         padded = extent + sum(padding)
-        require(not isinstance(padded, int) or padded >= span, f"a window of {span} does not fit in {padded} elements")
+        require_fit(padded, span)
         counts.append((padded - span) // stride + 1)
     return counts
 
