@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from trt_portable.runtime import paging
-from trt_portable.runtime.paging import page_out, passing_copy, return_freed_memory
+from trt_portable.runtime.paging import page_out, passing_copy, release_pages_of, return_freed_memory
 
 BYTES = 64 << 20
 
@@ -28,6 +29,8 @@ def test_pages_of_a_mapped_file_go_and_come_back(tmp_path: Path) -> None:
     weights = torch.from_file(str(path), shared=False, size=BYTES, dtype=torch.uint8)[100:-100]
     total = int(weights.sum(dtype=torch.int64))
     before = _resident("RssFile")
+    keeper = Keeper()
+    release_pages_of(weights, keeper)
     page_out(weights)
     advise = paging._advise()
     assert advise is not None
@@ -36,13 +39,27 @@ def test_pages_of_a_mapped_file_go_and_come_back(tmp_path: Path) -> None:
     assert int(weights.sum(dtype=torch.int64)) == total
 
 
-def test_own_memory_keeps_its_values() -> None:
+class Keeper:
+    """Whoever keeps memory."""
+
+
+def test_other_memory_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "_advise", lambda: lambda *_: pytest.fail("the system would write it to a disk"))
+    keeper = Keeper()
     weights = torch.randn(1 << 16)
-    copy = weights.clone()
-    page_out(weights)
-    page_out(weights[::2])
-    page_out(weights[:3])
-    assert torch.equal(weights, copy)
+    shared = torch.ones(1 << 16).share_memory_()
+    anonymous = torch.frombuffer(mmap.mmap(-1, 1 << 20), dtype=torch.float32)
+    for memory in (weights, shared, anonymous, torch.empty(0)):
+        release_pages_of(memory, keeper)
+    for memory in (weights, weights[::2], weights[:3], shared, anonymous):
+        page_out(memory)
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(1 << 20))
+    mapped = torch.from_file(str(path), shared=False, size=1 << 20, dtype=torch.uint8)
+    page_out(mapped)  # nobody said that it may go
+    release_pages_of(mapped, keeper)
+    del keeper
+    page_out(mapped)
 
 
 @pytest.mark.skipif(paging._trim() is None, reason="a request to glibc")

@@ -24,6 +24,7 @@ from trt_portable.runtime.interpret import (
     streamed_program,
 )
 from trt_portable.runtime.launcher import Executable
+from trt_portable.runtime.paging import release_pages_of
 from trt_portable.runtime.product_choice import NamedProducts
 from trt_portable.runtime.program import LayerFailure, Program
 from trt_portable.runtime.shape_program import META, load_shape_program
@@ -88,6 +89,8 @@ class EngineState:
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(self.home, plan, info))
         self.program = fused_program(self.image) if is_cuda else host_program(self.image)
         packed = prepacked_program(self.image, NamedProducts(info.product_kernels)) if info.prepacked else None
+        if packed is not None and self._owner is not None:
+            release_pages_of(plan.data, self)
         self._fast_program = self.program if packed is None or is_cuda else packed
         self.compiled = plan.compiled
         self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)

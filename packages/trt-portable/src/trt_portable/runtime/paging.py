@@ -6,13 +6,20 @@ import ctypes
 import functools
 import mmap
 import sys
+import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import torch
 
 _PAGE_OUT: Final = 21
 """`MADV_PAGEOUT` of Linux 5.4: clean pages of mapped files are dropped, and read again when they are needed."""
+
+_NO_FILES: Final = ("/dev/", "/memfd:", "/SYSV")
+"""How paths of maps begin whose memory processes share without a file."""
+_files: Final[dict[int, range]] = {}
+"""Memory of mapped files, by who keeps it."""
 
 _LEAST_BYTES: Final = 1 << 18
 """Below, a map of its own costs more than it gives back."""
@@ -21,8 +28,9 @@ _LEAST_BYTES: Final = 1 << 18
 def page_out(tensor: torch.Tensor) -> None:
     """Asks the system to take back the memory of a tensor until something reads it.
 
-    What lies in a mapped file, as the weights of loaded plans do, then takes no memory; values stay what they are.
-    Other systems, and kernels that do not know the request, leave everything as it is.
+    What lies in a mapped file then takes no memory; values stay what they are. Only what `release_pages_of` was told of
+    goes: other memory the system would write to a disk for swapping. Other systems than Linux, and kernels that do not
+    know the request, leave everything as it is.
 
     Args:
         tensor: On the CPU, contiguous.
@@ -31,10 +39,39 @@ def page_out(tensor: torch.Tensor) -> None:
     if advise is None or tensor.device.type != "cpu" or not tensor.is_contiguous():
         return
     begin = tensor.data_ptr()
-    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (begin + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first:
+    end = begin + tensor.nbytes
+    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first and any(begin in known and end - 1 in known for known in list(_files.values())):
         advise(first, last - first, _PAGE_OUT)
+
+
+def release_pages_of(memory: torch.Tensor, keeper: object) -> None:
+    """Lets `page_out` act on memory, if it is that of a mapped file.
+
+    Args:
+        memory: On the CPU, contiguous.
+        keeper: Keeps it alive; when it dies, the address may soon be that of something else.
+    """
+    found = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes)
+    if found and _advise() is not None and _is_file(found):
+        _files[id(keeper)] = found
+        weakref.finalize(keeper, _files.pop, id(keeper), None)
+
+
+def _is_file(memory: range) -> bool:
+    """Whether one map of a file on a disk holds all of some memory."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    for line in maps.splitlines():  # in the order of addresses: from-to, access, offset, device, inode, path
+        begin, _, rest = line.partition("-")
+        if int(begin, 16) > memory.start:
+            break
+        end, _, _, _, inode, *path = rest.split(maxsplit=5)
+        if memory.stop <= int(end, 16):
+            return inode != "0" and not "".join(path).startswith(_NO_FILES)
+    return False
 
 
 def passing_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
