@@ -11,6 +11,7 @@ import contextvars
 import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -61,6 +62,16 @@ def current_device() -> torch.device:
     if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device("cuda", torch.cuda.current_device())
     return chosen
+
+
+def is_autocast(device: torch.device) -> bool:
+    """Whether this thread's code computes in types that autocast chooses on a device."""
+    return torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Lets layers on a device compute in their own types: engines are strongly typed, whoever calls them."""
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else contextlib.nullcontext()
 
 
 def external_stream(handle: int, device: torch.device) -> torch.cuda.Stream:

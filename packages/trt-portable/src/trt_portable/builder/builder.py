@@ -11,6 +11,7 @@ from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.pipeline import build_plan
 from trt_portable.builder.progress_monitor import BuildCancelled
 from trt_portable.builder.validate import first_refusal
+from trt_portable.device import current_device, without_autocast
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
@@ -132,7 +133,8 @@ class Builder(HostSettings):
 
     def _guarded(self, subject: str, build: Callable[[], _R]) -> _R | None:
         try:
-            return build()
+            with without_autocast(current_device()):
+                return build()
         except BuildCancelled as cancelled:
             self._reporter.warning(f"{subject}: stopped by the progress monitor in {cancelled}")
         except Refusal as refusal:

@@ -9,7 +9,7 @@ import torch
 
 from trt_portable.allocators import IOutputAllocator, notify_shape, request_output
 from trt_portable.arguments import to_integer, to_text
-from trt_portable.device import external_stream, record_event
+from trt_portable.device import external_stream, is_autocast, record_event, without_autocast
 from trt_portable.dims import Dims
 from trt_portable.enums import ErrorCodeTRT
 from trt_portable.error_recorder import Reporter
@@ -104,13 +104,11 @@ class Execution:
                 values = self._prepare()
             if self._host_inputs:
                 values = self._with_host_values(values)
-            if self._is_cuda:
-                self._run_on(handle, values)
-            elif torch.is_inference_mode_enabled():
-                self._run(values, handle)
+            if is_autocast(self._device):
+                with without_autocast(self._device):
+                    self._start(values, handle)
             else:
-                with self._inference:
-                    self._run(values, handle)
+                self._start(values, handle)
         except Refusal as refusal:
             self._reporter.refuse("execute_async_v3", refusal)
             return False
@@ -221,6 +219,16 @@ class Execution:
             binding.shape = binding.room = None
             if binding.tensor.name not in self.allocators:
                 binding.shape, binding.room = self._shapes.announced(binding)
+
+    def _start(self, values: list[Value], handle: int) -> None:
+        """Runs on a stream, in inference mode."""
+        if self._is_cuda:
+            self._run_on(handle, values)
+        elif torch.is_inference_mode_enabled():
+            self._run(values, handle)
+        else:
+            with self._inference:
+                self._run(values, handle)
 
     def _run_on(self, handle: int, values: list[Value]) -> None:
         """Runs on a CUDA stream; entering it costs more than asking whether it is current anyway."""
