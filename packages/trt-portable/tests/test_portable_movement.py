@@ -49,6 +49,26 @@ def test_transpose_alone(run_network: Any, order: list[int], dynamic: list[int])
     assert torch.equal(found, x.permute(order))
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (3, 0, 2, 1)])
+@pytest.mark.parametrize("dynamic", [[0], [0, 2], [1, 3]])
+def test_an_extent_is_inferred_behind_any_transpose(
+    run_network: Any, order: tuple[int, ...], dynamic: list[int]
+) -> None:
+    x, targets = _numbers((2, 3, 4, 6)), [(0, -1), (-1, 0), (0, 0, -1), (-1,), (0, -1, 2)]
+
+    def define(network: Any, tensor: Any) -> list[Any]:
+        layers = []
+        for target in targets:
+            layer = network.add_shuffle(tensor)
+            layer.first_transpose, layer.reshape_dims = order, target
+            layers.append(layer)
+        return layers
+
+    moved = x.permute(order)
+    for found, target in zip(run_network(define, x, dynamic=[(0, axis) for axis in dynamic]), targets, strict=True):
+        assert torch.equal(found, moved.reshape([want or moved.shape[axis] for axis, want in enumerate(target)]))
+
+
 def test_reshape_by_computed_extents_keeps_what_is_static(network: Any, constant: Any) -> None:
     x = network.add_input("x", trt.float32, (-1, 3, 8))
     batch = network.add_slice(network.add_shape(x).get_output(0), (0,), (1,), (1,)).get_output(0)

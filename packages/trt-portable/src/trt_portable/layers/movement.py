@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -141,6 +142,8 @@ def _reshaped(x: Value, wanted: list[Any], zero_copies: bool) -> list[Any]:
         fits = size != 0 and count % size == 0 if free else size == count
         if not fits:
             raise Refusal(f"{count} elements of shape {tuple(x.shape)} do not fill {wanted}")
+    elif free and any(map(is_unknown, (count, *extents))):  # PyTorch would ask whether there are elements at all
+        extents[free[0]] = count // math.prod(extent for axis, extent in enumerate(extents) if axis != free[0])
     return extents
 
 
