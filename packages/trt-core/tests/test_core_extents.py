@@ -18,6 +18,7 @@ from trt_core.extents import (
     check_extent,
     evaluate_extent,
     extent_of,
+    is_extent,
     linear_form,
     solve_extent,
     symbols_in,
@@ -224,6 +225,7 @@ def test_deep_extents_are_refused() -> None:
         extent = ["add", extent, 1]
     with pytest.raises(ValueError, match="nests deeper"):
         check_extent(extent)
+    assert not is_extent(extent) and is_extent(["add", "s0", 1])
 
 
 @pytest.mark.parametrize("extent", [["pow", 10, 10**9], ["pow", 2, -1], ["pow", 2, 64], ["mul", 2**62, 2]])

@@ -43,6 +43,22 @@ def test_extents_that_are_expressions(rows: int, batch: Input) -> None:
     assert _engines(compiled)[-1].header.returns_tuple
 
 
+def test_extents_that_are_too_long_to_be_said_are_found_in_every_run() -> None:
+    class Towers(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(14):  # a third more rows
+                x = nn.functional.max_pool2d(x, (3, 1), (3, 1), (1, 0)).repeat_interleave(4, 2)
+            return x
+
+    rows = Input(min_shape=(1, 1, 4, 2), opt_shape=(1, 1, 5, 2), max_shape=(1, 1, 6, 2))
+    compiled = trt_frontends.compile(Towers(), arg_inputs=(rows,), min_block_size=1, optimization_level=0)
+    (engine,) = _engines(compiled)
+    assert engine.header.outputs[0].shape[2] is None
+    for count in (4, 6):
+        x = torch.randn(1, 1, count, 2)
+        torch.testing.assert_close(compiled(x), Towers()(x))
+
+
 def test_one_result_is_a_tensor_and_several_a_tuple(function_model: Any) -> None:
     x = torch.ones(2, 4)
     one = trt_frontends.compile(function_model(lambda m, x: (m.linear(x),)), arg_inputs=(x,))

@@ -202,6 +202,33 @@ def test_what_cannot_be_said_is_none() -> None:
     assert expression_of(7, {}) == 7
 
 
+@pytest.mark.parametrize("count", [4, 20])
+def test_expressions_that_nest_too_deep_to_be_read_are_not_said(count: int) -> None:
+    network = trt.Builder(trt.Logger()).create_network()
+    y = network.add_input("x", trt.DataType.FLOAT, (1, 1, -1, 4))
+    for _ in range(count):  # a third more rows
+        pool = network.add_pooling_nd(y, trt.PoolingType.MAX, (3, 1))
+        pool.stride_nd, pool.padding_nd = (3, 1), (1, 0)
+        joined = network.add_concatenation([pool.get_output(0)] * 4)
+        joined.axis = 2
+        y = joined.get_output(0)
+    y.name = "z"
+    network.mark_output(y)
+    config = network.builder.create_builder_config()
+    profile = network.builder.create_optimization_profile()
+    profile.set_shape("x", (1, 1, 3, 4), (1, 1, 5, 4), (1, 1, 8, 4))
+    config.add_optimization_profile(profile)
+    engine = _engine(network.builder.build_serialized_network(network, config))
+    (said,) = [tensor.extents for tensor in engine._state.info.io if not tensor.is_input]
+    assert (said[2] is None) == (count == 20)
+    rows = 5
+    for _ in range(count):
+        rows = (rows + 2) // 3 * 4
+    context = engine.create_execution_context()
+    assert context.set_input_shape("x", (1, 1, 5, 4))
+    assert tuple(context.get_tensor_shape("z")) == (1, 1, rows, 4)
+
+
 def test_what_a_layer_assumed_before_it_was_changed_is_forgotten() -> None:
     network = trt.Builder(trt.Logger()).create_network()
     x = network.add_input("x", trt.DataType.FLOAT, (-1, -1, 4))

@@ -134,6 +134,15 @@ def check_extent(extent: Any, symbols: Collection[str] | None = None) -> None:
     _check_extent(extent, symbols, MAX_DEPTH)
 
 
+def is_extent(value: Any) -> bool:
+    """Whether `check_extent` accepts a value: what PyTorch says of a size may nest too deep, or be too long."""
+    try:
+        check_extent(value)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_extent(extent: Any, symbols: Collection[str] | None, depth: int) -> None:
     if extent is None or type(extent) is int:
         if extent is not None and not -_LARGEST <= extent <= _LARGEST:

@@ -9,7 +9,7 @@ from torch import fx
 
 from trt_converters import BuiltEngine
 from trt_core import CompilationSettings
-from trt_core.extents import Extent, extent_of
+from trt_core.extents import Extent, extent_of, is_extent
 from trt_runtime import Binding, PlanHeader, TRTModule
 
 
@@ -71,8 +71,9 @@ class _SymbolNamer:
                     self.symbols.setdefault(name, (index, axis))
 
     def shape(self, meta: torch.Tensor) -> tuple[Extent, ...]:
-        """Returns a shape in terms of the symbols; None for extents that no input determines."""
-        return tuple(self._rename(_expression(extent)) for extent in meta.shape)
+        """Returns a shape in terms of the symbols; None for extents that no input determines, or no plan can say."""
+        found = [self._rename(_expression(extent)) for extent in meta.shape]
+        return tuple(extent if is_extent(extent) else None for extent in found)
 
     def _rename(self, extent: Extent) -> Extent:
         if isinstance(extent, int):

@@ -11,7 +11,7 @@ import torch
 
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
-from trt_core.extents import Extent, check_extent, evaluate_extent
+from trt_core.extents import Extent, evaluate_extent, is_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
@@ -61,7 +61,7 @@ class Binding:
             raise PlanError(f"{where}: the name is {name!r}, not a string")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise PlanError(f"{where} {name!r}: unknown data type {dtype!r}")
-        if not isinstance(shape, list) or not all(_is_dimension(extent) for extent in shape):
+        if not isinstance(shape, list) or not all(map(is_extent, shape)):
             raise PlanError(f"{where} {name!r}: {shape!r} is not a shape")
         return cls(name, _DTYPES[dtype], tuple(shape))
 
@@ -155,11 +155,3 @@ def symbol_values(symbols: Mapping[str, tuple[int, int]], inputs: list[torch.Ten
         inputs: Tensors whose ranks fit; under fake tensors the values are symbolic.
     """
     return {name: inputs[index].shape[axis] for name, (index, axis) in symbols.items()}
-
-
-def _is_dimension(extent: Any) -> bool:
-    try:
-        check_extent(extent)
-    except ValueError:
-        return False
-    return True

@@ -46,29 +46,32 @@ _NAMES: Final = {
 """What PyTorch's symbolic integers are made of, by class."""
 
 
-def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]]) -> Expression:
+def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]], depth: int = 0) -> Expression:
     """An extent that shape inference found, as a plan writes it.
 
     Args:
         extent: An integer, or a symbolic expression.
         sizes: Input and axis of each symbol.
+        depth: How many expressions it is an operand inside of.
 
     Returns:
-        None where it depends on anything but extents of inputs, or cannot be said.
+        None where it depends on anything but extents of inputs, or cannot be said in as many words as are read.
     """
     if isinstance(extent, int):
         return extent
+    if depth > _MAX_DEPTH:
+        return None
     if extent in sizes:
         return [SIZE, *sizes[extent]]
     if getattr(extent, "is_Integer", False):
         return int(extent)
     kind = type(extent).__name__
     if kind in ("Pow", "PowByNatural") and getattr(extent.args[1], "is_Integer", False) and 1 <= extent.args[1] <= 4:
-        base = expression_of(extent.args[0], sizes)
+        base = expression_of(extent.args[0], sizes, depth + 1)
         return None if base is None else ["mul", *[base] * int(extent.args[1])]
     if kind not in _NAMES or len(extent.args) > _MAX_OPERANDS:
         return None
-    operands = [expression_of(operand, sizes) for operand in extent.args]
+    operands = [expression_of(operand, sizes, depth + 1) for operand in extent.args]
     return None if None in operands else [_NAMES[kind], *operands]
 
 
