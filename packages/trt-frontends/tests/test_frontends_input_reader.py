@@ -222,6 +222,10 @@ def test_inputs_that_share_memory_with_one_that_is_written_are_refused() -> None
     for _ in range(2):
         with pytest.raises(InputError, match="input y shares memory with input x"):
             compiled(x, x)
+    memory = torch.zeros(3, 2, 3)
+    assert compiled(memory[1], memory[2])[0, 0] == 1 and memory[:, 0, 0].tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match="input y shares memory with input x"):
+        compiled(memory[1], memory.view(-1)[8:14].view(2, 3))
 
 
 def test_inputs_that_are_written_have_a_place_for_every_element() -> None:

@@ -83,6 +83,8 @@ def require_relations(
 def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -> None:
     """Checks that no other input lies in the memory of one that the model writes to.
 
+    Parts of one memory that follow each other, such as the caches of several layers, are apart.
+
     Args:
         places: How messages call the inputs.
         flat: The inputs.
@@ -91,9 +93,13 @@ def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -
     Raises:
         InputError: Another one does.
     """
-    memory = flat[index].untyped_storage()._cdata
+    written = flat[index]
+    memory = written.untyped_storage()._cdata
     for other, value in enumerate(flat):
-        if other != index and isinstance(value, torch.Tensor) and value.untyped_storage()._cdata == memory:
+        if other == index or not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata != memory:
+            continue
+        mine, theirs = _places_in_memory(written), _places_in_memory(value)
+        if max(mine.start, theirs.start) < min(mine.stop, theirs.stop):
             raise InputError(
                 f"input {places[other]} shares memory with input {places[index]}, which the model writes to",
                 why="the model was captured with inputs that do not",
@@ -119,6 +125,14 @@ def require_own_places(place: str, value: torch.Tensor) -> None:
         )
 
 
+def _places_in_memory(value: torch.Tensor) -> range:
+    """The bytes of its storage from the first one of a tensor to its last."""
+    pairs = zip(value.shape, value.stride(), strict=True)
+    reach = 1 + sum((extent - 1) * stride for extent, stride in pairs) if value.numel() else 0
+    start, size = value.storage_offset(), value.element_size()
+    return range(start * size, (start + reach) * size)
+
+
 def _overlaps(value: torch.Tensor) -> bool:
     """Whether elements share places: exact, and cheap where each stride steps over all that is within."""
     axes = sorted((stride, extent) for stride, extent in zip(value.stride(), value.shape, strict=True) if extent != 1)
@@ -129,7 +143,7 @@ def _overlaps(value: torch.Tensor) -> bool:
         last += stride * (extent - 1)
     if nested or not value.numel():
         return False
-    places = torch.arange(last + 1).as_strided(value.shape, value.stride())
+    places = torch.arange(last + 1, device="cpu").as_strided(value.shape, value.stride())
     return len(places.unique()) < value.numel()
 
 
