@@ -103,8 +103,10 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
             same[key] = first_other_result(graph, sizes) is None
         return same[key]
 
-    assumed = [guard for guard in env.guards if _is_assumption(guard)]
-    demanded = [env.replace(guard.expr) for guard in env.guards if guard not in assumed and not is_of_strides(guard)]
+    assumed = [guard for guard in env.guards if _is_of_operators(guard)]
+    demanded = [
+        env.replace(guard.expr) for guard in env.guards if not (_is_of_operators(guard) or is_of_strides(guard))
+    ]
     spans = {name: range(max(low, 1), high + 1) for name, (low, _, high) in ranges.symbols.items()}
     failing, usual = FailingSizes(demanded, spans), _usual_sizes(graph, ranges)
     for guard in assumed:
@@ -155,7 +157,7 @@ def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
     return {symbols[name]: sympy.Integer(max(best, 2)) for name, (_, best, _) in bounds if name in symbols}
 
 
-def _is_assumption(guard: Any) -> bool:
+def _is_of_operators(guard: Any) -> bool:
     """Whether an operator compared extents to take one of several ways to the same result; equality is a demand."""
     where = getattr(guard.sloc.framework_loc, "filename", None)
     if where is None or is_code_of_models(where):
@@ -166,7 +168,7 @@ def _is_assumption(guard: Any) -> bool:
 def _is_of_small(guard: Any) -> bool:
     """Whether an operator wanted to know if some extent is 0 or 1."""
     least = {"Unequality": (0, 1), "StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
-    return _is_assumption(guard) and guard.expr.args[-1] in least.get(type(guard.expr).__name__, ())
+    return _is_of_operators(guard) and guard.expr.args[-1] in least.get(type(guard.expr).__name__, ())
 
 
 def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
