@@ -181,6 +181,45 @@ def _saved(program: ExportedProgram, folder: Path) -> nn.Module:
     return load(folder / "program.trtp")
 
 
+IN_FLOATS: dict[str, tuple[int, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "a quotient": (48, lambda x: torch.relu(x) * 2 if x.shape[0] / x.shape[1] > 1.2 else torch.relu(x)),
+    "a distance": (23, lambda x: torch.relu(x) * 2 if abs(x.shape[0] - x.shape[1]) < 2 else torch.relu(x)),
+    "a part": (27, lambda x: torch.relu(x)[: int(x.shape[0] * 0.3)]),
+    "a root": (1, lambda x: torch.relu(x)[: int((x.shape[0] * x.shape[1]) ** 0.5)]),
+    "bits": (45, lambda x: torch.relu(x) * 2 if x.shape[0] & (x.shape[0] - 1) == 0 else torch.relu(x)),
+}
+"""Least number of sizes that are answered, of 72, and what is asked in numbers that are no sizes."""
+
+
+class Asking(nn.Module):
+    """Runs a function of its input."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["in_process", "from_file"])
+@pytest.mark.parametrize("name", IN_FLOATS)
+def test_what_is_asked_in_floats_is_refused_where_it_is_otherwise(name: str, kept: bool) -> None:
+    least, function = IN_FLOATS[name]
+    sizes = Input(min_shape=(2, 2), opt_shape=(6, 5), max_shape=(9, 10))
+    program = _program(trt_frontends.trace(Asking(function), arg_inputs=[sizes]), kept)
+    compiled = trt_frontends.compile(program, min_block_size=1)
+    answered = 0
+    for x in (torch.randn(rows, columns) for rows in range(2, 10) for columns in range(2, 11)):
+        try:
+            found = compiled(x)
+        except InputError:
+            continue
+        assert torch.equal(found, function(x)), x.shape
+        answered += 1
+    assert answered >= least
+
+
 def test_traced_programs_ask_what_the_model_asks(tmp_path: Path) -> None:
     program = trt_frontends.trace(Fours(), arg_inputs=[_rows(4, 8, 20)])
     modules = _both(trt_frontends.compile(program, min_block_size=1), tmp_path / "m.trtp")

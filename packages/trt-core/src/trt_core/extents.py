@@ -265,6 +265,9 @@ def extent_of_expression(expr: Any) -> Extent:
         return _quotient("floordiv", expr.args[0]) or _root(expr.args[0]) or _scaled(expr.args[0])
     if type(expr).__name__ == _ROUNDED_UP:
         return _quotient("ceildiv", expr.args[0]) or _shifted(expr.args[0])
+    if type(expr).__name__ == "Abs":
+        extent = extent_of_expression(expr.args[0])
+        return None if extent is None else ["max", extent, ["mul", -1, extent]]
     name = _SYMPY_NAMES.get(type(expr).__name__)
     if name is None:
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
+from trt_core import logger
 from trt_core.extents import RELATIONS, extent_of_expression
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_runtime.program.conditions import Condition, Relation, symbols_of
@@ -63,9 +64,7 @@ def conditions_of(
     simplifier = _Simplifier(ranges)
     for guard in itertools.chain(_guards(graph, placeholders, program, as_asked), more):
         for clause in _clauses(guard):
-            condition = simplifier.reduce(clause)
-            if condition is not None and condition not in kept:
-                kept.append(condition)
+            kept += [condition for condition in simplifier.reduce(clause) if condition not in kept]
     return tuple(kept)
 
 
@@ -100,7 +99,8 @@ def _guards(
         try:
             yield read_guard(text, graph, placeholders)
         except NotRead:  # it is about no size, or in words of another release
-            continue
+            if ".size()" in text:
+                logger.warning("a condition of the program on its sizes cannot be read, and is not checked: %s", text)
 
 
 def shape_environment(nodes: Iterable[fx.Node]) -> Any:
@@ -157,20 +157,33 @@ class _Simplifier:
         self._sizes: dict[str, list[int]] = {}
         self._factors: dict[Any, int] = {}
 
-    def reduce(self, clause: tuple[Any, ...]) -> Condition | None:
-        """Returns a condition as data; None where it holds in any case, or cannot be expressed."""
+    def reduce(self, clause: tuple[Any, ...]) -> list[Condition]:
+        """Returns what must hold for a clause to hold, as data; nothing where it holds in any case."""
         clause = tuple(_divided(part) for part in clause)
         if any(part == True for part in clause):  # noqa: E712 - sympy's true
-            return None
+            return []
         parts = [part for part in clause if part != False]  # noqa: E712 - sympy's false
+        if not parts or any(self._always(self._in_multiples(part)) for part in parts):
+            return []
         relations = [_relation(part) for part in parts]
-        if not relations or any(relation is None for relation in relations):
-            return None
+        if None in relations:
+            return self._by_size(parts)
         condition = tuple(relation for relation in relations if relation is not None)
-        if any(self._always(self._in_multiples(part)) for part in parts) or self._holds_everywhere(condition):
-            return None
+        if self._holds_everywhere(condition):
+            return []
         self._note_multiple(parts)
-        return condition
+        return [condition]
+
+    def _by_size(self, parts: list[Any]) -> list[Condition]:
+        """Conditions for a clause that extents cannot express; none about what no input shows."""
+        import sympy
+
+        from trt_runtime.program.allowed_sizes import allowed_sizes  # few models ask such things
+
+        names = sorted({str(symbol) for part in parts for symbol in part.free_symbols})
+        if not self._ranges.symbols.keys() >= set(names) or not names:
+            return []
+        return allowed_sizes(sympy.Or(*parts), {name: self._ranges.symbols[name] for name in names})
 
     def _holds_everywhere(self, condition: Condition) -> bool:
         """Whether a condition on one symbol holds for every size that the conditions before it have left."""

@@ -13,6 +13,26 @@ from trt_core.nesting import children_of
 
 _NUMBERED: Final = re.compile(r"(.+)_(\d+)")
 
+_FUNCTIONS: Final = {
+    "abs": "Abs",
+    "max": "Max",
+    "min": "Min",
+    "round": "RoundToInt",
+    "math.ceil": "CeilToInt",
+    "math.floor": "FloorToInt",
+    "math.log2": "OpaqueUnaryFn_log2",
+    "math.trunc": "TruncToInt",
+    "torch._sym_sqrt": "OpaqueUnaryFn_sqrt",
+    "torch.sym_float": "ToFloat",
+}
+"""Functions in guards, by what sympy and PyTorch's classes for it call them."""
+
+_BITWISE: Final[dict[type, str]] = {
+    ast.BitAnd: "BitwiseFn_bitwise_and",
+    ast.BitOr: "BitwiseFn_bitwise_or",
+    ast.BitXor: "BitwiseFn_bitwise_xor",
+}
+
 
 class NotRead(ValueError):
     """A guard is about something else than sizes, or is written in a way that is not known."""
@@ -62,13 +82,21 @@ class _Reader:
             return self._compare(node)
         if isinstance(node, ast.BinOp):
             return self._arithmetic(node)
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return sympy.Integer(node.value)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("max", "min"):
-            from torch.utils._sympy.functions import Max, Min
-
-            return (Max if node.func.id == "max" else Min)(*map(self.read, node.args))
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return sympy.Integer(node.value) if type(node.value) is int else sympy.Float(node.value)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
+            return self._apply(_FUNCTIONS[ast.unparse(node.func)], [self.read(item) for item in node.args], node)
         return self._size(node)
+
+    def _apply(self, name: str, operands: list[Any], node: ast.AST) -> Any:
+        import sympy
+        from torch.utils._sympy import functions
+
+        function: Any = getattr(functions, name, None) or getattr(sympy, name, None)
+        try:
+            return function(*operands)
+        except TypeError as error:  # no such function in this release, or one of another number of arguments
+            raise NotRead(ast.unparse(node)) from error
 
     def _compare(self, node: ast.Compare) -> Any:
         import sympy
@@ -88,7 +116,7 @@ class _Reader:
         return sympy.And(*(kinds[type(operator)](left, right) for operator, left, right in links))
 
     def _arithmetic(self, node: ast.BinOp) -> Any:
-        from torch.utils._sympy.functions import FloorDiv, Mod
+        from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, FloorDiv, IntTrueDiv, Mod
 
         left, right = self.read(node.left), self.read(node.right)
         if isinstance(node.op, ast.Add):
@@ -97,12 +125,18 @@ class _Reader:
             return left - right
         if isinstance(node.op, ast.Mult):
             return left * right
+        if isinstance(node.op, ast.Div) and right != 0:
+            return (IntTrueDiv if left.is_integer and right.is_integer else FloatTrueDiv)(left, right)
         if isinstance(node.op, ast.FloorDiv) and right != 0:
             return FloorDiv(left, right)
         if isinstance(node.op, ast.Mod) and right != 0:
             return Mod(left, right)
         if isinstance(node.op, ast.Pow) and right.is_Integer and 0 <= right <= 64:
             return left**right
+        if isinstance(node.op, ast.Pow) and right.is_Float:
+            return FloatPow(left, right)
+        if type(node.op) in _BITWISE:
+            return self._apply(_BITWISE[type(node.op)], [left, right], node)
         raise NotRead(ast.unparse(node))
 
     def _size(self, node: ast.AST) -> Any:

@@ -1,0 +1,84 @@
+"""What models ask of sizes in floats holds for the sizes that are allowed, and for as many as can be said."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sympy
+from torch.utils._sympy.functions import FloatPow, FloorDiv, IntTrueDiv, Mod, ToFloat, TruncToInt
+
+from trt_runtime.program.allowed_sizes import allowed_sizes
+from trt_runtime.program.size_grid import SizeGrid
+
+H, W = sympy.symbols("h w", positive=True, integer=True)
+SIZES = {"h": (2, 6, 9), "w": (2, 5, 10)}
+
+EXACT: dict[str, tuple[Any, Callable[[int, int], bool]]] = {
+    "a quotient": (IntTrueDiv(H, W) <= 1.2, lambda h, w: h / w <= 1.2),
+    "a quotient on the right": (sympy.Lt(1.1, IntTrueDiv(H, W)), lambda h, w: h / w > 1.1),
+    "a product": (0.5 * ToFloat(H) > 2.6, lambda h, w: h * 0.5 > 2.6),
+    "whole numbers of floats": (sympy.Eq(TruncToInt(0.3 * ToFloat(W)), 1), lambda h, w: int(0.3 * w) == 1),
+    "gaps": (sympy.Ne(Mod(H, 3) * ToFloat(H), 4.0), lambda h, w: h % 3 * h != 4),
+    "what holds anyway": (FloatPow(ToFloat(H * W), 0.5) < 90.0, lambda h, w: True),
+}
+
+ROUGH: dict[str, tuple[Any, Callable[[int, int], bool]]] = {
+    "roots of areas": (
+        sympy.Eq(TruncToInt(FloatPow(ToFloat(H * W), 0.5)), 5),
+        lambda h, w: int((h * w) ** 0.5) == 5,
+    ),
+    "a scale": (
+        sympy.Eq(TruncToInt(IntTrueDiv(4, sympy.Min(H, W)) * ToFloat(H)), 4),
+        lambda h, w: int(4 / min(h, w) * h) == 4,
+    ),
+    "division by zero": (sympy.Or(IntTrueDiv(8, H - 3) > 1.1, W > 11), lambda h, w: h != 3 and 8 / (h - 3) > 1.1),
+    "what is not computed": (sympy.Function("unknown")(H, W) > 1.5, lambda h, w: h == 6 and w == 5),
+}
+
+
+def _allowed(guard: Any) -> dict[tuple[int, int], bool]:
+    names = sorted(str(symbol) for symbol in guard.free_symbols)
+    conditions = allowed_sizes(guard, {name: SIZES[name] for name in names})
+    spans = (range(low, high + 1) for low, _, high in SIZES.values())
+    return {
+        (h, w): all(any(relation.holds({"h": h, "w": w}) for relation in condition) for condition in conditions)
+        for h, w in itertools.product(*spans)
+    }
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_guards_that_sizes_can_say_are_said_exactly(name: str) -> None:
+    guard, wanted = EXACT[name]
+    for sizes, is_allowed in _allowed(guard).items():
+        assert is_allowed == wanted(*sizes), sizes
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_no_size_is_allowed_at_which_a_guard_fails(name: str) -> None:
+    guard, wanted = ROUGH[name]
+    allowed = _allowed(guard)
+    assert allowed[6, 5]
+    assert all(wanted(*sizes) for sizes, is_allowed in allowed.items() if is_allowed)
+
+
+def test_a_grid_computes_what_python_computes() -> None:
+    spans = {"h": range(1, 12), "w": range(1, 9)}
+    cases: list[tuple[Any, Callable[[int, int], bool]]] = [
+        (sympy.Eq(FloorDiv(H, W), 2), lambda h, w: h // w == 2),
+        (IntTrueDiv(H, W) > 1.2, lambda h, w: h / w > 1.2),
+        (sympy.Le(TruncToInt(ToFloat(H) * 0.7), W), lambda h, w: int(h * 0.7) <= w),
+        (sympy.Abs(H - W) < 2, lambda h, w: abs(h - w) < 2),
+        (FloatPow(ToFloat(H), 0.5) < 2.5, lambda h, w: math.sqrt(h) < 2.5),
+        (sympy.Or(sympy.Eq(H, W), H**2 > 50), lambda h, w: h == w or h * h > 50),
+    ]
+    for condition, wanted in cases:
+        found = SizeGrid(spans).holds(condition)
+        assert found is not None
+        for (h, w), holds in zip(itertools.product(*spans.values()), found.ravel(), strict=True):
+            assert holds == wanted(h, w), (condition, h, w)
+    assert SizeGrid(spans).holds(H**70 > 1) is None
+    assert SizeGrid(spans).holds(sympy.Symbol("other") > 1) is None
