@@ -93,6 +93,15 @@ def test_the_faster_kernel_is_remembered() -> None:
     assert launch.grid[0] == -(-16 * 32 * (32 // form.span) // form.spans)
 
 
+def test_recordings_know_all_operators_that_graphs_call() -> None:
+    from trt_portable.builder import depthwise, odd_products
+    from trt_portable.builder.own_operators import teach_own_operators
+
+    own = teach_own_operators()
+    assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, odd_products.KERNEL}
+    assert {operator.name() for operator in own.composed} == {odd_products.OPERATOR}
+
+
 def test_operands_that_lie_in_another_way_are_refused() -> None:
     from trt_portable.builder.depthwise import convolve
 

@@ -18,7 +18,7 @@ import trt_portable as trt
 from trt_portable.builder import kernel_choice, odd_products
 from trt_portable.builder.custom_operator import calls_of
 from trt_portable.builder.inductor import TACTICS, Inductor
-from trt_portable.builder.own_operators import teach_own_operators
+from trt_portable.builder.odd_products import teach_odd_products
 from trt_portable.builder.record_launches import LaunchRecorder
 from trt_portable.builder.tactic_choice import choose_tactic
 from trt_portable.plan.artifact import Artifact
@@ -98,7 +98,7 @@ def test_a_recording_holds_what_the_operator_is_composed_of(
 ) -> None:
     if is_interleaved:
         monkeypatch.setattr(odd_products, "write_joined", write_interleaved)
-    own = teach_own_operators()
+    own = teach_odd_products()
     x, matrix, bias = torch.randn(40, 16).half(), torch.randn(27, 16).half(), torch.randn(27).half()
     operands = [x, matrix, *[bias] * has_bias]
     recorder = LaunchRecorder(operands, own)
@@ -120,7 +120,7 @@ def test_a_recording_holds_what_the_operator_is_composed_of(
 
 def test_a_graph_calls_the_operator_once() -> None:
     """Its extents are known without data, its kernels are found there to be compiled ahead."""
-    teach_own_operators()
+    teach_odd_products()
 
     def layers(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return torch.ops.trt_portable.odd_linear(x.relu(), matrix, None).view(2, 20, -1)

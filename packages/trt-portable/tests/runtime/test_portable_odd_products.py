@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch._inductor.utils import run_and_get_code
 
 import trt_portable as trt
-from trt_portable.builder.own_operators import teach_own_operators
+from trt_portable.builder.odd_products import teach_odd_products
 from trt_portable.runtime import odd_products
 from trt_portable.runtime.fusion import fuse_linear
 from trt_portable.runtime.odd_products import OddProduct, split_odd_products, split_traced_odd_products
@@ -62,7 +62,7 @@ def test_what_is_split(network: Any, load: Any, monkeypatch: pytest.MonkeyPatch,
     if split == "interpreted":
         calls = split_odd_products(linear)
     else:
-        teach_own_operators()
+        teach_odd_products()
         calls = split_traced_odd_products(linear, image.outputs if split == "output" else ())
     assert any(one.compute != other.compute for one, other in zip(calls, linear, strict=True)) == is_split
     program = Program(calls, image.inputs, image.outputs)
