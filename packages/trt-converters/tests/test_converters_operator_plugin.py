@@ -171,3 +171,10 @@ def test_further_checks_apply() -> None:
 def test_only_overloads_can_be_plugins() -> None:
     with pytest.raises(TypeError, match="is not an operator overload"):
         plugin_from_operator(getattr(torch.ops, LIBRARY).blend)
+
+
+def test_operators_that_write_to_their_arguments_cannot_be_plugins() -> None:
+    registry = ConverterRegistry()
+    with pytest.raises(TypeError, match="writes to its arguments"):
+        plugin_from_operator(torch.ops.aten.relu_.default, registry=registry)
+    assert not len(registry)

@@ -130,6 +130,15 @@ def test_the_decorator_registers_one_function_for_several_operators() -> None:
     assert (registry[ABS].priority, registry[ABS].dynamic) == (3, False)
 
 
+def test_what_is_no_converter_is_refused() -> None:
+    registry = ConverterRegistry()
+    with pytest.raises(TypeError, match="a registry holds Converters"):
+        registry.register(_convert)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="was given no operator"):
+        converter(registry=registry)
+    assert not len(registry)
+
+
 @pytest.mark.parametrize("target", [aten.relu, torch.relu, "aten.relu.default"])
 def test_only_overloads_can_be_registered(target: Any) -> None:
     with pytest.raises(TypeError, match="is not an operator overload"):

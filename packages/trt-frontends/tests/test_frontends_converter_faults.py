@@ -202,6 +202,8 @@ def test_lists_and_optional_operands_are_converted() -> None:
         (lambda call: True, "it returned True, not a Verdict"),
         (lambda call: "no", "it returned 'no', not a Verdict"),
         (lambda: None, "takes 0 positional arguments"),
+        (lambda call: Verdict.refuse("TRT-F030", "mine"), "a refusal has a Reason and a message"),
+        (lambda call: Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, 3), "a refusal has a Reason and a message"),
         (lambda call: setattr(call.node, "args", ()), "it changed the node"),
         (lambda call: call.node.meta.clear(), "it changed the node"),
     ],
@@ -251,7 +253,16 @@ def test_functions_without_a_name_are_named_after_what_they_call() -> None:
 
 @pytest.mark.parametrize(
     ("function", "options"),
-    [(None, {}), (_add_one, {"checks": (3,)}), (_add_one, {"priority": "high"}), (_add_one, {"versions": 10})],
+    [
+        (None, {}),
+        (_add_one, {"checks": (3,)}),
+        (_add_one, {"priority": "high"}),
+        (_add_one, {"priority": float("nan")}),
+        (_add_one, {"versions": 10}),
+        (_add_one, {"dynamic": "no"}),
+        (_add_one, {"fold": None}),
+        (_add_one, {"origin": 3}),
+    ],
 )
 def test_what_is_no_converter_is_refused_when_it_is_registered(function: Any, options: dict[str, Any]) -> None:
     registry = DYNAMO_CONVERTERS.copy()

@@ -99,3 +99,17 @@ def test_what_is_no_registry_is_refused(mlp: nn.Module) -> None:
 def test_the_common_registry_is_left_alone(registry: ConverterRegistry) -> None:
     assert OPERATOR in registry and OPERATOR not in DYNAMO_CONVERTERS
     assert torch.ops.aten.linear.default in DYNAMO_CONVERTERS
+
+
+@pytest.mark.parametrize("wrong", [None, {}, "mine"], ids=repr)
+def test_what_is_no_registry_is_refused(wrong: Any, mlp: nn.Module) -> None:
+    program = torch.export.export(mlp, (X,))
+    calls: list[Callable[[], Any]] = [
+        lambda: trt_frontends.compile(mlp, arg_inputs=(X,), registry=wrong),
+        lambda: trt_frontends.explain(mlp, arg_inputs=(X,), registry=wrong),
+        lambda: trt_frontends.trace(mlp, arg_inputs=(X,), registry=wrong),
+        lambda: get_graph_converter_support(program.graph_module, registry=wrong),
+    ]
+    for call in calls:
+        with pytest.raises(SettingsError, match="registry=.* is none"):
+            call()

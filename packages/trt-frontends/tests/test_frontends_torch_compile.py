@@ -280,3 +280,8 @@ def test_weights_are_not_inputs_of_engines(mlp: nn.Module, reports: list[Any]) -
     _same(torch.compile(mlp, backend=torch_tensorrt_backend, dynamic=False), mlp, torch.randn(2, 4))
     ((engine,),) = [report.engines for report in reports]
     assert len(engine.inputs) == 1
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(SettingsError, match="options must be a mapping of names to values, not a list"):
+        torch_tensorrt_backend(torch.fx.symbolic_trace(nn.ReLU()), [torch.ones(2)], options=[1])  # type: ignore[arg-type]

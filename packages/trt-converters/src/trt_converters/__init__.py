@@ -11,7 +11,7 @@ from trt_converters.converter import Converter
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.loading import load_converters, plugin_status
 from trt_converters.operator_plugin import plugin_from_operator
-from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter
+from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter, require_registry
 from trt_converters.support import ConverterSupport, preserve_predicate
 
 try:
@@ -34,4 +34,5 @@ __all__ = [
     "plugin_from_operator",
     "plugin_status",
     "preserve_predicate",
+    "require_registry",
 ]

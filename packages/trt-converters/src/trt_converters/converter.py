@@ -36,7 +36,7 @@ class Converter:
         origin: Package it comes from; by default the one that its function is defined in.
 
     Raises:
-        TypeError: The function or a check cannot be called, or the priority or the versions are none.
+        TypeError: The function or a check cannot be called, or another attribute has a value of another type.
     """
 
     target: Any
@@ -54,8 +54,13 @@ class Converter:
         for called in (self.function, *self.checks):
             if not callable(called):
                 raise TypeError(f"a converter is made of functions, and {called!r} is none")
-        if not isinstance(self.priority, (int, float)):
+        if not isinstance(self.priority, (int, float)) or self.priority != self.priority:
             raise TypeError(f"priority must be a number, not {self.priority!r}")
+        for name in ("dynamic", "data_dependent", "random", "fold"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if not isinstance(self.origin, str):
+            raise TypeError(f"origin must be the name of a package, not {self.origin!r}")
         if not _are_versions(self.versions):
             raise TypeError(f"versions must be ((major, minor), (major, minor) or None), not {self.versions!r}")
         if not self.origin:

@@ -46,10 +46,12 @@ def plugin_from_operator(
         The plugin creator, registered with the provider of TensorRT's API that is in use.
 
     Raises:
-        TypeError: The argument is not an operator overload.
+        TypeError: The argument is not an operator overload, or the operator writes to its arguments.
     """
     if not isinstance(op, torch._ops.OpOverload):
         raise TypeError(f"{op!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")
+    if op._schema.is_mutable:
+        raise TypeError(f"{op} writes to its arguments, and engines do not; give an operator that returns its result")
     creator = _creator(op)
 
     def convert(ctx: Any, **arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from torch._ops import OpOverload
 
 from trt_converters.converter import Check, Converter, ConverterFunction, Version
-from trt_core import operator_name
+from trt_core import SettingsError, operator_name
 
 _TAKES_MORE: Final = CO_VARARGS | CO_VARKEYWORDS
 
@@ -40,7 +40,13 @@ class ConverterRegistry:
         self._fill = fill
 
     def register(self, converter: Converter) -> None:
-        """Adds a candidate for its operator; see `Converter.priority` for the order."""
+        """Adds a candidate for its operator; see `Converter.priority` for the order.
+
+        Raises:
+            TypeError: It is no `Converter`.
+        """
+        if not isinstance(converter, Converter):
+            raise TypeError(f"a registry holds Converters, not {converter!r}; the decorator `converter` makes them")
         with self._lock:
             known = self._candidates.get(converter.target, ())
             ordered = sorted((converter, *known), key=lambda candidate: -candidate.priority)
@@ -134,6 +140,20 @@ It holds the built-in converters and those of plugins, which load when it is fir
 """
 
 
+def require_registry(registry: Any) -> ConverterRegistry:
+    """Returns what was given as a registry.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    if isinstance(registry, ConverterRegistry):
+        return registry
+    raise SettingsError(
+        f"registry={registry!r:.60} is none",
+        hint="give a ConverterRegistry, such as a changed DYNAMO_CONVERTERS.copy()",
+    )
+
+
 def converter(
     *targets: Any,
     checks: tuple[Check, ...] | Check = (),
@@ -155,8 +175,11 @@ def converter(
         registry: Where to register it.
 
     Raises:
-        TypeError: A target is not an operator overload, or the function's parameters are not the operator's arguments.
+        TypeError: There is no target, or one is not an operator overload; or the function's parameters are not the
+            operator's arguments.
     """
+    if not targets:
+        raise TypeError("converter() was given no operator; write converter(torch.ops.<namespace>.<name>.<overload>)")
     all_checks = checks if isinstance(checks, tuple) else (checks,)
     for target in targets:
         if not isinstance(target, OpOverload):

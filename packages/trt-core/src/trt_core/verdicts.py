@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from types import NoneType
 from typing import Final
 
 
@@ -218,6 +219,8 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.supported != (self.reason is None):
             raise ValueError("a verdict has a reason exactly when it is a refusal")
+        if not isinstance(self.reason, (Reason, NoneType)) or not isinstance(self.message, str):
+            raise TypeError(f"a refusal has a Reason and a message, not {self.reason!r} and {self.message!r}")
 
     def __bool__(self) -> bool:
         return self.supported

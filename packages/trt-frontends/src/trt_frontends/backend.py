@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, SettingsError, logger, read_settings
+from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.gradients import gradients_needed_at, refuse_gradients
@@ -62,7 +63,7 @@ def torch_tensorrt_backend(
     """
     _refuse_keywords(keywords)
     _make_known()
-    given = dict(options or {})
+    given = _mapping(options)
     registry = _registry_in(given, registry)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
     refuse_settings_of_whole_models(settings)
@@ -174,16 +175,19 @@ def _lasting_inputs() -> tuple[set[int], set[int]]:
     return set(metadata.static_input_indices or ()) - written, written  # these count the tokens already
 
 
+def _mapping(options: Any) -> dict[str, Any]:
+    if options is not None and not isinstance(options, Mapping):
+        raise SettingsError(
+            f"options must be a mapping of names to values, not {kind_of(options)}",
+            hint='write options={"min_block_size": 1}',
+        )
+    return dict(options or {})
+
+
 def _registry_in(options: dict[str, Any], given: ConverterRegistry | None) -> ConverterRegistry:
     """Takes the registry out of the options, which are settings otherwise."""
     named = options.pop("registry", None)
-    registry = named if named is not None else given if given is not None else DYNAMO_CONVERTERS
-    if not isinstance(registry, ConverterRegistry):
-        raise SettingsError(
-            f"registry={registry!r:.60} is none",
-            hint="give a ConverterRegistry, such as a changed DYNAMO_CONVERTERS.copy()",
-        )
-    return registry
+    return require_registry(named if named is not None else given if given is not None else DYNAMO_CONVERTERS)
 
 
 @functools.cache

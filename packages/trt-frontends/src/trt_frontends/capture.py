@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExportError, InputError, read_settings
 from trt_core.nesting import children_of
 from trt_core.ranges import constrain_to_inputs
@@ -54,7 +54,7 @@ def trace(
     Raises:
         ExportError: The module cannot be exported.
         InputError: The inputs cannot be read.
-        SettingsError: A setting cannot be read.
+        SettingsError: A setting cannot be read, or the registry is none.
 
     Example:
         >>> program = trace(nn.ReLU(), arg_inputs=(torch.randn(2, 3),))
@@ -62,6 +62,7 @@ def trace(
         'ExportedProgram'
     """
     chosen = read_settings(settings)
+    require_registry(registry)
     program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict, settle_sizes=True)
     traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
     if program is not mod:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx, nn
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Input, SettingsError, read_settings
 from trt_core.ranges import ShapeRanges
 from trt_core.settings_reader import level_of_caller
@@ -151,6 +151,7 @@ def begin(
         UserWarning: A setting has no effect outside `torch.compile`.
     """
     settings = settings_in(given)
+    require_registry(registry)
     _refuse_settings_of_graphs(settings)
     if isinstance(settings.dryrun, str):
         require_report_path(settings.dryrun)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, require_registry
 from trt_core import read_settings
 from trt_partition import get_graph_converter_support as count_supported
 from trt_partition import make_plan, make_report, split_into_blocks
@@ -27,8 +27,9 @@ def get_graph_converter_support(
         registry: Where converters are looked up.
 
     Raises:
-        SettingsError: An operator is unknown.
+        SettingsError: An operator is unknown, or the registry is none.
     """
+    require_registry(registry)
     settings = read_settings(torch_executed_ops=torch_executed_ops or set())
     return count_supported(_without_guards(gm), ConverterSupport(settings, registry), settings)
 
