@@ -102,7 +102,7 @@ def test_the_common_registry_is_left_alone(registry: ConverterRegistry) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, {}, "mine"], ids=repr)
-def test_what_is_no_registry_is_refused(wrong: Any, mlp: nn.Module) -> None:
+def test_every_entry_refuses_what_is_no_registry(wrong: Any, mlp: nn.Module) -> None:
     program = torch.export.export(mlp, (X,))
     calls: list[Callable[[], Any]] = [
         lambda: trt_frontends.compile(mlp, arg_inputs=(X,), registry=wrong),
@@ -111,5 +111,5 @@ def test_what_is_no_registry_is_refused(wrong: Any, mlp: nn.Module) -> None:
         lambda: get_graph_converter_support(program.graph_module, registry=wrong),
     ]
     for call in calls:
-        with pytest.raises(SettingsError, match="registry=.* is none"):
+        with pytest.raises(SettingsError, match=r"registry=.* is none"):
             call()
