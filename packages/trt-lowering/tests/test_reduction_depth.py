@@ -58,3 +58,21 @@ def test_depth_of_a_dimension_that_varies_is_its_largest(captured: Callable[...,
     gm = captured(lambda x: x.sum(0), torch.randn(4, 3), dynamic_shapes=(({0: Dim("n", min=2, max=77)},),))
     ranges = ShapeRanges.from_placeholders(gm)
     assert max(reduction_depth(node, lambda extent: ranges.bounds(extent)[2]) for node in gm.graph.nodes) == 77
+
+
+@pytest.mark.parametrize(
+    ("function", "axis", "expected"),
+    [
+        (lambda x: torch.native_group_norm(x, None, None, x.shape[0], 6, x.shape[2] * 10, 3, 1e-5)[0], 2, 2 * 80 * 10),
+        (lambda x: F.layer_norm(x, (10, x.shape[3])), 3, 10 * 80),
+        (lambda x: F.adaptive_avg_pool2d(x, (x.shape[2] // 2, 5)), 2, 4),
+    ],
+    ids=["group", "layer", "pool"],
+)
+def test_depth_of_sizes_that_are_computed(
+    function: Callable[..., Any], axis: int, expected: int, captured: Callable[..., Any]
+) -> None:
+    rows = Dim("rows", min=2, max=40)
+    gm = captured(function, torch.randn(2, 6, 10, 10), dynamic_shapes=(({axis: 2 * rows},),))
+    ranges = ShapeRanges.from_placeholders(gm)
+    assert max(reduction_depth(node, lambda extent: ranges.bounds(extent)[2]) for node in gm.graph.nodes) == expected

@@ -29,6 +29,9 @@ _UNFAITHFUL: Final = frozenset(
 )
 """Operators whose decomposition differs from them: integer results are truncated from other intermediate values."""
 
+_ONE_LIBRARY: Final = frozenset({"aten::lstm.input"})
+"""Operators that PyTorch decomposes on the CPU into one of oneDNN's, which nothing converts and no program may hold."""
+
 _OWN: Final[dict[str, Callable[..., Any]]] = {
     "aten::_transformer_encoder_layer_fwd": transformer_encoder_layer,
     **QUANTIZATION_DECOMPOSITIONS,
@@ -101,7 +104,7 @@ class DecompositionRules:
         return table  # type: ignore[return-value]
 
     def _decide(self, target: OpOverload) -> bool:
-        if is_size_query(target) or is_data_dependent(target) or target.name() in _UNFAITHFUL:
+        if is_size_query(target) or is_data_dependent(target) or target.name() in _UNFAITHFUL | _ONE_LIBRARY:
             return True
         if is_kept_in_torch(target, self._settings):
             return True

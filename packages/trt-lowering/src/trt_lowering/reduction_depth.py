@@ -40,6 +40,11 @@ def _shape(node: fx.Node, name: str, extent: Extent) -> list[int]:
     return [] if value is None else [extent(size) for size in value.shape]
 
 
+def _number(value: Any, extent: Extent) -> int:
+    """A size among the arguments: a number, or a node that computes one."""
+    return extent(value.meta["val"] if isinstance(value, fx.Node) else value)
+
+
 def _last_of(name: str) -> Callable[[fx.Node, Extent], int]:
     return lambda node, extent: (_shape(node, name, extent) or [1])[-1]
 
@@ -105,7 +110,7 @@ def _over_dims(*names: str) -> Callable[[fx.Node, Extent], int]:
 
 
 def _layer_norm(node: fx.Node, extent: Extent) -> int:
-    return math.prod(extent(size) for size in argument(node, "normalized_shape"))
+    return math.prod(_number(size, extent) for size in argument(node, "normalized_shape"))
 
 
 def _group_norm(node: fx.Node, extent: Extent) -> int:
@@ -114,7 +119,7 @@ def _group_norm(node: fx.Node, extent: Extent) -> int:
 
 
 def _native_group_norm(node: fx.Node, extent: Extent) -> int:
-    channels, size, groups = (extent(argument(node, name)) for name in ("C", "HxW", "group"))
+    channels, size, groups = (_number(argument(node, name), extent) for name in ("C", "HxW", "group"))
     return channels * size // groups
 
 
@@ -133,7 +138,7 @@ def _adaptive_pool(node: fx.Node, extent: Extent) -> int:
     """Every element of the result averages at most one more than its share of each axis."""
     wanted = argument(node, "output_size")
     shape = _shape(node, "self", extent)[-len(wanted) :]
-    shares = zip(shape, (extent(size) for size in wanted), strict=True)
+    shares = zip(shape, (_number(size, extent) for size in wanted), strict=True)
     return math.prod(-(-size // target) for size, target in shares)
 
 

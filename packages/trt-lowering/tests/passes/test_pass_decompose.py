@@ -152,6 +152,15 @@ def test_experimental_decompositions_ignore_converters(captured, preserve, setti
     assert operators(gm)["addmm"] + operators(gm)["mm"] + operators(gm)["matmul"] > 0
 
 
+def test_recurrent_layers_are_not_taken_apart_into_a_cpu_library(captured, settings, operators):
+    lstm = torch.nn.LSTM(3, 4, batch_first=True).eval()
+    for preserve in (lambda operator: True, lambda operator: False):
+        gm = captured(lstm, torch.randn(2, 5, 3))
+        decompose(gm, preserve, settings.replace(enable_experimental_decompositions=True))
+        assert not any("mkldnn" in name for name in operators(gm))
+        assert operators(gm)["lstm"] == 1
+
+
 def test_the_shape_environment_is_not_changed(preserve, settings):
     from trt_lowering import export_module, lower
 

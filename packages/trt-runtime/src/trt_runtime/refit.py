@@ -103,7 +103,10 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
     """
     engines = [module for module in compiled.modules() if isinstance(module, TRTModule)]
     if not engines:
-        raise RefitError("the module has no engines to refit", hint="give a module that compile or load returned")
+        raise RefitError(
+            "the module has no engines to refit",
+            hint="give a module that compile or load returned; one that is wholly in PyTorch is compiled again",
+        )
     for engine in engines:
         check_replaceable(_table_of(engine.header), weights, engine.header.title)
     attributes = list(_attributes(compiled))
