@@ -83,8 +83,8 @@ class Layer:
         """What a profile says of the inputs."""
         if not self.is_dynamic:
             return None
-        states = {name: ((1, width), (2, width), (9, width)) for name, width in self.states.items()}
-        return {"x": ((1, 1, DEPTH), (4, 2, DEPTH), (9, 9, DEPTH)), **states}
+        states = {name: ((0, width), (2, width), (9, width)) for name, width in self.states.items()}
+        return {"x": ((0, 0, DEPTH), (4, 2, DEPTH), (9, 9, DEPTH)), **states}
 
     def wanted(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """What eager PyTorch computes."""
@@ -324,6 +324,20 @@ def test_a_sequence_of_which_a_part_is_read(built: Any, builder: Any, execute: A
     network = builder.create_network()
     Definition(network, layer)
     agree(built(layer), layer, execute, layer_by_layer(network)(layer.inputs["x"]))
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_no_steps_and_no_sequences(kind: str, built: Any) -> None:
+    engine = built(Layer(kind, is_dynamic=True))
+    for length, batch in ((0, 2), (3, 0), (0, 0)):
+        layer = Layer(kind, length=length, batch=batch)
+        given = [layer.inputs[tensor.name] for tensor in engine._state.inputs]  # without memory, so none can be bound
+        with torch.inference_mode():
+            sequence, *last = engine._state.executable.run(given)
+        assert sequence.shape == (length, batch, layer.narrow)
+        for name, state in zip(layer.states, last, strict=True):
+            assert state.shape == layer.inputs[name].shape
+            assert length or torch.equal(state, layer.inputs[name])
 
 
 def test_both_directions_find_their_own_products(builder: Any, load: Any, execute: Any) -> None:
