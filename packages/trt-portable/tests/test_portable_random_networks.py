@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
@@ -20,6 +20,7 @@ STEPS = (
     "reduce",
     "multiply",
     "slice",
+    "gather",
     "softmax",
     "flatten",
     "shape",
@@ -64,6 +65,9 @@ def _grow(network: Any, tensors: list[Any], step: str, pick: int) -> Any:
         return network.add_matrix_multiply(x, trt.MatrixOperation.NONE, weights, trt.MatrixOperation.TRANSPOSE)
     if step == "slice":
         return _cut(network, x, (0, 3, 5), (1, -1, -1), y)
+    if step == "gather":  # two places are out of bounds
+        places = network.add_constant((6,), np.array([5, -1, 0, 7, -9, 2], np.int32)).get_output(0)
+        return network.add_gather(x, places, 2)
     if step == "softmax":
         layer = network.add_softmax(x)
         layer.axes = 0b100
@@ -88,6 +92,7 @@ def _grow(network: Any, tensors: list[Any], step: str, pick: int) -> Any:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(steps=[("gather", 0)])
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 48)), min_size=1, max_size=10))
 def test_interpreted_serialized_and_traced_agree(
     builder: Any, load: Any, execute: Any, layer_by_layer: Any, steps: list[tuple[str, int]]

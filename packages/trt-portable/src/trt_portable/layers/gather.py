@@ -46,8 +46,8 @@ def _in_bounds(indices: torch.Tensor, extent: Any, wraps: bool) -> tuple[torch.T
 
 
 def _selected(x: torch.Tensor, axis: int, indices: torch.Tensor) -> torch.Tensor | None:
-    """What stands at indices; None where one of them is out of bounds, or no kernel looks at the bounds, as on CUDA."""
-    if indices.device.type != "cpu" or type(indices) is not torch.Tensor:
+    """What stands at indices; None where one of them is out of bounds, or no kernel looks: on CUDA, and in a trace."""
+    if indices.device.type != "cpu" or type(indices) is not torch.Tensor or type(x) is not torch.Tensor:
         return None
     try:
         return x.index_select(axis, indices.reshape(-1))
