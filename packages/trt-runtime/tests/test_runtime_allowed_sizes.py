@@ -65,6 +65,13 @@ def test_no_size_is_allowed_at_which_a_guard_fails(name: str) -> None:
     assert all(wanted(*sizes) for sizes, is_allowed in allowed.items() if is_allowed)
 
 
+def test_where_the_usual_sizes_are_not_allowed_others_are() -> None:
+    guard = sympy.Eq(TruncToInt(FloatPow(ToFloat(H * W), 0.5)), 9)
+    allowed = [sizes for sizes, is_allowed in _allowed(guard).items() if is_allowed]
+    assert allowed and all(int((h * w) ** 0.5) == 9 for h, w in allowed)
+    assert not any(_allowed(FloatPow(ToFloat(H * W), 0.5) > 90.0).values())
+
+
 def test_a_grid_computes_what_python_computes() -> None:
     spans = {"h": range(1, 12), "w": range(1, 9)}
     cases: list[tuple[Any, Callable[[int, int], bool]]] = [

@@ -31,16 +31,18 @@ def allowed_sizes(guard: Any, sizes: Sizes) -> list[Condition]:
 
     Args:
         guard: A condition of sympy.
-        sizes: The sizes of all symbols in it; at the usual ones it holds.
+        sizes: The sizes of all symbols in it.
     """
     spans = {name: range(low, high + 1) for name, (low, _, high) in sizes.items()}
     usual = [best for _, best, _ in sizes.values()]
     holds = SizeGrid(spans).holds(guard) if count_combinations(spans) <= MOST_COMBINATIONS else None
-    at = tuple(best - span.start for best, span in zip(usual, spans.values(), strict=True))
-    if holds is None or not holds[at]:
+    if holds is None:
         return [(Relation(name, "eq", best),) for name, best in zip(spans, usual, strict=True)]
     if holds.all():
         return []
+    if not holds.any():
+        name, span = next(iter(spans.items()))
+        return [(Relation(name, "lt", span[0]),)]
     quotient = _quotient_without_rounding(guard, spans, holds)
     if quotient is not None:
         return [(quotient,)]
@@ -49,7 +51,9 @@ def allowed_sizes(guard: Any, sizes: Sizes) -> list[Condition]:
         gaps = _runs(~holds)
         if len(gaps) <= _MOST_GAPS:
             return [_outside(name, span, first, last) for first, last in gaps]
-    return _box(spans, holds, at)
+    places = np.argwhere(holds)
+    distances = np.abs(places - [best - span.start for best, span in zip(usual, spans.values(), strict=True)]).sum(1)
+    return _box(spans, holds, tuple(map(int, places[distances.argmin()])))
 
 
 def _quotient_without_rounding(guard: Any, spans: Mapping[str, range], holds: npt.NDArray[Any]) -> Relation | None:
@@ -89,7 +93,7 @@ def _outside(name: str, span: range, first: int, last: int) -> Condition:
 
 
 def _box(spans: Mapping[str, range], holds: npt.NDArray[Any], at: tuple[int, ...]) -> list[Condition]:
-    """Sizes around the usual ones, a range for each symbol, at which a guard holds, however they are combined."""
+    """Sizes around some, a range for each symbol, at which a guard holds, however they are combined."""
     box = [slice(place, place + 1) for place in at]
     for axis, place in enumerate(at):
         others = tuple(other for other in range(len(at)) if other != axis)
