@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,15 @@ from trt_portable.network.loop_boundary import (
 from trt_portable.network.region import Region, Values
 from trt_portable.network.tensor import ITensor
 from trt_portable.values import Value, as_tensor, host_numbers
+
+_Slices = tuple[Any, Callable[[int], torch.Tensor]]
+"""The extent of an axis, and what gives the slices of a tensor along it."""
+
+
+def _slices(whole: torch.Tensor, axis: int) -> _Slices:
+    """All slices at once, except while tracing: one by one they take several times as long."""
+    is_real = type(whole) is torch.Tensor
+    return whole.shape[axis], whole.unbind(axis).__getitem__ if is_real else partial(whole.select, axis)
 
 
 class LoopRegion(Region):
@@ -70,10 +80,11 @@ class LoopRegion(Region):
         if any(isinstance(v, torch.Tensor) and v.device.type == "meta" for v in inputs):
             return self._shapes(outside, state)
         count = None if self._count is None else host_numbers(outside[id(self._count)])[0]
+        walked = [_slices(as_tensor(outside[id(layer._inputs[0])]), layer.axis) for layer in self._iterators]
         collected: list[list[torch.Tensor]] = [[] for _ in self._results]
         trip = 0
         while count is None or trip < count:
-            values = self._begin(outside, state, trip, count)
+            values = self._begin(outside, state, walked, trip, count)
             if self._while is not None:
                 test(values)
                 if not host_numbers(values[id(self._while)])[0]:
@@ -90,14 +101,14 @@ class LoopRegion(Region):
             for layer, kept in zip(self._results, collected, strict=True)
         )
 
-    def _begin(self, outside: Values, state: list[Any], trip: int, count: int | None) -> Values:
+    def _begin(
+        self, outside: Values, state: list[Any], walked: Sequence[_Slices], trip: int, count: int | None
+    ) -> Values:
         """The values at the start of an iteration."""
         values = dict(outside)
         for layer, value in zip(self._recurrences, state, strict=True):
             values[id(layer._outputs[0])] = value
-        for iterator in self._iterators:
-            whole = as_tensor(outside[id(iterator._inputs[0])])
-            extent = whole.shape[iterator.axis]
+        for iterator, (extent, slice_at) in zip(self._iterators, walked, strict=True):
             at = trip
             if iterator.reverse:
                 at = (extent if count is None else count) - 1 - trip
@@ -106,7 +117,7 @@ class LoopRegion(Region):
                     f"iteration {trip} of loop {self.name!r} reads element {at} of an axis of {extent}",
                     ErrorCodeTRT.FAILED_EXECUTION,
                 )
-            values[id(iterator._outputs[0])] = whole.select(iterator.axis, at)
+            values[id(iterator._outputs[0])] = slice_at(at)
         return values
 
     def _stack(self, layer: ILoopOutputLayer, kept: list[torch.Tensor], outside: Values) -> torch.Tensor:

@@ -257,11 +257,16 @@ class Linear(ShapedCompute):
         """Computes the result."""
         x, matrix, *bias = inputs
         assert matrix is not None
-        flat = [as_tensor(addend).reshape(self.shapes[2]) for addend in bias if addend is not None]
-        return self.compute_shaped((x, as_tensor(matrix).reshape(self.shapes[1]), *flat))
+        flat = [_shaped(as_tensor(addend), self.shapes[2]) for addend in bias if addend is not None]
+        return self.compute_shaped((x, _shaped(as_tensor(matrix), self.shapes[1]), *flat))
 
     def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result of a matrix and a bias as PyTorch takes them."""
         x, weights, *bias = inputs
         assert x is not None and isinstance(weights, torch.Tensor)
         return (F.linear(as_tensor(x), weights if self.is_transposed else weights.mT, *bias),)  # type: ignore[arg-type]
+
+
+def _shaped(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """A tensor in other extents; asking whether it has them takes less time than a view."""
+    return tensor if tensor.shape == shape else tensor.reshape(shape)
