@@ -220,6 +220,16 @@ def test_what_is_asked_in_floats_is_refused_where_it_is_otherwise(name: str, kep
     assert answered >= least
 
 
+def test_sizes_may_be_rounded_as_python_rounds() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)[: round(x.shape[0] * 0.5)]
+
+    compiled = _compile(Asking(function), [_rows(2, 5, 9)])
+    for rows in range(2, 10):
+        x = torch.randn(rows, 3)
+        assert torch.equal(compiled(x), function(x))
+
+
 def test_traced_programs_ask_what_the_model_asks(tmp_path: Path) -> None:
     program = trt_frontends.trace(Fours(), arg_inputs=[_rows(4, 8, 20)])
     modules = _both(trt_frontends.compile(program, min_block_size=1), tmp_path / "m.trtp")

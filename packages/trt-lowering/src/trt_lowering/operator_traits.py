@@ -34,6 +34,7 @@ _SYMBOLIC_FUNCTIONS = frozenset(
         operator.or_,
         operator.not_,
         operator.getitem,
+        round,
     }
 )
 
