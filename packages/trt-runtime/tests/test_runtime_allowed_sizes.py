@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 import sympy
+from torch import fx
 from torch.utils._sympy.functions import FloatPow, FloorDiv, IntTrueDiv, Mod, ToFloat, TruncToInt
 
+from trt_core.extents import is_extent
+from trt_core.ranges import ShapeRanges
 from trt_runtime.program.allowed_sizes import allowed_sizes
+from trt_runtime.program.exported_guards import conditions_of
 from trt_runtime.program.size_grid import SizeGrid
 
 H, W = sympy.symbols("h w", positive=True, integer=True)
@@ -70,6 +74,20 @@ def test_where_the_usual_sizes_are_not_allowed_others_are() -> None:
     allowed = [sizes for sizes, is_allowed in _allowed(guard).items() if is_allowed]
     assert allowed and all(int((h * w) ** 0.5) == 9 for h, w in allowed)
     assert not any(_allowed(FloatPow(ToFloat(H * W), 0.5) > 90.0).values())
+
+
+def test_a_condition_of_a_long_extent_is_said_in_sizes() -> None:
+    extent, sizes = H, range(2, 10)
+    rows = dict(zip(sizes, sizes, strict=True))
+    for _ in range(20):
+        extent = 4 * FloorDiv(extent + 2, 3)
+        rows = {size: (found + 2) // 3 * 4 for size, found in rows.items()}
+    guard, ranges = sympy.Ne(extent, rows[7]), ShapeRanges({"h": SIZES["h"]})
+    conditions = conditions_of(fx.Graph(), ranges, more=[guard])
+    assert all(is_extent(side) for parts in conditions for part in parts for side in (part.left, part.right))
+    for size in range(2, 10):
+        holds = all(any(relation.holds({"h": size}) for relation in condition) for condition in conditions)
+        assert holds == (rows[size] != rows[7])
 
 
 def test_a_grid_computes_what_python_computes() -> None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_core.extents import RELATIONS, extent_of_expression
-from trt_runtime.program.conditions import Condition, Relation
+from trt_core.extents import RELATIONS
+from trt_runtime.program.conditions import Condition, Relation, relation_of
 from trt_runtime.program.size_grid import MOST_COMBINATIONS, SizeGrid, count_combinations
 
 Sizes = Mapping[str, tuple[int, int, int]]
@@ -71,10 +71,7 @@ def _quotient_without_rounding(guard: Any, spans: Mapping[str, range], holds: np
     found = SizeGrid(spans).holds(same) if same.is_Relational else None
     if found is None or not np.array_equal(found, holds):
         return None
-    left, right = extent_of_expression(same.lhs), extent_of_expression(same.rhs)
-    if left is None or right is None:
-        return None
-    return Relation(left, RELATIONS[type(same).__name__].__name__, right)
+    return relation_of(same.lhs, RELATIONS[type(same).__name__].__name__, same.rhs)
 
 
 def _runs(flags: npt.NDArray[Any]) -> list[tuple[int, int]]:

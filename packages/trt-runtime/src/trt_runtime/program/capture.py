@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from trt_core.attributes import read_attribute
 from trt_core.errors import ExportError
-from trt_core.extents import Extent, extent_of, symbols_in
+from trt_core.extents import Extent, extent_of, is_extent, symbols_in
 from trt_core.operators import operator_name
 from trt_core.ranges import ShapeRanges
 from trt_core.refit_table import recipe_text, why_unwritable
@@ -184,9 +184,9 @@ class _Capture:
     # What it takes
 
     def _extent(self, value: int | torch.SymInt) -> Extent:
-        """The extent in symbols that a call can read from its inputs, else None."""
+        """The extent in symbols that a call can read from its inputs, if that is short enough to be read; else None."""
         found = extent_of(value)
-        return found if symbols_in(found) <= self._homes else None
+        return found if is_extent(found) and symbols_in(found) <= self._homes else None
 
     # What it computes
 

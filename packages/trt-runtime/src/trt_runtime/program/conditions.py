@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_core.errors import InputError
-from trt_core.extents import Extent, evaluate_extent, linear_form, multiple_in_words, symbols_in
+from trt_core.extents import (
+    Extent,
+    evaluate_extent,
+    extent_of_expression,
+    is_extent,
+    linear_form,
+    multiple_in_words,
+    symbols_in,
+)
 
 _RELATIONS: Final[dict[str, tuple[Callable[[Any, Any], bool], str, str]]] = {
     "eq": (operator.eq, "==", "must be"),
@@ -55,6 +63,17 @@ class Relation:
         except (ArithmeticError, ValueError):
             return False
         return bool(_RELATIONS[self.name][0](*sides))
+
+
+def relation_of(left: Any, name: str, right: Any) -> Relation | None:
+    """A comparison of two of sympy's expressions; None where extents cannot say one of them.
+
+    Args:
+        left, right: What is compared.
+        name: One of `RELATIONS`.
+    """
+    sides = extent_of_expression(left), extent_of_expression(right)
+    return Relation(sides[0], name, sides[1]) if None not in sides and all(map(is_extent, sides)) else None
 
 
 Condition = tuple[Relation, ...]

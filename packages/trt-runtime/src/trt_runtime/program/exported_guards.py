@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from trt_core import logger
-from trt_core.extents import RELATIONS, extent_of_expression
+from trt_core.extents import RELATIONS
 from trt_core.ranges import UNBOUNDED, ShapeRanges
-from trt_runtime.program.conditions import Condition, Relation, symbols_of
+from trt_runtime.program.conditions import Condition, Relation, relation_of, symbols_of
 from trt_runtime.program.guard_text import NotRead, read_guard
 
 if TYPE_CHECKING:
@@ -256,5 +256,4 @@ def _relation(expr: Any) -> Relation | None:
     name = _RELATIONS.get(type(expr).__name__)
     if name is None:
         return None
-    left, right = extent_of_expression(expr.lhs), extent_of_expression(expr.rhs)
-    return None if left is None or right is None else Relation(left, name, right)
+    return relation_of(expr.lhs, name, expr.rhs)
