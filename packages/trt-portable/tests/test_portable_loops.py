@@ -98,6 +98,35 @@ def test_a_count_computed_from_a_shape(network: Any, constant: Any, load: Any, e
         torch.testing.assert_close(found, x_value.cumsum(0))
 
 
+def test_weights_inside_of_loops_are_listed_once_and_come_back_to_a_stripped_engine(
+    network: Any, constant: Any, load: Any, execute: Any, logger: Any
+) -> None:
+    x, trips = network.add_input("x", trt.float32, (1, 2, 4, 4)), constant(network, 2, np.int32)
+    around, inner = network.add_loop(), network.add_loop()
+    for loop in (around, inner):
+        loop.add_trip_limit(trips, trt.TripLimit.COUNT)
+    begin = around.add_recurrence(x)
+    value = inner.add_recurrence(begin.get_output(0))
+    kernel = np.random.default_rng(0).standard_normal((2, 2, 1, 1)).astype(np.float32)
+    conv = network.add_convolution_nd(value.get_output(0), 2, (1, 1), kernel)
+    conv.name = "conv"
+    value.set_input(1, conv.get_output(0))
+    begin.set_input(1, inner.add_loop_output(value.get_output(0), L.LAST_VALUE).get_output(0))
+    network.mark_output(around.add_loop_output(begin.get_output(0), L.LAST_VALUE).get_output(0))
+    engine = load(network, flags=[trt.BuilderFlag.REFIT, trt.BuilderFlag.STRIP_PLAN])
+    refitter = trt.Refitter(engine, logger)
+    assert ("conv", trt.WeightsRole.KERNEL) in list(zip(*refitter.get_all(), strict=True))
+    assert refitter.get_missing() == (["conv"], [trt.WeightsRole.KERNEL])
+    assert refitter.get_missing_weights() == ["conv KERNEL"]
+    assert refitter.set_weights("conv", trt.WeightsRole.KERNEL, kernel), logger.errors
+    assert refitter.refit_cuda_engine(), logger.errors
+    wanted = data = torch.randn(1, 2, 4, 4)
+    for _ in range(4):
+        wanted = torch.nn.functional.conv2d(wanted, torch.from_numpy(kernel))
+    (found,) = execute(engine.create_execution_context(), {"x": data}).values()
+    torch.testing.assert_close(found, wanted)
+
+
 def test_weights_inside_a_loop_can_be_refitted(
     network: Any, constant: Any, load: Any, execute: Any, logger: Any
 ) -> None:

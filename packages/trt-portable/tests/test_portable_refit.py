@@ -139,6 +139,26 @@ def test_stripped_plans(network: Any, load: Load, logger: Any, flags: list[Any])
     assert refitter.get_missing_weights() == []
 
 
+def test_numbers_that_stay_in_a_stripped_plan_are_there_after_the_refit(
+    builder: Any, load: Load, execute: Any, logger: Any
+) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (1, 3))
+    scale = network.add_constant((1, 3), array(1, 2, 3))
+    scale.name = "scale"
+    places = network.add_constant((2,), np.array([2, 0], np.int32)).get_output(0)
+    scaled = network.add_elementwise(x, scale.get_output(0), trt.ElementWiseOperation.PROD).get_output(0)
+    y = network.add_gather(scaled, places, 1).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    engine = load(network, flags=[FLAG.STRIP_PLAN, FLAG.REFIT])
+    refitter = trt.Refitter(engine, logger)
+    assert refitter.get_missing() == (["scale"], [trt.WeightsRole.CONSTANT])
+    assert refitter.set_weights("scale", trt.WeightsRole.CONSTANT, array(1, 2, 3))
+    assert refitter.refit_cuda_engine()
+    assert execute(engine.create_execution_context(), {"x": torch.ones(1, 3)})["y"].tolist() == [[3.0, 1.0]]
+
+
 def reload(engine: trt.ICudaEngine, logger: Any, *flags: Any) -> trt.ICudaEngine:
     config = engine.create_serialization_config()
     for flag in flags:

@@ -47,6 +47,7 @@ class WeightStore:
             if slot.name is not None:
                 self.by_name.setdefault(slot.name, []).append(index)
         _check_uses(self.slots, layers, self._tensors)
+        self._around = _uses_around(self.slots, layers)
         self.missing = {index for index, tensor in enumerate(self._tensors) if tensor is None}
         for index, tensor in enumerate(self._tensors):
             if tensor is not None:
@@ -57,15 +58,20 @@ class WeightStore:
         return self._tensors[index]
 
     def replace(self, tensors: Mapping[int, torch.Tensor], programs: Iterable[Program]) -> None:
-        """Gives uses new tensors, and programs the constants that changed; runs that have begun keep the old ones."""
+        """Gives uses new tensors, and programs the constants that changed; runs that have begun keep the old ones.
+
+        What a loop or a conditional uses follows the layer inside it.
+        """
+        tensors = {use: tensor for index, tensor in tensors.items() for use in (*self._around.get(index, ()), index)}
+        was_complete = not self.missing
         for index, tensor in tensors.items():
             self._tensors[index] = tensor
             self.missing.discard(index)
             self.bind(index, tensor)
         if not self.missing:
-            changed = {self.slots[index].layer for index in tensors}
+            changed = [self._layers[layer] for layer in {self.slots[index].layer for index in tensors}]
             for program in programs:
-                program.load_constants([self._layers[layer] for layer in changed])
+                program.load_constants(changed if was_complete else None)  # else none have been loaded so far
 
     def bind(self, index: int, tensor: torch.Tensor) -> None:
         """Makes the layer of a use read a tensor: that of the use, or a copy of it that lies elsewhere."""
@@ -138,6 +144,26 @@ def _check_uses(slots: Sequence[WeightSlot], layers: Sequence[ILayer], tensors: 
                 f"weights {slot.weights!r} of layer {slot.layer_name!r} have {tensor.numel()} elements of "
                 f"{tensor.dtype}, not {slot.count} of {slot.dtype.name}"
             )
+
+
+def _uses_around(slots: Sequence[WeightSlot], layers: Sequence[ILayer]) -> dict[int, list[int]]:
+    """The uses by loops and conditionals of what a layer inside them uses, the outermost first, by the layer's use."""
+    numbers = {id(layer): number for number, layer in enumerate(layers)}
+    uses = {(slot.layer, slot.role): index for index, slot in enumerate(slots)}
+    around: dict[int, list[int]] = {}
+    for index, slot in enumerate(slots):
+        layer, role = layers[slot.layer], slot.role
+        while not is_of_layer(role):
+            at, _, role = role.partition(".")
+            layer = layer._children()[int(at)]
+        if role != slot.role:
+            around.setdefault(uses[numbers[id(layer)], role], []).append(index)
+    return around
+
+
+def is_of_layer(role: str) -> bool:
+    """Whether a role is a layer's own; loops and conditionals put the number of the layer inside them before it."""
+    return "." not in role
 
 
 def accepts(slot: WeightSlot, tensor: torch.Tensor) -> bool:

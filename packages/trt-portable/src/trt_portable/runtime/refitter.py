@@ -16,6 +16,7 @@ from trt_portable.logger import ILogger
 from trt_portable.memory import wrap_address
 from trt_portable.plan.engine_info import RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.weight_store import is_of_layer
 from trt_portable.runtime.engine import ICudaEngine
 from trt_portable.weights import Weights, as_weights
 
@@ -157,9 +158,11 @@ class Refitter(ThreadedSettings):
         return [use for use in self._all() if use in self._store.missing - self._pending.keys()]
 
     def _refittable(self, uses: Iterable[int]) -> list[int]:
+        """Those of some uses that a refit may replace, but those of loops and conditionals, which follow theirs."""
         if not self._engine.refittable:
             return []
-        return [use for use in uses if self._store.slots[use].refittable]
+        slots = self._store.slots
+        return [use for use in uses if slots[use].refittable and is_of_layer(slots[use].role)]
 
     def _uses_named(self, name: str) -> list[int]:
         uses = self._store.by_name.get(to_text(name))
