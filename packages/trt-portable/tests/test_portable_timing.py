@@ -38,6 +38,16 @@ def test_infinities_and_nan_are_told_apart(dtype: torch.dtype) -> None:
         assert first_difference([torch.tensor(other, dtype=dtype)], [wanted]) is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_few_bits_may_be_rounded_either_way(dtype: torch.dtype) -> None:
+    wanted = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    found = wanted * 1.003  # as far as two orders of adding up are apart
+    assert int((found.to(dtype).float() != wanted.to(dtype).float()).sum()) > 40
+    assert first_difference([found.to(dtype)], [wanted.to(dtype)]) is None
+    assert first_difference([(wanted * 1.3).to(dtype)], [wanted.to(dtype)]) is not None
+    assert first_difference([wanted * 1.05], [wanted], {dtype}) is not None  # weights of few bits excuse nothing
+
+
 @pytest.mark.parametrize("place", [0, 99, 100, 250])
 def test_differences_are_found_in_every_piece(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     monkeypatch.setattr(timing, "_PIECE", 100)

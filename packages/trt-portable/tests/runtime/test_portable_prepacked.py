@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder import tactic_choice, trial
+from trt_portable.builder.tactics import PREPACKED, Subject
 from trt_portable.builder.trial import Trial
 from trt_portable.runtime import interpret
 from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
@@ -18,6 +20,7 @@ from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
 pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
 
 CHANNELS = 6
+TIME_INTERPRETED = Trial.time_interpreted  # which a fixture replaces
 ACTIVATIONS = ("RELU", "SIGMOID", "TANH", "GELU_ERF", "GELU_TANH", "LEAKY_RELU", "HARD_SIGMOID", "CLIP", "SOFTSIGN")
 
 
@@ -290,6 +293,26 @@ def test_what_takes_about_as_long_is_timed_again_in_turns(
     monkeypatch.setattr(Trial, "_run_prepacked", lambda trial, program: (program.run(trial._values), first))
     monkeypatch.setattr(Trial, "_in_turns", compared)
     assert read(net.plan(net.convolution(net.x, name="c")))._state.info.tactic == tactic
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("DefaultCPUAllocator: can't allocate")])
+def test_inputs_that_do_not_fit_into_memory_end_no_build(
+    net: Net, read: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(Trial, "time_interpreted", TIME_INTERPRETED)
+    monkeypatch.setattr(Subject, "example_inputs", Mock(side_effect=error))
+    assert read(net.plan(net.convolution(net.x, name="c")))._state.info.tactic == "interpret"
+
+
+def test_profiles_without_a_choice_are_not_timed(net: Net, logger: Any) -> None:
+    config = net.builder.create_builder_config()
+    for rows in (2, 4):
+        profile = net.builder.create_optimization_profile()
+        profile.set_shape("x", *[(rows, CHANNELS, 8, 8)] * 3)
+        config.add_optimization_profile(profile)
+    net.network.mark_output(net.convolution(net.x, name="c"))
+    assert net.builder.build_serialized_network(net.network, config) is not None
+    assert sum(f"tactic {PREPACKED}: " in text for _, text in logger.messages) == 1
 
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20])

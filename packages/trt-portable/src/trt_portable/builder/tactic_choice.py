@@ -128,12 +128,13 @@ def choose_tactic(
     chosen: list[_Candidate] = []
     artifacts: dict[Any, Artifact] = {}
     num_candidates = 1 + may_prepack + len(found)
+    num_profiles = len(info.profiles) if found else 1  # layers run alike at all of them
     try:
         with (
             remembering(cache, may_measure=not must_know),
-            Phase(config.progress_monitor, _PHASE, parent, len(info.profiles) * num_candidates) as phase,
+            Phase(config.progress_monitor, _PHASE, parent, num_profiles * num_candidates) as phase,
         ):
-            for profile in range(len(info.profiles)):
+            for profile in range(num_profiles):
                 key = timing_key(structure, info, tensors, profile, *environment)
                 attempt = functools.partial(_attempt, config.progress_monitor, phase, profile)
                 trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, attempt)

@@ -23,7 +23,7 @@ from trt_portable.builder.timing import (
     time_layers,
 )
 from trt_portable.error_recorder import Reporter
-from trt_portable.errors import PortableError
+from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.runtime.launch_list import CompiledProgram
@@ -85,7 +85,10 @@ class Trial:
             try:
                 _ = self._expected
                 return self._milliseconds(self._interpreted)
-            except PortableError:
+            except Exception as error:
+                if not (isinstance(error, PortableError) or is_out_of_memory(error)):  # so large are the example inputs
+                    raise
+                self._reporter.info(f"tactic {INTERPRET}: cannot be timed: {error}")
                 return NEVER
 
     def time_prepacked(self) -> tuple[float, tuple[str, ...]]:
@@ -247,7 +250,8 @@ class Trial:
 
     @cached_property
     def _num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._subject.tensors)
+        blocks = {tensor.data_ptr(): tensor.nbytes for tensor in self._subject.tensors}  # some are used several times
+        return sum(blocks.values())
 
     @cached_property
     def _cold_weights(self) -> ColdWeights:
