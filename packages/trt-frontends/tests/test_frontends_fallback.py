@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from torch import fx, nn
 
 import trt_frontends
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine, Converter, build_block
-from trt_core import BuildError, ConversionError, IncompleteCompilationError, PartitionError
+from trt_core import BuildError, ConversionError, IncompleteCompilationError, Input, PartitionError
 from trt_frontends import engine_source, pipeline
 from trt_partition import make_plan
 
@@ -199,3 +199,26 @@ def test_a_registry_of_its_own_changes_one_compilation() -> None:
         assert {node.verdict.code for node in report.torch_nodes} == reasons
         assert trt_frontends.explain(Activated(), arg_inputs=(x,), min_block_size=1, registry=chosen) == report
         torch.testing.assert_close(compiled(x), Activated()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clamp(0, x.shape[1] - 4),
+        lambda x: torch.relu(x) ** x.shape[0],
+        lambda x: torch.add(x, x, alpha=x.shape[1]),
+        lambda x: torch.addcmul(x, x, x, value=x.shape[0]),
+        lambda x: torch.nn.functional.threshold(x, 0.1, x.shape[1]),
+    ],
+    ids=["clamp", "pow", "add", "addcmul", "threshold"],
+)
+def test_numbers_that_are_sizes_stay_sizes(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x) + 1
+
+    spec = Input(min_shape=(1, 4), opt_shape=(3, 6), max_shape=(5, 12))
+    compiled = trt_frontends.compile(Model(), arg_inputs=(spec,), min_block_size=1)
+    for shape in ((1, 4), (3, 6), (5, 12)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), Model()(x))

@@ -17,7 +17,7 @@ from trt_core.ranges import ShapeRanges
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.layouts import keep_layouts, reshape_in_pytorch
 from trt_frontends.result_views import restore_result_views, shared_bases_returned
-from trt_lowering import tracing_lock
+from trt_lowering import sizes_left_open, tracing_lock
 from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
 
 Progress = Callable[[str, int, int], None]
@@ -118,7 +118,7 @@ class Compilation:
             engine = self._engines.get(block.nodes)
             if engine is None:
                 try:
-                    with tracing_lock():  # trt-portable traces what it builds
+                    with tracing_lock(), sizes_left_open(child):  # trt-portable traces what it builds
                         engine = source.engine(child, self.ranges, block.name)
                 except ConversionError as error:
                     return self._exclude_node(error, child)

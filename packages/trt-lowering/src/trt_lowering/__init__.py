@@ -8,6 +8,7 @@ from __future__ import annotations
 from trt_lowering.contract import GraphPass, PassResult, run_passes
 from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.encoder_layer import declare_encoder_layer
+from trt_lowering.expansion import sizes_left_open
 from trt_lowering.export import export_module
 from trt_lowering.functional_graph import begin_lowering_graph, lower_graph
 from trt_lowering.graph_form import check_graph_form
@@ -33,5 +34,6 @@ __all__ = [
     "lower",
     "lower_graph",
     "run_passes",
+    "sizes_left_open",
     "tracing_lock",
 ]

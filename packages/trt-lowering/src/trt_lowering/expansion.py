@@ -229,6 +229,19 @@ def no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
         del shape_env._check_frozen
 
 
+@contextlib.contextmanager
+def sizes_left_open(gm: fx.GraphModule) -> Iterator[None]:
+    """Fails where code asks for the value of a size that varies, which would fix it for the whole program.
+
+    Args:
+        gm: A graph of the program.
+    """
+    values = (node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder"))
+    mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
+    with contextlib.nullcontext() if mode is None else no_new_guards(mode):
+        yield
+
+
 def _refuse_guard(expression: Any, value: Any) -> None:
     raise RuntimeError(f"the decomposition assumes that {expression} is {value}")
 
