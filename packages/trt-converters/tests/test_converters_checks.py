@@ -57,6 +57,18 @@ def test_static_axis_of_a_number() -> None:
     assert _refusal(checks.static_axis("self", 0), aten.abs.default, torch.tensor(1.0)) is None
 
 
+def test_fixed_number() -> None:
+    check = checks.fixed_number("ord")
+    call = record_call(aten.linalg_vector_norm.default, (X, 2), dynamic=ROWS)
+    assert check(Call(call.node, SETTINGS)) is None
+    rows = call.node.all_input_nodes[0].meta["val"].shape[0]
+    for varying in (rows, rows / 3):
+        call.node.args = (call.node.args[0], varying)
+        verdict = check(Call(call.node, SETTINGS))
+        assert verdict is not None
+        assert verdict.reason is Reason.UNSUPPORTED_ARGUMENT
+
+
 def test_rank() -> None:
     check = checks.rank("self", 2, 3)
     assert _refusal(check, aten.abs.default, X) is None

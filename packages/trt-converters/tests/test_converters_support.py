@@ -127,7 +127,7 @@ def test_numbers_that_depend_on_data_are_no_sizes() -> None:
     graph = fx.Graph()
     node = graph.call_function(aten._local_scalar_dense.default, (graph.placeholder("x"),))
     node.meta["val"] = number
-    assert not support.is_symbolic_integer(node)
+    assert not support.is_symbolic_number(node)
     assert not ConverterSupport(SETTINGS).verdict(node).supported
 
 

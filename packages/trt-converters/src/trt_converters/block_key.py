@@ -18,6 +18,7 @@ from torch import fx
 from trt_converters.binding import BindingError, bind_arguments
 from trt_converters.converter_identity import identify_converters
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_converters.size_numbers import Fraction, fraction_of
 from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import read_attribute
 from trt_core.dtypes import dtype_name
@@ -170,6 +171,9 @@ class _GraphWriter:
             return ["complex", value.real.hex(), value.imag.hex()]
         if isinstance(value, torch.SymInt):
             return ["size", self._extent(value)]
+        fraction = fraction_of(value) if isinstance(value, torch.SymFloat) else None
+        if fraction is not None:
+            return ["fraction", self._fraction(fraction)]
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
             return [type(value).__name__, str(value)]
         if isinstance(value, (list, tuple)):
@@ -189,6 +193,14 @@ class _GraphWriter:
         if isinstance(extent, list):
             return [extent[0], *(self._rename(operand) for operand in extent[1:])]
         return extent
+
+    def _fraction(self, fraction: Fraction) -> Any:
+        if isinstance(fraction, float):
+            return fraction.hex()
+        operation, *operands = fraction
+        if operation == "SIZE":
+            return [operation, self._rename(operands[0])]
+        return [operation, *map(self._fraction, operands)]
 
     def _unbacked(self, value: torch.SymInt) -> Any:
         text = str(value.node.expr)

@@ -14,9 +14,11 @@ import torch
 
 from trt_converters.call import Call, is_static
 from trt_converters.converter import Check, Converter
+from trt_converters.size_numbers import fraction_of, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 from trt_core.extents import depends_on_data
+from trt_core.nesting import tensors_in
 from trt_core.quantization import dequantize
 from trt_core.wording import kind_of
 
@@ -106,6 +108,18 @@ def argument(parameter: str, accepted: Callable[[Any], bool], why: str) -> Check
     return check
 
 
+def fixed_number(*parameters: str) -> Check:
+    """Refuses numbers that vary with the sizes of tensors, for attributes of layers that no operand stands for."""
+
+    def check(call: Call) -> Verdict | None:
+        for parameter in parameters:
+            if is_size_number(call[parameter]):
+                return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"{parameter} varies with a size")
+        return None
+
+    return check
+
+
 def absent(*parameters: str) -> Check:
     """Refuses a call that gives an optional argument at all."""
 
@@ -156,12 +170,25 @@ def general_checks(call: Call, converter: Converter) -> Verdict | None:
     if not _is_tensors(call.result):
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(call.result)}")
     for value in call.arguments.values():
-        if isinstance(value, (torch.SymFloat, torch.SymBool, complex)):
+        if isinstance(value, (torch.SymBool, complex)):
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes {kind_of(value)}")
+        if isinstance(value, torch.SymFloat):
+            refusal = _check_fraction(value, call, converter)
+            if refusal is not None:
+                return refusal
     for tensor in call.tensors():
         refusal = _check_tensor(tensor, converter)
         if refusal is not None:
             return refusal
+    return None
+
+
+def _check_fraction(value: torch.SymFloat, call: Call, converter: Converter) -> Verdict | None:
+    """Engines compute fractions of sizes in float32, of which the last digit would decide between two integers."""
+    if fraction_of(value) is None:
+        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes {value}, which no layers compute")
+    if any(isinstance(tensor, torch.Tensor) and tensor.dtype in INTEGERS for tensor in tensors_in([call.result])):
+        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} makes integers of {value}")
     return None
 
 

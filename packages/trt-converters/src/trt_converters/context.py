@@ -12,6 +12,7 @@ from trt_converters.byte_tensor import ByteTensor, carrier_of
 from trt_converters.call import Call
 from trt_converters.converter import Converter
 from trt_converters.engine_weights import EngineWeights
+from trt_converters.size_numbers import compute_fraction, fraction_of
 from trt_converters.sizes import combine, dimension
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
@@ -55,6 +56,7 @@ class ConversionContext:
         self._dimensions: dict[str, tuple[Any, int]] = {}
         self._linear: dict[str, Extent] = {}  # what is no dimension, from a dimension such as `8*s` or `(s - 1)//2 + 1`
         self._sizes: dict[str, Any] = {}
+        self._scalars: dict[int, Any] = {}  # by the address of a size, all of which are held above
 
     # what is being converted
 
@@ -256,6 +258,36 @@ class ConversionContext:
         extent = extent_of(value)
         return self._evaluate(str(value.node.expr) if extent is None else extent)
 
+    def number(self, value: int | float | torch.SymInt | torch.SymFloat) -> Any:
+        """Returns a number as it is, and one that varies with sizes as a 0-d `ITensor`: int64, float32 for a fraction.
+
+        This is how every number of a call becomes an operand; `layers.cast` does it in the type that is wanted.
+
+        Raises:
+            ConversionError: The number cannot be computed from the sizes of the block's tensors.
+        """
+        if isinstance(value, torch.SymInt):
+            size = self.size(value)
+            return size if isinstance(size, int) else self._as_scalar(size)
+        if not isinstance(value, torch.SymFloat):
+            return value
+        fraction = fraction_of(value)
+        if fraction is None:
+            raise self.fail(f"the number {value} cannot be computed from shapes")
+        found = compute_fraction(self, fraction)
+        return float(found) if isinstance(found, torch.Tensor) else found
+
+    def scalar_size(self, extent: Extent) -> Any:
+        """Returns an extent as an int, or as a 0-d `ITensor`, int64."""
+        size = self._evaluate(extent)
+        return size if isinstance(size, int) else self._as_scalar(size)
+
+    def _as_scalar(self, size: Any) -> Any:
+        if id(size) not in self._scalars:
+            axes = self.tensor(torch.tensor([0]))
+            self._scalars[id(size)] = self.output(self.network.add_squeeze(size, axes), "size")
+        return self._scalars[id(size)]
+
     def _evaluate(self, extent: Extent) -> Any:
         if isinstance(extent, int):
             return extent
@@ -301,7 +333,7 @@ def dtype_of(value: Operand) -> torch.dtype:
         return torch.bool
     if isinstance(value, (int, torch.SymInt)):
         return torch.int64
-    if isinstance(value, float):
+    if isinstance(value, (float, torch.SymFloat)):
         return torch.get_default_dtype()
     return from_trt(value.dtype)
 

@@ -15,7 +15,7 @@ from trt_converters.byte_tensor import ByteTensor
 from trt_converters.context import ConversionContext, dtype_of, shape_of
 from trt_converters.layers import cast
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_converters.support import ConverterSupport, is_symbolic_integer
+from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
 from trt_core.extents import depends_on_data
@@ -78,7 +78,7 @@ class BlockInterpreter:
             return self._constant(node)
         if node.op == "output":
             return self._mark_outputs(node.args[0])
-        if is_symbolic_integer(node):
+        if is_symbolic_number(node):
             return node.meta["val"]
         if operator_name(node.target) == "_operator.getitem":
             source, index = node.args

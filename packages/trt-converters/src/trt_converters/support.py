@@ -14,6 +14,7 @@ from trt_converters.check_call import ask_check
 from trt_converters.checks import general_checks
 from trt_converters.converter import Converter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_converters.size_numbers import fraction_of
 from trt_core import (
     SUPPORTED,
     CompilationSettings,
@@ -23,7 +24,7 @@ from trt_core import (
     provider_version,
     total_verdict,
 )
-from trt_core.extents import depends_on_data
+from trt_core.extents import depends_on_data, extent_of
 from trt_core.lowering_notes import LEFT_COMPLEX
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
@@ -81,7 +82,7 @@ class ConverterSupport:
     def _decide(self, node: fx.Node) -> Verdict:
         if node.op != "call_function":
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{node.op} nodes run in PyTorch")
-        if is_symbolic_integer(node):
+        if is_symbolic_number(node):
             return SUPPORTED
         if LEFT_COMPLEX in node.meta:
             why = node.meta[LEFT_COMPLEX]
@@ -144,14 +145,21 @@ class ConverterSupport:
         return None
 
 
-def is_symbolic_integer(node: fx.Node) -> bool:
-    """Whether a node computes a size: its value is known from the shapes, so no layer of its own is needed."""
+def is_symbolic_number(node: fx.Node) -> bool:
+    """Whether a node computes a number from sizes: known from the shapes, it needs no layer before it is an operand."""
     value = node.meta.get("val")
     if isinstance(value, bool):
         return False
     if isinstance(value, torch.SymInt):
-        return not depends_on_data(value)
-    return isinstance(value, int)
+        return not depends_on_data(value) and (extent_of(value) is not None or not _takes_fraction(node))
+    if isinstance(value, torch.SymFloat):
+        return fraction_of(value) is not None
+    return isinstance(value, (int, float))
+
+
+def _takes_fraction(node: fx.Node) -> bool:
+    """Whether a size is rounded: unlike other sizes without an extent, it is no dimension of a tensor."""
+    return any(isinstance(operand.meta.get("val"), torch.SymFloat) for operand in node.all_input_nodes)
 
 
 def preserve_predicate(

@@ -8,7 +8,7 @@ import torch
 
 from trt_converters.aten.exponentials import in_float32
 from trt_converters.aten.extremes import clip
-from trt_converters.checks import argument, computable
+from trt_converters.checks import argument, computable, fixed_number
 from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis, rank_of
 from trt_converters.layers import (
     activation,
@@ -24,6 +24,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.elementary import log1p, negate, widen
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly, is_size_number
 
 aten = torch.ops.aten
 
@@ -46,21 +47,26 @@ def aten_relu6(ctx: ConversionContext, self: Operand) -> Any:
 @converter(aten.hardtanh.default, checks=computable)
 def aten_hardtanh(ctx: ConversionContext, self: Operand, min_val: float, max_val: float) -> Any:
     """hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
-    dtype = dtype_of(self)
-    if not dtype.is_floating_point:
-        min_val, max_val = int(min_val), int(max_val)
     return clip(ctx, self, min_val, max_val)
 
 
 @converter(aten.leaky_relu.default, checks=computable)
 def aten_leaky_relu(ctx: ConversionContext, self: Operand, negative_slope: float) -> Any:
     """leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
-    return activation(ctx, "LEAKY_RELU", self, negative_slope)
+    if not is_size_number(negative_slope):
+        return activation(ctx, "LEAKY_RELU", self, negative_slope)
+    value = widen(ctx, self)
+    below = binary(ctx, "PROD", value, negative_slope)
+    return cast(ctx, select(ctx, binary(ctx, "GREATER", value, 0.0), value, below), dtype_of(self))
 
 
 @converter(
     aten.rrelu.default,
-    checks=(computable, argument("training", lambda training: not training, "training draws random slopes")),
+    checks=(
+        computable,
+        argument("training", lambda training: not training, "training draws random slopes"),
+        fixed_number("lower", "upper"),
+    ),
     random=True,
 )
 def aten_rrelu(
@@ -97,12 +103,16 @@ def aten_celu(ctx: ConversionContext, self: Operand, alpha: float) -> Any:
 
 def _elu(ctx: ConversionContext, value: Operand, alpha: float, scale: float, input_scale: float) -> Any:
     """Returns scale * (x if x > 0 else alpha * (exp(x * input_scale) - 1))."""
-    if input_scale == 1:
+    if is_exactly(input_scale, 1) and not is_size_number(alpha):
         result = activation(ctx, "ELU", value, alpha)
     else:
-        below = activation(ctx, "ELU", binary(ctx, "PROD", value, input_scale), alpha)
+        inner = value if is_exactly(input_scale, 1) else binary(ctx, "PROD", value, input_scale)
+        if is_size_number(alpha):
+            below = binary(ctx, "PROD", activation(ctx, "ELU", inner, 1.0), alpha)
+        else:
+            below = activation(ctx, "ELU", inner, alpha)
         result = select(ctx, binary(ctx, "GREATER", value, 0.0), value, below)
-    return result if scale == 1 else binary(ctx, "PROD", result, scale, "scale")
+    return result if is_exactly(scale, 1) else binary(ctx, "PROD", result, scale, "scale")
 
 
 @converter(aten.selu.default, checks=computable)
@@ -141,8 +151,11 @@ def aten_softplus(ctx: ConversionContext, self: Operand, beta: float, threshold:
 
 def _softplus(ctx: ConversionContext, value: Operand, beta: float, threshold: float) -> Any:
     """Returns log(1 + exp(beta * x)) / beta, and x itself where beta * x exceeds the threshold."""
-    curved = activation(ctx, "SOFTPLUS", value, 1.0 / beta, beta)
-    scaled = value if beta == 1 else binary(ctx, "PROD", value, beta)
+    scaled = value if is_exactly(beta, 1) else binary(ctx, "PROD", value, beta)
+    if is_size_number(beta):
+        curved = binary(ctx, "DIV", activation(ctx, "SOFTPLUS", scaled, 1.0, 1.0), beta)
+    else:
+        curved = activation(ctx, "SOFTPLUS", value, 1.0 / beta, beta)
     return select(ctx, binary(ctx, "GREATER", scaled, threshold), value, curved)
 
 
@@ -179,8 +192,7 @@ def aten_hardswish(ctx: ConversionContext, self: Operand) -> Any:
 @converter(aten.threshold.default, checks=computable)
 def aten_threshold(ctx: ConversionContext, self: Operand, threshold: float, value: float) -> Any:
     """threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor"""
-    number = torch.tensor(value, dtype=dtype_of(self))
-    return select(ctx, less_equal(ctx, self, threshold), number, self)
+    return select(ctx, less_equal(ctx, self, threshold), cast(ctx, value, dtype_of(self)), self)
 
 
 @converter(aten.hardshrink.default, checks=computable)

@@ -12,6 +12,7 @@ from trt_converters.context import ConversionContext, Operand, dtype_of
 from trt_converters.layers import binary, cast, promote, select, unary
 from trt_converters.layers.elementary import log1p, maximum, negate, widen
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly, is_size_number
 
 aten = torch.ops.aten
 
@@ -19,7 +20,7 @@ Number = float | int
 
 
 def compute_type(result: torch.dtype, *numbers: Any) -> torch.dtype:
-    """Returns the type to compute in: float32 when the result is a half type that cannot hold a Python number.
+    """Returns the type to compute in: float32 when the result is a half type that may not hold a Python number.
 
     PyTorch keeps Python numbers in float32 beside half tensors: `x * 1e9` must not become `x * inf`, nor 1e-12 be 0.
     Below the normal range digits are lost one by one: float16 has 1.2e-7 for 1e-7.
@@ -27,6 +28,8 @@ def compute_type(result: torch.dtype, *numbers: Any) -> torch.dtype:
     if result in (torch.float16, torch.bfloat16):
         range_of = torch.finfo(result)
         for number in numbers:
+            if is_size_number(number):
+                return torch.float32
             if isinstance(number, (int, float)) and math.isfinite(number) and number:
                 stored = torch.tensor(number, dtype=result).item()
                 if abs(number) < range_of.smallest_normal or math.isinf(stored):
@@ -39,25 +42,25 @@ def _sum(ctx: ConversionContext, operation: str, left: Operand, right: Operand, 
     result = ctx.result_dtype
     if result is torch.bool:  # PyTorch adds bools as logic, and subtracts none
         return binary(ctx, "OR", *promote(ctx, left, right, dtype=result)) if alpha else cast(ctx, left, result)
-    if isinstance(right, (int, float)):
-        right, alpha = (right * alpha if alpha != 1 else right), 1
-    if alpha != 1 and result.is_floating_point:
+    if isinstance(right, (int, float)) and not is_exactly(alpha, 1):
+        right, alpha = right * alpha, 1
+    if not is_exactly(alpha, 1) and result.is_floating_point:
         return _scaled_sum(ctx, operation, left, right, alpha)
     dtype = compute_type(result, left, right)
     left, right = promote(ctx, left, right, dtype=dtype)
-    if alpha != 1:
-        right = binary(ctx, "PROD", right, torch.tensor(alpha, dtype=dtype), "alpha")
+    if not is_exactly(alpha, 1):
+        right = binary(ctx, "PROD", right, alpha, "alpha")
     return cast(ctx, binary(ctx, operation, left, right), result)
 
 
 def _scaled_sum(ctx: ConversionContext, operation: str, left: Operand, right: Operand, alpha: Number) -> Any:
     """Returns a sum whose product may be too large for the type where the sum is not: PyTorch rounds once.
 
-    Half types are widened. All is made smaller by a power of two first, where alpha is large.
+    Half types are widened. All is made smaller by a power of two first, where alpha is known and large.
     """
     left, right = promote(ctx, left, right, dtype=torch.float32)
-    shrink = 2.0 ** -math.frexp(alpha)[1] if 1 < abs(alpha) < math.inf else 1.0
-    right = binary(ctx, "PROD", right, torch.tensor(alpha * shrink, dtype=torch.float32), "alpha")
+    shrink = 2.0 ** -math.frexp(alpha)[1] if not is_size_number(alpha) and 1 < abs(alpha) < math.inf else 1.0
+    right = binary(ctx, "PROD", right, alpha if shrink == 1 else alpha * shrink, "alpha")
     if shrink == 1:
         return cast(ctx, binary(ctx, operation, left, right), ctx.result_dtype)
     left = binary(ctx, "PROD", left, torch.tensor(shrink, dtype=torch.float32), "shrink")
@@ -110,8 +113,8 @@ def _add_scaled(
 ) -> Any:
     operands = promote(ctx, base, left, right, dtype=ctx.result_dtype)
     base, left, right = (widen(ctx, operand) for operand in operands)
-    if value != 1:
-        left = binary(ctx, "PROD", left, torch.tensor(value, dtype=dtype_of(left)), "value")
+    if not is_exactly(value, 1):
+        left = binary(ctx, "PROD", left, value, "value")
     return cast(ctx, binary(ctx, "SUM", base, binary(ctx, operation, left, right)), ctx.result_dtype)
 
 
@@ -119,7 +122,8 @@ def _add_scaled(
 def aten_lerp(ctx: ConversionContext, self: Operand, end: Operand, weight: Operand) -> Any:
     """lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor"""
     start, stop = (widen(ctx, operand) for operand in promote(ctx, self, end, dtype=ctx.result_dtype))
-    share = weight if isinstance(weight, (int, float)) else widen(ctx, cast(ctx, weight, ctx.result_dtype))
+    is_number = isinstance(weight, (int, float)) or is_size_number(weight)
+    share = weight if is_number else widen(ctx, cast(ctx, weight, ctx.result_dtype))
     start, stop, share = promote(ctx, start, stop, share)
     distance = binary(ctx, "SUB", stop, start)
     # from the nearer end, as PyTorch does, so that weights 0 and 1 give the ends themselves

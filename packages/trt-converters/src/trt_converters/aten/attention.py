@@ -27,6 +27,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
 
@@ -85,8 +86,8 @@ def attend(
     """
     width = shape_of(query)[-1]
     factor = 1.0 / math.sqrt(width) if scale is None else scale
-    if factor != 1.0:
-        query = binary(ctx, "PROD", query, torch.tensor(factor, dtype=dtype_of(query)), "scale")
+    if not is_exactly(factor, 1):
+        query = binary(ctx, "PROD", query, factor, "scale")
     kind = _causal_kind(ctx) if causal else None
     if causal and kind is None:
         mask = _causal_mask(ctx, query, key)

@@ -10,12 +10,14 @@ import torch
 from trt_converters.byte_tensor import as_bytes
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
-from trt_converters.layers import binary, cast, expand, greater_equal, less_equal, select, squeeze
+from trt_converters.layers import binary, cast, expand, greater_equal, less_equal, select
 from trt_converters.layers.extremum import positions
 from trt_converters.layers.gathering import index_range
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import TRT_NAMES
+from trt_core.extents import extent_of
 
 aten = torch.ops.aten
 
@@ -27,9 +29,7 @@ _SMALL = 1 << 12
 def filled(ctx: ConversionContext, shape: Sequence[Size], value: Operand, dtype: torch.dtype) -> Any:
     """Returns a tensor of one number: a constant while it is small, else one element that is repeated."""
     sizes = list(shape)
-    number = value if isinstance(value, (bool, int, float)) else cast(ctx, _scalar(ctx, value), dtype)
-    if isinstance(number, (bool, int, float)):
-        number = torch.tensor(number, dtype=dtype)
+    number = cast(ctx, value, dtype)
     known = all(isinstance(size, int) for size in sizes)
     if isinstance(number, torch.Tensor) and known and torch.Size(sizes).numel() <= _SMALL:
         return number.expand(sizes).contiguous()
@@ -40,14 +40,6 @@ def filled(ctx: ConversionContext, shape: Sequence[Size], value: Operand, dtype:
     if dtype is torch.uint8:
         return as_bytes(expand(ctx, ctx.tensor(cast(ctx, number, torch.float32)), sizes))
     return expand(ctx, ctx.tensor(number), sizes)
-
-
-def _scalar(ctx: ConversionContext, value: Operand) -> Any:
-    """Returns a number of the graph (a size) as a 0-d value."""
-    if not isinstance(value, torch.SymInt):
-        return value
-    size = ctx.size(value)
-    return torch.tensor(size) if isinstance(size, int) else squeeze(ctx, size, (0,))
 
 
 def _plain_options(call: Call) -> Verdict | None:
@@ -121,19 +113,27 @@ def aten_scalar_tensor(ctx: ConversionContext, s: Number, **options: Any) -> Any
     return filled(ctx, (), s, ctx.result_dtype)
 
 
-@converter(aten.arange.default, checks=_plain_options)
+def _countable(call: Call) -> Verdict | None:
+    """How many steps lead to a fraction of a size is no arithmetic on sizes."""
+    count = call.result.shape[0]
+    if any(isinstance(value, torch.SymFloat) for value in call.arguments.values()) and extent_of(count) is None:
+        return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"no layers compute the extent {count}")
+    return None
+
+
+@converter(aten.arange.default, checks=(_plain_options, _countable))
 def aten_arange(ctx: ConversionContext, end: Number, **options: Any) -> Any:
     """arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
     return _arange(ctx, 0, end, 1)
 
 
-@converter(aten.arange.start, checks=_plain_options)
+@converter(aten.arange.start, checks=(_plain_options, _countable))
 def aten_arange_start(ctx: ConversionContext, start: Number, end: Number, **options: Any) -> Any:
     """arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
     return _arange(ctx, start, end, 1)
 
 
-@converter(aten.arange.start_step, checks=_plain_options)
+@converter(aten.arange.start_step, checks=(_plain_options, _countable))
 def aten_arange_start_step(ctx: ConversionContext, start: Number, end: Number, step: Number, **options: Any) -> Any:
     """arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
     return _arange(ctx, start, end, step)
@@ -143,29 +143,48 @@ def _arange(ctx: ConversionContext, start: Operand, end: Operand, step: Operand)
     if all(isinstance(number, (int, float)) for number in (start, end, step)):
         return torch.arange(start, end, step, dtype=ctx.result_dtype)
     places = index_range(ctx, ctx.result_shape[0])
-    integral = not isinstance(start, float) and not isinstance(step, float)
+    integral = not isinstance(start, (float, torch.SymFloat)) and not isinstance(step, (float, torch.SymFloat))
     value = cast(ctx, places, torch.int64 if integral else torch.float32)
     for operation, number in (("PROD", step), ("SUM", start)):
-        neutral = isinstance(number, (int, float)) and number == (1 if operation == "PROD" else 0)
-        if not neutral:
-            value = binary(ctx, operation, value, _vector(ctx, number, dtype_of(value)))
+        if not is_exactly(number, 1 if operation == "PROD" else 0):
+            value = binary(ctx, operation, value, number)
     return cast(ctx, value, ctx.result_dtype)
 
 
-def _vector(ctx: ConversionContext, number: Operand, dtype: torch.dtype) -> Any:
-    size = ctx.size(number)
-    return torch.tensor([size], dtype=dtype) if isinstance(size, (int, float)) else cast(ctx, size, dtype)
+def _known_or_float(call: Call) -> Verdict | None:
+    """Whole numbers are cut off the points of a line, where the last digit of a float would count."""
+    varies = any(is_size_number(call[name]) for name in ("start", "end", "steps"))
+    if varies and not call.result.dtype.is_floating_point:
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "it makes integers between ends that vary with a size")
+    return None
 
 
-@converter(aten.linspace.default, checks=_plain_options)
+def _line(ctx: ConversionContext, start: Number, end: Number, steps: Size) -> Any:
+    """Returns points from start to end, float32; each from the nearer end, so that both are met."""
+    places = cast(ctx, index_range(ctx, steps), torch.float32)
+    last = binary(ctx, "SUB", cast(ctx, steps, torch.float32), 1.0)
+    first, final = (cast(ctx, number, torch.float32) for number in (start, end))
+    step = binary(ctx, "DIV", binary(ctx, "SUB", final, first), binary(ctx, "MAX", last, 1.0))
+    rest = binary(ctx, "SUB", last, places)
+    from_start = binary(ctx, "SUM", first, binary(ctx, "PROD", step, places))
+    from_end = binary(ctx, "SUB", final, binary(ctx, "PROD", step, rest))
+    beyond_middle = binary(ctx, "GREATER", places, rest)
+    return select(ctx, beyond_middle, from_end, from_start)
+
+
+@converter(aten.linspace.default, checks=(_plain_options, _known_or_float))
 def aten_linspace(ctx: ConversionContext, start: Number, end: Number, steps: int, **options: Any) -> Any:
     """linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    if any(map(is_size_number, (start, end, steps))):
+        return cast(ctx, _line(ctx, start, end, steps), ctx.result_dtype)
     return torch.linspace(start, end, steps, dtype=ctx.result_dtype)
 
 
-@converter(aten.logspace.default, checks=_plain_options)
+@converter(aten.logspace.default, checks=(_plain_options, _known_or_float))
 def aten_logspace(ctx: ConversionContext, start: Number, end: Number, steps: int, base: float, **options: Any) -> Any:
     """logspace(Scalar start, Scalar end, int steps, float base=10., *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
+    if any(map(is_size_number, (start, end, steps))):
+        return cast(ctx, binary(ctx, "POW", float(base), _line(ctx, start, end, steps)), ctx.result_dtype)
     return torch.logspace(start, end, steps, base, dtype=ctx.result_dtype)
 
 

@@ -13,6 +13,7 @@ from trt_converters.layers import binary, cast, logical_not, promote, select, un
 from trt_converters.layers.elementary import truncate, widen
 from trt_converters.layers.remainders import exact_remainder, with_sign_of_divisor
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_size_number
 from trt_core import Reason
 
 aten = torch.ops.aten
@@ -97,7 +98,7 @@ def _float_operands(ctx: ConversionContext, self: Operand, other: Operand) -> li
     That is the result's, each step rounded to it, and float32 where the divisor of half values is a Python number.
     """
     left = promote(ctx, self, dtype=ctx.result_dtype)[0]
-    if isinstance(other, (int, float)):
+    if isinstance(other, (int, float)) or is_size_number(other):
         return promote(ctx, left, other, dtype=torch.float32)
     return promote(ctx, left, other, dtype=ctx.result_dtype)
 

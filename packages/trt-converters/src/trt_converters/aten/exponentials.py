@@ -106,11 +106,8 @@ def aten_logit(ctx: ConversionContext, self: Operand, eps: float | None) -> Any:
 
     def logit(value: Any) -> Any:
         if eps is not None:
-            value = minimum(ctx, maximum(ctx, value, _number(value, eps)), _number(value, 1.0 - eps))
+            low, high = (cast(ctx, bound, dtype_of(value)) for bound in (eps, 1.0 - eps))
+            value = minimum(ctx, maximum(ctx, value, low), high)
         return unary(ctx, "LOG", binary(ctx, "DIV", value, binary(ctx, "SUB", 1.0, value)))
 
     return in_float32(ctx, self, logit)
-
-
-def _number(like: Operand, value: float) -> torch.Tensor:
-    return torch.tensor(value, dtype=dtype_of(like))

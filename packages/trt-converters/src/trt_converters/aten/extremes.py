@@ -12,6 +12,7 @@ from trt_converters.context import ConversionContext, Operand, dtype_of
 from trt_converters.layers import activation, binary, cast, promote, select
 from trt_converters.layers.elementary import is_nan, maximum, minimum
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly, is_size_number
 
 aten = torch.ops.aten
 
@@ -21,19 +22,22 @@ Number = float | int
 def clip(ctx: ConversionContext, value: Operand, low: Number | None, high: Number | None) -> Any:
     """Limits a value of float or integer type to [low, high]; NaN stays NaN, and `high` wins where low > high."""
     dtype = dtype_of(value)
-    if dtype.is_floating_point and low is not None and high is not None and _is_clip_layer(dtype, low, high):
+    if dtype.is_floating_point and _is_clip_layer(dtype, low, high):
         # the layer turns NaN into a bound
         return select(ctx, is_nan(ctx, value), value, activation(ctx, "CLIP", value, low, high))
-    if low is not None and low != -math.inf:
-        bound = torch.tensor(low, dtype=dtype)
+    if low is not None and not is_exactly(low, -math.inf):
+        bound = cast(ctx, low, dtype)
         value = select(ctx, binary(ctx, "LESS", value, bound), bound, value)
-    if high is not None and high != math.inf:
-        bound = torch.tensor(high, dtype=dtype)
+    if high is not None and not is_exactly(high, math.inf):
+        bound = cast(ctx, high, dtype)
         value = select(ctx, binary(ctx, "GREATER", value, bound), bound, value)
     return value
 
 
-def _is_clip_layer(dtype: torch.dtype, low: Number, high: Number) -> bool:
+def _is_clip_layer(dtype: torch.dtype, low: Number | None, high: Number | None) -> bool:
+    """Whether the bounds are attributes of a layer: two finite numbers in order, of which no size decides."""
+    if low is None or high is None or is_size_number(low) or is_size_number(high):
+        return False
     limit = torch.finfo(dtype).max
     return -limit <= low <= high <= limit
 

@@ -11,6 +11,7 @@ from trt_converters.context import ConversionContext, Operand, dtype_of
 from trt_converters.layers import binary, cast, promote, select, unary
 from trt_converters.layers.elementary import has_sign, negate, widen
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_size_number
 from trt_core import Reason
 
 aten = torch.ops.aten
@@ -23,6 +24,11 @@ def aten_pow_scalar(ctx: ConversionContext, self: Operand, exponent: Number) -> 
     """pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor"""
     dtype = ctx.result_dtype
     base = cast(ctx, self, dtype)
+    if isinstance(exponent, torch.SymInt) and not dtype.is_floating_point:
+        _, _, most = ctx.ranges.bounds(exponent)
+        return _integer_tensor_power(ctx, base, cast(ctx, exponent, dtype), most.bit_length())
+    if is_size_number(exponent):
+        return _float_power(ctx, base, cast(ctx, exponent, torch.float32))
     if not dtype.is_floating_point:
         return _integer_power(ctx, base, int(exponent))
     if exponent == 0:
@@ -68,19 +74,20 @@ def aten_pow(ctx: ConversionContext, self: Operand, exponent: Operand) -> Any:
     return _integer_tensor_power(ctx, base, power)
 
 
-def _integer_tensor_power(ctx: ConversionContext, base: Operand, exponent: Operand) -> Any:
+def _integer_tensor_power(ctx: ConversionContext, base: Operand, exponent: Operand, bits: int | None = None) -> Any:
     """Powers of integers by repeated squaring over the bits of the exponent, which wrap around as products do.
 
     Modulo 2^n, powers of an odd number repeat after 2^(n-2), and nothing is left of an even one beyond n. So n-2 bits
     matter, and fewer for numbers known ahead: six for even ones, one for 1 and -1. Negative exponents give the integer
-    part of the inverse: 1, -1, or 0.
+    part of the inverse: 1, -1, or 0. An exponent of which the largest is known has as many `bits` as that.
     """
     one = torch.ones((), dtype=ctx.result_dtype)
     zero = torch.zeros((), dtype=ctx.result_dtype)
     size = unary(ctx, "ABS", exponent)
     result: Any = None
     square, rest = base, size
-    bits = _bits_that_matter(base, ctx.result_dtype)
+    matter = _bits_that_matter(base, ctx.result_dtype)
+    bits = matter if bits is None else min(max(bits, 1), matter)
     for bit in range(bits):
         half = binary(ctx, "FLOOR_DIV", rest, 2)
         odd = binary(ctx, "GREATER", rest, binary(ctx, "PROD", half, 2))

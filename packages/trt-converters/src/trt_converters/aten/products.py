@@ -8,9 +8,10 @@ import torch
 
 from trt_converters.aten.linear import matrix_multiply, multiplies
 from trt_converters.checks import computable, dtypes
-from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis
+from trt_converters.context import ConversionContext, Operand, normalize_axis
 from trt_converters.layers import binary, cast, expand, gather, reduce, squeeze, unsqueeze
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly
 from trt_core.dtypes import FLOATS, INTEGERS
 
 aten = torch.ops.aten
@@ -18,15 +19,13 @@ NUMBERS = FLOATS | INTEGERS
 
 
 def _scaled(ctx: ConversionContext, value: Operand, factor: float, suffix: str) -> Any:
-    if factor == 1:
-        return value
-    return binary(ctx, "PROD", value, torch.tensor(factor, dtype=dtype_of(value)), suffix)
+    return value if is_exactly(factor, 1) else binary(ctx, "PROD", value, factor, suffix)
 
 
 def _added(ctx: ConversionContext, self: Operand, product: Any, beta: float, alpha: float) -> Any:
     """Returns `beta * self + alpha * product`; with beta 0 `self` does not matter, whatever it holds."""
     product = _scaled(ctx, product, alpha, "alpha")
-    if beta == 0:
+    if is_exactly(beta, 0):
         return expand(ctx, product, ctx.result_shape)
     return binary(ctx, "SUM", _scaled(ctx, self, beta, "beta"), product, "add")
 

@@ -65,8 +65,7 @@ def source_part(ctx: ConversionContext, src: Operand) -> Any:
 
 
 def _filled(ctx: ConversionContext, value: Any, shape: Sequence[Any], dtype: torch.dtype) -> Any:
-    constant = torch.tensor(value, dtype=dtype).reshape((1,) * len(shape))
-    return expand(ctx, constant, shape)
+    return expand(ctx, cast(ctx, value, dtype), shape)
 
 
 @converter(aten.scatter.src)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import argument, computable, dtypes, never
+from trt_converters.checks import argument, computable, dtypes, fixed_number, never
 from trt_converters.context import ConversionContext, Operand, rank_of
 from trt_converters.layers import binary, cast, greater_equal, logical_not, reduce, reshape, select, unary, unsqueeze
 from trt_converters.layers.casts import result_type
@@ -70,19 +70,19 @@ def aten_searchsorted(
     if sorter is not None:
         axis = rank_of(sorted_sequence) - 1
         sorted_sequence = gather_elements(ctx, sorted_sequence, sorter, axis)
-    values = self if hasattr(self, "shape") else _number(self)
+    values = self if hasattr(self, "shape") else _number(ctx, self)
     return _count_before(ctx, sorted_sequence, values, right or side == "right", out_int32)
 
 
 @converter(aten.bucketize.Tensor, aten.bucketize.Scalar, checks=(computable, _room_for_pairs))
 def aten_bucketize(ctx: ConversionContext, self: Operand, boundaries: Operand, out_int32: bool, right: bool) -> Any:
     """bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor"""
-    values = self if hasattr(self, "shape") else _number(self)
+    values = self if hasattr(self, "shape") else _number(ctx, self)
     return _count_before(ctx, boundaries, values, right, out_int32)
 
 
-def _number(value: Number) -> torch.Tensor:
-    return torch.tensor(value)
+def _number(ctx: ConversionContext, value: Number) -> Any:
+    return cast(ctx, value, result_type(value))
 
 
 @converter(
@@ -90,6 +90,7 @@ def _number(value: Number) -> torch.Tensor:
     checks=(
         dtypes("self", (torch.float32,)),
         argument("bins", lambda bins: bins <= 1024, "every element is compared with every bin"),
+        fixed_number("min", "max"),
     ),
 )
 def aten_histc(ctx: ConversionContext, self: Operand, bins: int, min: Number, max: Number) -> Any:

@@ -35,6 +35,7 @@ from trt_converters.layers.extremum import extremum
 from trt_converters.layers.gathering import one_hot_matrix
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_exactly
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 
@@ -273,8 +274,7 @@ def aten_scatter_value_reduce(
     shape = ctx.symbolic_shape("index")
     scalar = not ctx.symbolic_shape("self")
     self, index = (reshape(ctx, part, (1,)) if rank_of(part) == 0 else part for part in (self, index))
-    filler = torch.tensor(value, dtype=dtype_of(self)).reshape((1,) * max(len(shape), 1))
-    source = expand(ctx, filler, shape or (1,))
+    source = expand(ctx, cast(ctx, value, dtype_of(self)), shape or (1,))
     result = segment_reduce(ctx, self, normalize_axis(dim, rank_of(self)), index, source, reduce, True)
     return squeeze(ctx, result, (0,)) if scalar else result
 
@@ -284,8 +284,8 @@ def aten_index_add(
     ctx: ConversionContext, self: Operand, dim: int, index: Operand, source: Operand, alpha: float
 ) -> Any:
     """index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
-    if alpha != 1:
-        source = binary(ctx, "PROD", source, torch.tensor(alpha, dtype=dtype_of(source)), "alpha")
+    if not is_exactly(alpha, 1):
+        source = binary(ctx, "PROD", source, alpha, "alpha")
     return _by_rows(ctx, self, dim, index, source, accumulate_rows)
 
 

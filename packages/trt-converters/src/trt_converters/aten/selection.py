@@ -93,7 +93,7 @@ def aten_nan_to_num(
     )
     value = self
     for condition, number in replacements:
-        value = select(ctx, condition, torch.tensor(number, dtype=dtype), value)
+        value = select(ctx, condition, cast(ctx, number, dtype), value)
     return value
 
 

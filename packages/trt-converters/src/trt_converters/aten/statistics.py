@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from trt_converters.checks import computable
+from trt_converters.checks import computable, fixed_number
 from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axes, rank_of
 from trt_converters.layers import binary, cast, logical_not, reduce, select, squeeze, unary
 from trt_converters.layers.elementary import widen
 from trt_converters.layers.extremum import extremum
 from trt_converters.registry import converter
+from trt_converters.size_numbers import is_size_number
 from trt_converters.sizes import combine
 
 aten = torch.ops.aten
@@ -39,14 +40,14 @@ def _moments(ctx: ConversionContext, value: Operand, axes: Axes, correction: Num
     centered = binary(ctx, "SUB", wide, mean)
     squares = reduce(ctx, "SUM", binary(ctx, "PROD", centered, centered), reduced, keep)
     count = _count(ctx, "self", reduced, dtype_of(wide))
-    freedom = _freedom(ctx, count, float(correction))
+    freedom = _freedom(ctx, count, correction)
     variance = binary(ctx, "DIV", squares, freedom)
     return variance, mean if keep else squeeze(ctx, mean, reduced)
 
 
-def _freedom(ctx: ConversionContext, count: Operand, correction: float) -> Any:
+def _freedom(ctx: ConversionContext, count: Operand, correction: Number) -> Any:
     """Returns max(count - correction, 0), the degrees of freedom; a `torch.Tensor` when the count is known."""
-    if isinstance(count, torch.Tensor):
+    if isinstance(count, torch.Tensor) and not is_size_number(correction):
         return (count - correction).clamp(min=0)
     return binary(ctx, "MAX", binary(ctx, "SUB", count, correction), 0.0)
 
@@ -124,7 +125,7 @@ def aten_logsumexp(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bo
     return _narrow(ctx, result if keepdim or rank_of(value) == 0 else squeeze(ctx, result, axes))
 
 
-@converter(aten.linalg_vector_norm.default, checks=computable)
+@converter(aten.linalg_vector_norm.default, checks=(computable, fixed_number("ord")))
 def aten_linalg_vector_norm(
     ctx: ConversionContext, self: Operand, ord: Number, dim: Axes, keepdim: bool, dtype: torch.dtype | None
 ) -> Any:
@@ -132,19 +133,19 @@ def aten_linalg_vector_norm(
     return _norm(ctx, self, ord, dim, keepdim)
 
 
-@converter(aten.norm.Scalar, checks=computable)
+@converter(aten.norm.Scalar, checks=(computable, fixed_number("p")))
 def aten_norm(ctx: ConversionContext, self: Operand, p: Number) -> Any:
     """norm.Scalar(Tensor self, Scalar p=2) -> Tensor"""
     return _norm(ctx, self, p, None, False)
 
 
-@converter(aten.norm.ScalarOpt_dim, checks=computable)
+@converter(aten.norm.ScalarOpt_dim, checks=(computable, fixed_number("p")))
 def aten_norm_dim(ctx: ConversionContext, self: Operand, p: Number | None, dim: Axes, keepdim: bool) -> Any:
     """norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"""
     return _norm(ctx, self, 2 if p is None else p, dim, keepdim)
 
 
-@converter(aten.norm.ScalarOpt_dim_dtype, checks=computable)
+@converter(aten.norm.ScalarOpt_dim_dtype, checks=(computable, fixed_number("p")))
 def aten_norm_dim_dtype(
     ctx: ConversionContext, self: Operand, p: Number | None, dim: Axes, keepdim: bool, dtype: torch.dtype
 ) -> Any:
@@ -152,7 +153,7 @@ def aten_norm_dim_dtype(
     return _norm(ctx, self, 2 if p is None else p, dim, keepdim)
 
 
-@converter(aten.norm.ScalarOpt_dtype, checks=computable)
+@converter(aten.norm.ScalarOpt_dtype, checks=(computable, fixed_number("p")))
 def aten_norm_dtype(ctx: ConversionContext, self: Operand, p: Number | None, dtype: torch.dtype) -> Any:
     """norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor"""
     return _norm(ctx, self, 2 if p is None else p, None, False)

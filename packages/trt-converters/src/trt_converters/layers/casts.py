@@ -10,6 +10,7 @@ import torch
 
 from trt_converters.byte_tensor import ByteTensor, as_bytes
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
+from trt_converters.size_numbers import is_size_number
 from trt_core import to_trt
 
 
@@ -18,12 +19,14 @@ def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
 
     Args:
         ctx: The context.
-        value: A tensor of any shape, or a number.
+        value: A tensor of any shape, or a number, which may vary with the sizes of tensors.
         dtype: Target type.
 
     Returns:
         The value itself when it has the type already.
     """
+    if is_size_number(value):
+        return cast(ctx, ctx.number(value), dtype)
     if isinstance(value, (bool, int, float)):
         return torch.tensor(value, dtype=dtype)
     source = dtype_of(value)
@@ -82,5 +85,7 @@ def _stand_in(value: Operand) -> torch.Tensor | int | float | bool:
         return value
     if isinstance(value, torch.SymInt):
         return 1
+    if isinstance(value, torch.SymFloat):
+        return 1.0
     shape = (1,) if rank_of(value) else ()
     return torch.empty(shape, dtype=dtype_of(value), device="meta")

@@ -26,13 +26,13 @@ def crop_and_pad(
         ctx: The context.
         value: A tensor of rank >= 1.
         before, after: Elements added on each axis; known ones where the value is int64.
-        fill: A number, converted to the value's type as PyTorch does.
+        fill: A number, which may vary with a size, converted to the value's type as PyTorch does.
     """
     rank = rank_of(value)
     if all(map(_is_nothing, (*before, *after))):
         return value
     dtype = dtype_of(value)
-    constant = torch.full((), fill, dtype=dtype)
+    constant = cast(ctx, fill, dtype)
     if all(isinstance(amount, int) and amount <= 0 for amount in (*before, *after)):
         return _sample(ctx, value, before, after, "STRICT_BOUNDS", None)
     if dtype is torch.int64:  # no sampling slice, and no wider type to go through
@@ -41,7 +41,7 @@ def crop_and_pad(
             cropped = _join_constant(ctx, cropped, axis, max(before[axis], 0), max(after[axis], 0), constant)
         return cropped
     carrier = _CARRIERS.get(dtype, dtype)
-    padded = _sample(ctx, cast(ctx, value, carrier), before, after, "FILL", constant.to(carrier))
+    padded = _sample(ctx, cast(ctx, value, carrier), before, after, "FILL", cast(ctx, constant, carrier))
     return _restored(ctx, padded, dtype)
 
 
@@ -94,12 +94,12 @@ def _wrap(ctx: ConversionContext, value: Operand, before: Sequence[int], after: 
 
 
 def _join_constant(
-    ctx: ConversionContext, value: Operand, axis: int, before: int, after: int, constant: torch.Tensor
+    ctx: ConversionContext, value: Operand, axis: int, before: int, after: int, constant: Operand
 ) -> Any:
     blocks = []
     for amount in (before, after):
         shape = [amount if i == axis else dimension(ctx, value, i) for i in range(rank_of(value))]
-        blocks.append([expand(ctx, constant.reshape((1,) * rank_of(value)), shape)] if amount else [])
+        blocks.append([expand(ctx, constant, shape)] if amount else [])
     return concatenate(ctx, [*blocks[0], value, *blocks[1]], axis)
 
 

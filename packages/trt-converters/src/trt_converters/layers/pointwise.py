@@ -18,7 +18,8 @@ def binary(ctx: ConversionContext, operation: str, left: Operand, right: Operand
     Args:
         ctx: The context.
         operation: Name of a `trt.ElementWiseOperation`.
-        left, right: Tensors of one type; ranks are raised to the larger one. Numbers take the other operand's type.
+        left, right: Tensors of one type; ranks are raised to the larger one. Numbers, which may vary with the sizes
+            of tensors, take the other operand's type.
         suffix: What the layer is for, in its name.
     """
     tensor_types = [dtype_of(side) for side in (left, right) if hasattr(side, "shape")]

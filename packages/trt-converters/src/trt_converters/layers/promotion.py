@@ -8,7 +8,7 @@ import torch
 
 from trt_converters.context import ConversionContext, Operand, rank_of
 from trt_converters.layers.casts import cast, result_type
-from trt_converters.layers.movement import squeeze, with_rank
+from trt_converters.layers.movement import with_rank
 
 
 def promote(ctx: ConversionContext, *values: Operand, dtype: torch.dtype | None = None) -> list[Any]:
@@ -16,7 +16,7 @@ def promote(ctx: ConversionContext, *values: Operand, dtype: torch.dtype | None 
 
     Args:
         ctx: The context.
-        values: Tensors and numbers.
+        values: Tensors and numbers, which may vary with the sizes of tensors.
         dtype: The common type; by default the one that PyTorch promotes to.
 
     Returns:
@@ -24,11 +24,4 @@ def promote(ctx: ConversionContext, *values: Operand, dtype: torch.dtype | None 
     """
     common = dtype or result_type(*values)
     rank = max(rank_of(value) for value in values)
-    return [with_rank(ctx, cast(ctx, _size_operand(ctx, value), common), rank) for value in values]
-
-
-def _size_operand(ctx: ConversionContext, value: Operand) -> Any:
-    if isinstance(value, torch.SymInt):
-        found = ctx.size(value)
-        return found if isinstance(found, int) else squeeze(ctx, found, (0,))
-    return value
+    return [with_rank(ctx, cast(ctx, value, common), rank) for value in values]
