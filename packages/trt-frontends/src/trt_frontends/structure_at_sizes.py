@@ -7,9 +7,7 @@ with fake tensors of the sizes in question.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +16,8 @@ from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
+
+from trt_core.log import unlogged
 
 
 class _UnknownSizeError(Exception):
@@ -42,23 +42,12 @@ def first_other_result(graph: fx.Graph, sizes: Mapping[Any, int]) -> fx.Node | N
         sizes: The size in question of each symbol, as sympy knows them.
     """
     known: dict[Any, bool] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True), _quiet():
+    with FakeTensorMode(allow_non_fake_inputs=True), unlogged("torch._subclasses.fake_tensor"):
         for node in graph.nodes:
             if _may_differ(node) and not _is_as_said(node, sizes, known):
                 found: fx.Node = node
                 return found
     return None
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps PyTorch from logging what operators raise for fake tensors: here that is an answer."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def _may_differ(node: fx.Node) -> bool:

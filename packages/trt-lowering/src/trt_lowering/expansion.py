@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trt_core import logger
+from trt_core.log import unlogged
 from trt_core.uncollected import uncollected
 from trt_lowering.decomposition_table import (
     Decomposition,
@@ -32,6 +33,8 @@ from trt_lowering.operator_traits import (
 )
 from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.tracing import compile_session
+
+_GUARD_LOG: Final = "torch.fx.experimental.symbolic_shapes"
 
 
 @dataclass(frozen=True)
@@ -217,16 +220,17 @@ def no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
     if shape_env is None:
         yield
         return
-    if hasattr(shape_env, "error_on_new_guards"):
-        with shape_env.error_on_new_guards():
-            yield
-        return
-    # PyTorch 2.11 has no such switch, and asks this method before it records anything
+    # PyTorch asks this method before it records anything; 2.11 has no other switch, and later ones say less
+    before = shape_env.__dict__.get("_check_frozen")
     shape_env._check_frozen = _refuse_guard  # type: ignore[method-assign, assignment]
+    is_newer = hasattr(shape_env, "error_on_new_guards")
     try:
-        yield
+        with shape_env.error_on_new_guards() if is_newer else contextlib.nullcontext(), unlogged(_GUARD_LOG):
+            yield
     finally:
         del shape_env._check_frozen
+        if before is not None:
+            shape_env._check_frozen = before  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -243,7 +247,7 @@ def sizes_left_open(gm: fx.GraphModule) -> Iterator[None]:
 
 
 def _refuse_guard(expression: Any, value: Any) -> None:
-    raise RuntimeError(f"the decomposition assumes that {expression} is {value}")
+    raise RuntimeError(f"this takes for granted that {expression} is {value}, and sizes vary")
 
 
 def _is_usable(module: fx.GraphModule) -> bool:
