@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from trt_portable.builder.host_time import ColdWeights
@@ -27,10 +27,12 @@ class ProductRace:
 
     Args:
         weights: Times runs.
+        note: Hears of kernels that fail.
     """
 
-    def __init__(self, weights: ColdWeights) -> None:
+    def __init__(self, weights: ColdWeights, note: Callable[[str], None]) -> None:
         self._weights = weights
+        self._note = note
         self._products: list[RacedProduct] = []
         self._known: dict[tuple[Hashable, tuple[int, ...]], str] = {}
 
@@ -52,7 +54,7 @@ class ProductRace:
         key = (product.case, tuple(x.shape))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _raced(product, inputs, self._weights)
+            found = self._known[key] = _raced(product, inputs, self._weights, self._note)
         return found
 
 
@@ -85,7 +87,9 @@ class RacedProduct(PackingCompute):
         return forget_packed(self.ways.values())
 
 
-def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdWeights) -> str:
+def _raced(
+    product: RacedProduct, inputs: Sequence[Value | None], weights: ColdWeights, note: Callable[[str], None]
+) -> str:
     """The fastest way; packed weights of one way at a time are in memory."""
     x = as_tensor(inputs[0])  # type: ignore[arg-type]
     times: dict[str, float] = {}
@@ -96,7 +100,8 @@ def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdW
             try:
                 way(inputs)  # packs weights
                 seconds = weights.least_seconds(lambda: way(inputs), x)  # noqa: B023 - called at once
-            except Exception:  # a kernel may fail in any way, and layers are one of the ways
+            except Exception as error:  # a kernel may fail in any way, and layers are one of the ways
+                note(f"products by {name}: not available here for {tuple(x.shape)}: {type(error).__name__}: {error}")
                 times.pop(name, None)
                 continue
             finally:
@@ -107,8 +112,4 @@ def _raced(product: RacedProduct, inputs: Sequence[Value | None], weights: ColdW
         if len(left) < 2:
             break
     equals = [name for name in left if times[name] * _EQUAL <= least]
-    return min(equals, key=_preference, default=list(product.ways)[-1])
-
-
-def _preference(name: str) -> int:
-    return _PREFERRED.index(name)
+    return min(equals, key=_PREFERRED.index, default=list(product.ways)[-1])

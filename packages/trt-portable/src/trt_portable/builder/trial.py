@@ -98,7 +98,7 @@ class Trial:
         """
         with self._attempt(PREPACKED):
             try:
-                products = ProductRace(self._cold_weights)
+                products = ProductRace(self._cold_weights, self._reporter.verbose)
                 self._prepacked = self._subject.prepacked(products)
                 if self._prepacked is None:
                     return NEVER, ()
