@@ -38,7 +38,8 @@ def test_inputs_that_are_no_sequence_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "found"), [([torch.ones(1)], "a list"), ({3: torch.ones(1)}, "keys such as 3"), ("xy", "a str")]
+    ("keywords", "found"),
+    [([torch.ones(1)], "a list"), ({3: torch.ones(1)}, "keys such as 3"), ("xy", "a str"), (5, "an int")],
 )
 def test_keyword_inputs_that_are_no_mapping_of_names_are_refused(keywords: object, found: str) -> None:
     with pytest.raises(InputError, match=f"must map names to inputs, not {found}"):

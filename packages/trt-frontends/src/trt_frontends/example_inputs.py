@@ -52,13 +52,7 @@ class ExampleInputs:
                 f"inputs must be a tuple or list of the model's inputs, not {type(positional).__name__}",
                 hint="write arg_inputs=(x, y), also for a single input: arg_inputs=(x,)",
             )
-        names = kwarg_inputs if kwarg_inputs is not None else {}
-        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
-            odd = next((f"keys such as {name!r}" for name in names if not isinstance(name, str)), "")
-            raise InputError(
-                f"kwarg_inputs must map names to inputs, not {odd if isinstance(names, Mapping) else kind_of(names)}",
-                hint='write kwarg_inputs={"mask": mask}',
-            )
+        _require_names(kwarg_inputs if kwarg_inputs is not None else {})
         examples = cls(tuple(positional or ()), dict(kwarg_inputs or {}))
         for leaf in examples.leaves():
             if type(leaf).__module__.partition(".")[0] == "numpy":
@@ -214,6 +208,16 @@ def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
                     hint="give them the same range, or different names",
                 )
     return {name: torch.export.Dim(name, min=min(wanted), max=max(wanted)) for name, wanted in ranges.items()}
+
+
+def _require_names(kwarg_inputs: Any) -> None:
+    found = "" if isinstance(kwarg_inputs, Mapping) else kind_of(kwarg_inputs)
+    if not found:
+        found = next((f"keys such as {name!r}" for name in kwarg_inputs if not isinstance(name, str)), "")
+    if found:
+        raise InputError(
+            f"kwarg_inputs must map names to inputs, not {found}", hint='write kwarg_inputs={"mask": mask}'
+        )
 
 
 def _require_extents(examples: ExampleInputs) -> None:
