@@ -71,6 +71,8 @@ def test_keywords_that_scripts_bring_from_elsewhere(mlp: nn.Module, tmp_path: Pa
     for twice in ({"inputs": [x], "arg_inputs": [x]}, {"format": "program", "output_format": "program"}):
         with pytest.raises(InputError, match="are the same thing"):
             trt_frontends.save(compiled, path, **twice)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="there is no format ''"):
+        trt_frontends.save(compiled, path, format="")
     with pytest.raises(InputError, match="there is no format 'torchscript'") as caught:
         trt_frontends.save(compiled, path, output_format="torchscript")
     assert "hold no engines" in caught.value.why

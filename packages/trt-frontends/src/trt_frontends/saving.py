@@ -45,7 +45,7 @@ def save(
     if format is not None and output_format is not None:
         raise InputError("format and output_format are the same thing", hint="give format alone")
     examples = inputs if inputs is not None else arg_inputs
-    chosen = format or output_format or "program"
+    chosen = next((name for name in (format, output_format) if name is not None), "program")
     save_program(
         compiled, path, arg_inputs=examples, kwarg_inputs=kwarg_inputs, dynamic_shapes=dynamic_shapes, format=chosen
     )
