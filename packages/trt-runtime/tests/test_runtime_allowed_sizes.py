@@ -106,4 +106,6 @@ def test_a_grid_computes_what_python_computes() -> None:
         for (h, w), holds in zip(itertools.product(*spans.values()), found.ravel(), strict=True):
             assert holds == wanted(h, w), (condition, h, w)
     assert SizeGrid(spans).holds(H**70 > 1) is None
+    huge = range(2**62, 2**62 + 1)
+    assert SizeGrid({"h": huge, "w": huge}).holds(H + W > 7) is None
     assert SizeGrid(spans).holds(sympy.Symbol("other") > 1) is None

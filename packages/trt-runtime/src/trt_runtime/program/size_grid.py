@@ -25,7 +25,6 @@ _LARGEST: Final = 2**62
 """Integers beyond it may have left 64 bits on the way."""
 
 _REDUCTIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "Add": np.add,
     "Max": np.maximum,
     "Min": np.minimum,
     "And": np.logical_and,
@@ -108,8 +107,8 @@ class SizeGrid:
         return self._operation(type(expr).__name__, [self._value(argument) for argument in expr.args])
 
     def _operation(self, kind: str, operands: list[Numbers]) -> Numbers:
-        if kind == "Mul":
-            return functools.reduce(_product, operands)
+        if kind in ("Add", "Mul"):
+            return functools.reduce(_sum if kind == "Add" else _product, operands)
         if kind in _REDUCTIONS:
             return np.asarray(functools.reduce(_REDUCTIONS[kind], operands))
         if kind in _FUNCTIONS:
@@ -129,6 +128,12 @@ class SizeGrid:
         is_number = np.isfinite(value) & (np.abs(value) < _LARGEST)
         self._fails = self._fails | ~is_number
         return np.where(is_number, value, 0).astype(np.int64)
+
+
+def _sum(left: Numbers, right: Numbers) -> Numbers:
+    if left.dtype == right.dtype == np.int64 and _most(left) + _most(right) > _LARGEST:
+        raise ValueError("the numbers are too large")
+    return np.asarray(left + right)
 
 
 def _product(left: Numbers, right: Numbers) -> Numbers:
