@@ -11,7 +11,6 @@ import contextvars
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import torch
 
@@ -64,14 +63,18 @@ def current_device() -> torch.device:
     return chosen
 
 
-def is_autocast(device: torch.device) -> bool:
-    """Whether this thread's code computes in types that autocast chooses on a device."""
-    return torch.is_autocast_enabled(device.type)
+@contextlib.contextmanager
+def without_autocast(*kinds: str) -> Iterator[None]:
+    """Lets layers compute in their own types: engines are strongly typed, whoever builds or calls them.
 
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Lets layers on a device compute in their own types: engines are strongly typed, whoever calls them."""
-    return torch.autocast(device.type, enabled=False) if is_autocast(device) else contextlib.nullcontext()
+    Args:
+        kinds: Types of the devices that layers run on: `"cpu"`, `"cuda"`.
+    """
+    with contextlib.ExitStack() as stack:
+        for kind in kinds:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def external_stream(handle: int, device: torch.device) -> torch.cuda.Stream:

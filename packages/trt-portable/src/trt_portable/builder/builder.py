@@ -133,7 +133,7 @@ class Builder(HostSettings):
 
     def _guarded(self, subject: str, build: Callable[[], _R]) -> _R | None:
         try:
-            with without_autocast(current_device()):
+            with without_autocast("cpu", current_device().type):  # constants are folded on the host
                 return build()
         except BuildCancelled as cancelled:
             self._reporter.warning(f"{subject}: stopped by the progress monitor in {cancelled}")

@@ -9,7 +9,7 @@ import torch
 
 from trt_portable.allocators import IOutputAllocator, notify_shape, request_output
 from trt_portable.arguments import to_integer, to_text
-from trt_portable.device import external_stream, is_autocast, record_event, without_autocast
+from trt_portable.device import external_stream, record_event, without_autocast
 from trt_portable.dims import Dims
 from trt_portable.enums import ErrorCodeTRT
 from trt_portable.error_recorder import Reporter
@@ -58,7 +58,8 @@ class Execution:
         self._debug = debug
         self._reporter = reporter
         self._device = state.device
-        self._is_cuda = state.device.type == "cuda"
+        self._kind = state.device.type
+        self._is_cuda = self._kind == "cuda"
         self._inputs, self._outputs = shapes.inputs, shapes.outputs
         self._host_inputs = state.host_inputs
         self._aliases = [
@@ -104,8 +105,8 @@ class Execution:
                 values = self._prepare()
             if self._host_inputs:
                 values = self._with_host_values(values)
-            if is_autocast(self._device):
-                with without_autocast(self._device):
+            if torch.is_autocast_enabled(self._kind):
+                with without_autocast(self._kind):
                     self._start(values, handle)
             else:
                 self._start(values, handle)
