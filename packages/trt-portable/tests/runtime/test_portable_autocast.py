@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import trt_portable as trt
+from trt_portable.builder import builder as building
 
 
 def test_a_caller_s_autocast_says_nothing_to_an_engine(builder: Any, load: Any, execute: Any, constant: Any) -> None:
@@ -30,3 +32,9 @@ def test_a_caller_s_autocast_says_nothing_to_an_engine(builder: Any, load: Any, 
         assert torch.is_autocast_enabled("cpu")
     assert torch.equal(found, wanted)
     torch.testing.assert_close(built, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_builds_for_a_gpu_leave_the_autocast_of_the_host_too(builder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "current_device", lambda: torch.device("cuda"))
+    with torch.autocast("cpu"):
+        assert builder._guarded("a build", lambda: not torch.is_autocast_enabled("cpu"))  # where constants are folded
