@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from torch.utils import _pytree as pytree
 
 from trt_core import InputError
 from trt_core.nesting import children_of
+from trt_core.state import is_state
 from trt_frontends.flat_function import flat_function, has_own_hooks
+from trt_frontends.snapshot import place_of, reads_of
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
@@ -27,6 +29,7 @@ from trt_runtime.fixed_place import refuse_moves
 from trt_runtime.graph_cache import tensors_in
 from trt_runtime.graphed_calls import GraphedCalls
 from trt_runtime.program import reduce_to_program
+from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 
 
@@ -79,6 +82,7 @@ class CompiledModule(fx.GraphModule):
         self._has_engines = any(isinstance(module, TRTModule) for module in self.modules())
         self._only_engine = self._find_only_engine()
         self._engine_checks = reader.is_in_engine
+        self._memory = reader.memory_of(_held_by(self))
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an eager call.
@@ -119,6 +123,8 @@ class CompiledModule(fx.GraphModule):
         leaves = self._reader.read(args, kwargs)
         if self._has_engines and torch.is_grad_enabled():
             self._reader.refuse_gradients(leaves)
+        if self._memory is not None:
+            self._memory.require_apart(leaves)
         return leaves
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledModule:
@@ -177,6 +183,15 @@ def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:
         return self._run(args, kwargs)
 
     return forward
+
+
+def _held_by(module: CompiledModule) -> Iterator[HeldTensor]:
+    """Yields the tensors that the graph of a module, or one of its blocks, reads or writes to."""
+    for graph, node in reads_of(module):
+        owner, name = place_of(graph, node)
+        value = getattr(owner, name)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield HeldTensor.of(owner, name, str(node.target), is_state(node))
 
 
 def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:

@@ -41,7 +41,7 @@ def take_snapshot(compiled: fx.GraphModule, lowered: fx.GraphModule) -> None:
 
 def _tensors_read(compiled: fx.GraphModule) -> set[tuple[nn.Module, str]]:
     """Returns where the tensors are that graphs of a module read: the module that holds each, and its name there."""
-    return {_place(graph, node) for graph, node in _reads(compiled)}
+    return {place_of(graph, node) for graph, node in reads_of(compiled)}
 
 
 def _shared_with_eager(lowered: fx.GraphModule) -> Iterator[torch.Tensor]:
@@ -49,19 +49,21 @@ def _shared_with_eager(lowered: fx.GraphModule) -> Iterator[torch.Tensor]:
     returned = result_bases(lowered.graph)
     for node in lowered.graph.find_nodes(op="get_attr"):
         if node in returned or is_state(node):
-            owner, name = _place(lowered, node)
+            owner, name = place_of(lowered, node)
             value = getattr(owner, name)
             if isinstance(value, torch.Tensor):
                 yield value
 
 
-def _reads(compiled: fx.GraphModule) -> Iterator[tuple[fx.GraphModule, fx.Node]]:
+def reads_of(compiled: fx.GraphModule) -> Iterator[tuple[fx.GraphModule, fx.Node]]:
+    """Yields where graphs of a module read attributes: the graph, and its node."""
     for module in compiled.modules():
         if isinstance(module, fx.GraphModule):
             yield from ((module, node) for node in module.graph.find_nodes(op="get_attr"))
 
 
-def _place(graph: fx.GraphModule, node: fx.Node) -> tuple[nn.Module, str]:
+def place_of(graph: fx.GraphModule, node: fx.Node) -> tuple[nn.Module, str]:
+    """The module that holds what a node reads, and its name there."""
     path, _, name = str(node.target).rpartition(".")
     return graph.get_submodule(path), name
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -78,73 +78,6 @@ def require_relations(
                 why=f"the model ties it to a dimension of another input: {place}.shape[{axis}] == {rule}",
                 hint="give inputs whose sizes agree, as they did when the model was captured",
             )
-
-
-def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -> None:
-    """Checks that no other input lies in the memory of one that the model writes to.
-
-    Parts of one memory that follow each other, such as the caches of several layers, are apart.
-
-    Args:
-        places: How messages call the inputs.
-        flat: The inputs.
-        index: Number of the one that is written to.
-
-    Raises:
-        InputError: Another one does.
-    """
-    written = flat[index]
-    memory = written.untyped_storage()._cdata
-    for other, value in enumerate(flat):
-        if other == index or not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata != memory:
-            continue
-        mine, theirs = _places_in_memory(written), _places_in_memory(value)
-        if max(mine.start, theirs.start) < min(mine.stop, theirs.stop):
-            raise InputError(
-                f"input {places[other]} shares memory with input {places[index]}, which the model writes to",
-                why="the model was captured with inputs that do not",
-                hint="clone one of them",
-            )
-
-
-def require_own_places(place: str, value: torch.Tensor) -> None:
-    """Checks that no two elements of an input that the model writes to lie in one place of memory.
-
-    Args:
-        place: How messages call the input.
-        value: The input.
-
-    Raises:
-        InputError: Two of them do, as in an expanded tensor.
-    """
-    if not value.is_contiguous() and _overlaps(value):
-        raise InputError(
-            f"several elements of input {place} lie in one place of memory, and the model writes to it",
-            why=f"its shape is {tuple(value.shape)} and its strides are {value.stride()}",
-            hint="give it as .contiguous() or .clone(), and take what was written from there",
-        )
-
-
-def _places_in_memory(value: torch.Tensor) -> range:
-    """The bytes of its storage from the first one of a tensor to its last."""
-    pairs = zip(value.shape, value.stride(), strict=True)
-    reach = 1 + sum((extent - 1) * stride for extent, stride in pairs) if value.numel() else 0
-    start, size = value.storage_offset(), value.element_size()
-    return range(start * size, (start + reach) * size)
-
-
-def _overlaps(value: torch.Tensor) -> bool:
-    """Whether elements share places: exact, and cheap where each stride steps over all that is within."""
-    axes = sorted((stride, extent) for stride, extent in zip(value.stride(), value.shape, strict=True) if extent != 1)
-    last = 0  # the furthest place that smaller strides reach
-    nested = True
-    for stride, extent in axes:
-        nested = nested and stride > last
-        last += stride * (extent - 1)
-    if nested or not value.numel():
-        return False
-    places = torch.arange(last + 1, device="cpu").as_strided(value.shape, value.stride())
-    return len(places.unique()) < value.numel()
 
 
 def describe(leaf: TensorInput) -> str:

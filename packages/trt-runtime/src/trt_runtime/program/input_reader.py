@@ -6,7 +6,7 @@ PyTorch's, is told in terms of the model's own inputs, and values that capturing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,7 +18,8 @@ from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.wording import with_article
 from trt_runtime.program.conditions import Home, home_of, require_conditions
 from trt_runtime.program.graph import ForeignTree, NumberInput, Program, Signature, TensorInput, Value, WriteCall
-from trt_runtime.program.input_fit import require_leaf, require_own_memory, require_own_places, require_relations
+from trt_runtime.program.input_fit import require_leaf, require_relations
+from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
 
 Symbols = Mapping[str, tuple[int, int, int]]
 """(min, opt, max) of every symbol."""
@@ -100,6 +101,10 @@ class InputReader:
             require_own_memory(self._places, flat, index)
             require_own_places(self._places[index], flat[index])
         return flat
+
+    def memory_of(self, held: Iterable[HeldTensor]) -> HeldMemory | None:
+        """Returns what keeps inputs apart from tensors that the program holds; None where it writes to neither."""
+        return HeldMemory(self._places, self._written, held) or None
 
     def refuse_gradients(self, flat: Sequence[Any]) -> None:
         """Refuses inputs that require gradients: a result without any would be silently wrong.

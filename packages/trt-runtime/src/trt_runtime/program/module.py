@@ -18,31 +18,12 @@ from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.declared_results import declares_symbols
 from trt_runtime.program.executor import Executor
 from trt_runtime.program.fields import UNTOLD, malformed
-from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, TensorInput, Value
+from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, StoredTensor, TensorInput, Value, WriteCall
+from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.literals import values_in
 
 _NO_SYMBOLS: dict[str, int] = {}
-
-
-class _Home:
-    """Where a held tensor is found at a call; tools that trace a module put others there for a while.
-
-    Args:
-        module: Attributes of the module that the tensor belongs to.
-        kind: `"_parameters"` or `"_buffers"`.
-        name: Its name there.
-    """
-
-    __slots__ = ("_kind", "_module", "_name")
-
-    def __init__(self, module: dict[str, Any], kind: str, name: str) -> None:
-        self._module, self._kind, self._name = module, kind, name
-
-    def tensor(self) -> torch.Tensor:
-        """The tensor that is there now."""
-        found: torch.Tensor = self._module[self._kind][self._name]
-        return found
 
 
 class LoadedProgram(nn.Module):
@@ -83,10 +64,12 @@ class LoadedProgram(nn.Module):
         self.__direct = _direct_call(program, self.__engines) if self.__reader.takes_tensors_as_they_come else None
         self.__engine_checks = self.__reader.is_in_engine
         self.__arity = len(program.signature.leaves)
-        self.__held: list[_Home] = []
+        self.__held: list[HeldTensor] = []
+        written = {step.target - program.first_tensor for step in program.steps if isinstance(step, WriteCall)}
         # names of the program come last, when every attribute that they may not hide is there
-        for entry, tensor in zip(program.tensors, tensors, strict=True):
-            self.__held.append(self.__register(entry.names, tensor, entry.is_parameter))
+        for number, (entry, tensor) in enumerate(zip(program.tensors, tensors, strict=True)):
+            self.__held.append(self.__register(entry, tensor, number in written))
+        self.__memory = self.__reader.memory_of(self.__held)
         for stored, engine in zip(program.engines, engines, strict=True):
             owner, name = self.__owner(stored.name)
             owner.add_module(name, engine)
@@ -126,7 +109,7 @@ class LoadedProgram(nn.Module):
                     raise
         flat = self.__read(args, kwargs)
         symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
-        return self.__executor.run(flat, [home.tensor() for home in self.__held], symbols)
+        return self.__executor.run(flat, [held.tensor() for held in self.__held], symbols)
 
     def extra_repr(self) -> str:
         """Describes the inputs and the number of steps."""
@@ -140,10 +123,12 @@ class LoadedProgram(nn.Module):
         flat = self.__reader.read(args, kwargs)
         if self.__engines and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self.__reader.refuse_gradients(flat)
+        if self.__memory is not None:
+            self.__memory.require_apart(flat)
         return flat
 
     def __tensors(self) -> tuple[torch.Tensor, ...]:
-        return tuple(home.tensor().detach() for home in self.__held)
+        return tuple(held.tensor().detach() for held in self.__held)
 
     def __owner(self, path: str) -> tuple[nn.Module, str]:
         """The module that a dotted name belongs to, made where it is missing, and the last part of the name."""
@@ -157,19 +142,18 @@ class LoadedProgram(nn.Module):
         _refuse_taken(owner, name)
         return owner, name
 
-    def __register(self, names: Sequence[str], tensor: torch.Tensor, is_parameter: bool) -> _Home:
+    def __register(self, entry: StoredTensor, tensor: torch.Tensor, is_written: bool) -> HeldTensor:
         """Registers a tensor under its names; returns where it is found at a call."""
-        value = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
-        home = _Home({"_constants": {"": value}}, "_constants", "")
-        for path in reversed(names):
+        value = nn.Parameter(tensor, requires_grad=False) if entry.is_parameter else tensor
+        held = HeldTensor({"": value}, "", "", is_written)
+        for path in reversed(entry.names):
             owner, name = self.__owner(path)
             if isinstance(value, nn.Parameter):
                 owner.register_parameter(name, value)
-                home = _Home(owner.__dict__, "_parameters", name)
             else:
                 owner.register_buffer(name, value)
-                home = _Home(owner.__dict__, "_buffers", name)
-        return home
+            held = HeldTensor.of(owner, name, path, is_written)
+        return held
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoadedProgram:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""
@@ -200,7 +184,7 @@ class LoadedProgram(nn.Module):
         return self.__with(self.__tensors(), self.__engines)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoadedProgram:
-        tensors = [held.detach() for held in copy.deepcopy([home.tensor() for home in self.__held], memo)]
+        tensors = [copied.detach() for copied in copy.deepcopy([held.tensor() for held in self.__held], memo)]
         twin = self.__with(tensors, [copy.deepcopy(engine, memo) for engine in self.__engines])
         memo[id(self)] = twin
         return twin
