@@ -27,7 +27,7 @@ from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
 CONTAINERS: Final = {1: "bf726b56f5e29852"}
-PROGRAMS: Final = {2: "a48f515fdc885450", 3: "dbb74764d6fbe80e", 4: "ab37bdc9bcdbf710"}
+PROGRAMS: Final = {2: "a48f515fdc885450", 3: "dbb74764d6fbe80e", 4: "ab37bdc9bcdbf710", 5: "22f9fbd4039dacb3"}
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 
 

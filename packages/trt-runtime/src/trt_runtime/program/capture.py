@@ -240,7 +240,8 @@ class _Capture:
         if target in _SAYS_NOTHING:
             return None
         if target in NAMES and not kwargs:
-            return self._add(NumberCall(NAMES[target], tuple(self._checked(value, node) for value in _flat(args))))
+            operands = (self._checked(value, node) for value in _flat(args) if value is not None)  # `round(x, None)`
+            return self._add(NumberCall(NAMES[target], tuple(operands)))
         return self._call_operator(node, args, kwargs)
 
     def _execute(self, node: fx.Node, inputs: Any, plan: torch.Tensor, text: str) -> Any:

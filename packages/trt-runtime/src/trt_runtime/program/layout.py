@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from trt_core.errors import PlanError
 
 MAGIC: Final = b"TRTPROG\n"
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 ALIGNMENT: Final = 4096
 """Sections begin at multiples of this, so that they can be mapped by themselves."""
 

@@ -15,12 +15,26 @@ from trt_core.errors import ExecutionError
 
 _LARGEST: Final = 2**63 - 1
 _MOST_OPERANDS: Final = 256
+_SOME_OPERANDS: Final = frozenset({"sum", "round"})
+"""Functions that take fewer operands than their most, too."""
 
 
 def _power(base: Any, exponent: Any) -> Any:
     if isinstance(base, int) and isinstance(exponent, int) and not 0 <= exponent <= 64:
         raise ArithmeticError(f"the exponent {exponent} is not between 0 and 64")
     return base**exponent
+
+
+def _shifted_left(number: Any, bits: Any) -> Any:
+    if bits > 64:
+        raise ArithmeticError(f"{bits} bits are more than 64")
+    return number << bits
+
+
+def _rounded(number: Any, digits: int | None = None) -> Any:
+    if digits is not None and not -64 <= digits <= 64:
+        raise ArithmeticError(f"{digits} digits are not between -64 and 64")
+    return round(number, digits)
 
 
 def _choose(condition: Any, then: Any, otherwise: Any) -> Any:
@@ -39,7 +53,11 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int]]] = {
     "floordiv": (operator.floordiv, 2),
     "mod": (operator.mod, 2),
     "pow": (_power, 2),
+    "lshift": (_shifted_left, 2),
+    "rshift": (operator.rshift, 2),
     "neg": (operator.neg, 1),
+    "pos": (operator.pos, 1),
+    "abs": (operator.abs, 1),
     "max": (builtins.max, 2),
     "min": (builtins.min, 2),
     "sum": (_sum, _MOST_OPERANDS),
@@ -58,9 +76,10 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int]]] = {
     "trunc": (math.trunc, 1),
     "floor": (math.floor, 1),
     "ceil": (math.ceil, 1),
+    "round": (_rounded, 2),
     "sqrt": (math.sqrt, 1),
 }
-"""Function and number of operands by name; `sum` takes any number of them up to the given one."""
+"""Function and number of operands by name; `sum` and `round` take from one to so many."""
 
 NAMES: Final[dict[Any, str]] = {
     operator.add: "add",
@@ -71,7 +90,11 @@ NAMES: Final[dict[Any, str]] = {
     operator.mod: "mod",
     operator.pow: "pow",
     builtins.pow: "pow",
+    operator.lshift: "lshift",
+    operator.rshift: "rshift",
     operator.neg: "neg",
+    operator.pos: "pos",
+    operator.abs: "abs",
     builtins.max: "max",
     torch.sym_max: "max",
     builtins.min: "min",
@@ -95,7 +118,9 @@ NAMES: Final[dict[Any, str]] = {
     math.trunc: "trunc",
     math.floor: "floor",
     math.ceil: "ceil",
+    builtins.round: "round",
     math.sqrt: "sqrt",
+    torch.sym_sqrt: "sqrt",
 }
 """Names of the Python functions that stand in graphs."""
 
@@ -116,4 +141,4 @@ def number_function(name: str) -> Callable[..., Any]:
 def fits(name: str, operands: int) -> bool:
     """Whether a function takes so many operands."""
     _, count = FUNCTIONS[name]
-    return 1 <= operands <= count if name == "sum" else operands == count
+    return 1 <= operands <= count if name in _SOME_OPERANDS else operands == count

@@ -1,0 +1,55 @@
+"""Arithmetic on sizes that no extent expresses: computed by steps of the program, compiled and loaded."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import trt_frontends
+import trt_runtime
+from trt_core import Input
+
+SIZES = (2, 3, 5, 6, 10, 15)
+
+FUNCTIONS = {
+    "round": lambda n: round(n / 4),
+    "round to a digit": lambda n: torch.sym_int(round(n / 3, 1) * 10),
+    "abs": lambda n: abs(n - 5),
+    "abs of a float": lambda n: round(abs(n - 5.5) * 2),
+    "shift left": lambda n: 1 << (n % 3),
+    "shift right": lambda n: n >> 1,
+    "root": lambda n: torch.sym_int(torch.sym_sqrt(n)),
+    "floor": lambda n: math.floor(n * 0.3),
+    "ceil": lambda n: math.ceil(n * 0.3),
+    "trunc": lambda n: math.trunc(n / 3),
+    "sum": lambda n: torch.sym_sum([n, n // 2, 1]),
+    "choice": lambda n: torch.sym_ite(n > 5, n, n + 1),
+    "bits": lambda n: (n & 3) | 4,
+    "power": lambda n: n**2 % 7,
+    "least": lambda n: torch.sym_max(torch.sym_min(n, 6), 3),
+}
+"""By what they show."""
+
+
+class Sizes(nn.Module):
+    """Makes a tensor of each size that a function gives, and a number of each."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """x: (N, 2), float32."""
+        sizes = [function(x.shape[0]) for function in FUNCTIONS.values()]
+        return [x.relu() * size + torch.ones(size + 1).sum() for size in sizes]
+
+
+def test_functions_of_sizes_are_saved_and_loaded(tmp_path: Path) -> None:
+    varying = Input(min_shape=(2, 2), opt_shape=(8, 2), max_shape=(16, 2))
+    compiled = trt_frontends.compile(Sizes().eval(), arg_inputs=(varying,), min_block_size=1)
+    trt_runtime.save(compiled, tmp_path / "sizes.trtp")
+    loaded = trt_runtime.load(tmp_path / "sizes.trtp")
+    for size in SIZES:
+        x = torch.randn(size, 2)
+        for module in (compiled, loaded):
+            results = dict(zip(FUNCTIONS, module(x), strict=True))
+            torch.testing.assert_close(results, dict(zip(FUNCTIONS, Sizes()(x), strict=True)))
