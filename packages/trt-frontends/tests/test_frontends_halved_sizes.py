@@ -148,16 +148,45 @@ def test_dimensions_that_are_multiples_are_divided_in_engines() -> None:
         torch.testing.assert_close(compiled(given), Patches()(given))
 
 
+class Pairs(nn.Module):
+    """Extracts features of two batches together, as optical flow does, and insists that they come back alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(2, 3, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """x, y: (N, 2, 6, 6), float32."""
+        first, second = torch.chunk(self.features(torch.cat((x, y))), 2)
+        if first.shape != second.shape:
+            raise ValueError("the batches differ")
+        return (first * second).view(x.shape[0], 48)
+
+
+def test_batches_that_a_model_wants_equal_may_both_be_of_one() -> None:
+    x, y = (Input(min_shape=(1, 2, 6, 6), opt_shape=(2, 2, 6, 6), max_shape=(4, 2, 6, 6)) for _ in range(2))
+    model = Pairs()
+    compiled = compile_model(model, arg_inputs=[x, y], min_block_size=1)
+    for batch in (1, 2, 4):
+        given = torch.randn(2, batch, 2, 6, 6).unbind()
+        torch.testing.assert_close(compiled(*given), model(*given), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError):
+        compiled(torch.randn(1, 2, 6, 6), torch.randn(2, 2, 6, 6))
+
+
 def test_what_decides_where_a_condition_fails() -> None:
     import sympy
     from torch.utils._sympy.functions import FloorDiv, Mod
 
     h, w = sympy.symbols("h w", integer=True, positive=True)
     spans = {"h": range(1, 13), "w": range(1, 10)}
-    multiples = [sympy.Eq(Mod(h, 4), 0)]
-    assert FailingSizes([], spans).of(sympy.Ne(w, 4)) == ("w", [4])
-    assert FailingSizes([], spans).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) is None  # 5 // (5 // 4) is 5
-    assert FailingSizes(multiples, spans).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) == ("w", [4])
-    assert FailingSizes([], spans).of(sympy.Ne(w, h)) is None
-    assert FailingSizes([], spans).of(sympy.Ne(Mod(8, h - 3), 1)) == ("h", [3, 10])  # at 3 it divides by zero
-    assert FailingSizes([], {"h": range(1, 1 << 20)}).of(sympy.Ne(h, 4)) is None
+    usual = {"h": 8, "w": 5}
+    multiples, alike = [sympy.Eq(Mod(h, 4), 0)], [sympy.Eq(h, w)]
+    assert FailingSizes([], spans, usual).of(sympy.Ne(w, 4)) == [{"w": 4}]
+    assert FailingSizes([], spans, usual).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) is None  # 5 // (5 // 4) is 5
+    assert FailingSizes(multiples, spans, usual).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) == [{"h": 8, "w": 4}]
+    assert FailingSizes(alike, spans, usual).of(sympy.Ne(w, 4)) == [{"h": 4, "w": 4}]
+    assert FailingSizes([], spans, usual).of(sympy.Ne(w, h)) is None
+    at_zero = FailingSizes([], spans, usual).of(sympy.Ne(Mod(8, h - 3), 1))
+    assert at_zero == [{"h": 3}, {"h": 10}]  # at 3 it divides by zero
+    assert FailingSizes([], {"h": range(1, 1 << 20)}, usual).of(sympy.Ne(h, 4)) is None

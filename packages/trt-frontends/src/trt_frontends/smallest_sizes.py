@@ -39,9 +39,6 @@ _UNCHECKED: Final = (
 )
 """Has a program run without a look at its guards; PyTorch before 2.9 has none."""
 
-_MOST_POINTS: Final = 16
-"""With how many sizes it is tried whether an assumption of an operator matters; where there are more, it stays."""
-
 _SCALES: Final = (1.0, 30.0)
 """Magnitudes of the numbers that a model is run on, so that it is seen what it does to small and to large ones."""
 
@@ -108,7 +105,8 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
         env.replace(guard.expr) for guard in env.guards if not (_is_of_operators(guard) or is_of_strides(guard))
     ]
     spans = {name: range(max(low, 1), high + 1) for name, (low, _, high) in ranges.symbols.items()}
-    failing, usual = FailingSizes(demanded, spans), _usual_sizes(graph, ranges)
+    usual = _usual_sizes(graph, ranges)
+    failing = FailingSizes(demanded, spans, {str(symbol): int(size) for symbol, size in usual.items()})
     for guard in assumed:
         points = _against(env.replace(guard.expr), failing, usual)
         if points is None:
@@ -176,17 +174,18 @@ def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
 
 
 def _against(condition: Any, failing: FailingSizes, usual: Mapping[Any, Any]) -> list[dict[Any, Any]] | None:
-    """Returns all sizes of one symbol at which a condition does not hold, the others usual; None for too many.
+    """Returns sizes of which one symbol's are all at which a condition does not hold; None for too many.
 
-    A condition may name other symbols, if it says the same for all sizes of these.
+    A condition may name other symbols, if it says the same for all sizes of these, which are as near to the usual ones
+    as the model's own demands allow.
     """
     import sympy
 
     found = failing.of(condition)
-    symbol = next((symbol for symbol in usual if found is not None and str(symbol) == found[0]), None)
-    if found is None or symbol is None or len(found[1]) > _MOST_POINTS:
+    symbols = {str(symbol): symbol for symbol in usual}
+    if found is None or not all(symbols.keys() >= sizes.keys() for sizes in found):
         return None
-    return [{**usual, symbol: sympy.Integer(size)} for size in found[1]]
+    return [{**usual, **{symbols[name]: sympy.Integer(size) for name, size in sizes.items()}} for sizes in found]
 
 
 def no_such_sizes(sizes: Mapping[Any, int]) -> Any:
