@@ -76,6 +76,18 @@ def test_where_the_usual_sizes_are_not_allowed_others_are() -> None:
     assert not any(_allowed(FloatPow(ToFloat(H * W), 0.5) > 90.0).values())
 
 
+@pytest.mark.parametrize("most", [(1200, 1100), (1 << 20, 1 << 20)])
+def test_of_more_sizes_than_can_be_computed_those_around_the_usual_ones_are_allowed(most: tuple[int, int]) -> None:
+    conditions = allowed_sizes(IntTrueDiv(H, W) <= 1.2, {"h": (8, 56, most[0]), "w": (8, 60, most[1])})
+
+    def is_allowed(h: int, w: int) -> bool:
+        return all(any(relation.holds({"h": h, "w": w}) for relation in condition) for condition in conditions)
+
+    assert all(is_allowed(h, w) == (h / w <= 1.2) for h in range(8, 400, 7) for w in range(8, 400, 9))
+    around = [(h, w) for h in (*range(8, most[0], 10007), most[0]) for w in (*range(8, most[1], 10007), most[1])]
+    assert all(h / w <= 1.2 for h, w in around if is_allowed(h, w))
+
+
 def test_a_condition_of_a_long_extent_is_said_in_sizes() -> None:
     extent, sizes = H, range(2, 10)
     rows = dict(zip(sizes, sizes, strict=True))

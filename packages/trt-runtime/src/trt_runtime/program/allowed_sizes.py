@@ -33,9 +33,29 @@ def allowed_sizes(guard: Any, sizes: Sizes) -> list[Condition]:
         guard: A condition of sympy.
         sizes: The sizes of all symbols in it.
     """
+    spans = _computable(sizes)
+    conditions = [
+        condition
+        for name, (low, _, high) in sizes.items()
+        for condition in _between(name, range(low, high + 1), spans[name].start, spans[name].stop)
+    ]
+    return conditions + _allowed_within(guard, spans, [best for _, best, _ in sizes.values()])
+
+
+def _computable(sizes: Sizes) -> dict[str, range]:
+    """Returns the sizes of each symbol; those nearest to the usual ones where all are too many to be computed."""
     spans = {name: range(low, high + 1) for name, (low, _, high) in sizes.items()}
-    usual = [best for _, best, _ in sizes.values()]
-    holds = SizeGrid(spans).holds(guard) if count_combinations(spans) <= MOST_COMBINATIONS else None
+    while (count := count_combinations(spans)) > MOST_COMBINATIONS:
+        name, span = max(spans.items(), key=lambda item: len(item[1]))
+        kept = max(len(span) // 2, MOST_COMBINATIONS * len(span) // count)
+        first = min(max(sizes[name][1] - kept // 2, span.start), span.stop - kept)
+        spans[name] = range(first, first + kept)
+    return spans
+
+
+def _allowed_within(guard: Any, spans: Mapping[str, range], usual: list[int]) -> list[Condition]:
+    """Returns conditions of which all hold only where a guard does, for spans of few enough sizes."""
+    holds = SizeGrid(spans).holds(guard)
     if holds is None:
         return [(Relation(name, "eq", best),) for name, best in zip(spans, usual, strict=True)]
     if holds.all():
@@ -98,13 +118,20 @@ def _box(spans: Mapping[str, range], holds: npt.NDArray[Any], at: tuple[int, ...
         line = np.asarray(part.all(axis=others))
         first, last = next(run for run in _runs(line) if run[0] <= place <= run[1])
         box[axis] = slice(first, last + 1)
+    return [
+        condition
+        for (name, span), kept in zip(spans.items(), box, strict=True)
+        for condition in _between(name, span, span[kept.start], span[kept.stop - 1] + 1)
+    ]
+
+
+def _between(name: str, span: range, first: int, end: int) -> list[Condition]:
+    """That a symbol has, of its span, a size from one on and below another."""
+    if end - first == 1 < len(span):
+        return [(Relation(name, "eq", first),)]
     conditions: list[Condition] = []
-    for (name, span), kept in zip(spans.items(), box, strict=True):
-        if kept.stop - kept.start == 1 < len(span):
-            conditions.append((Relation(name, "eq", span[kept.start]),))
-            continue
-        if kept.start > 0:
-            conditions.append((Relation(name, "ge", span[kept.start]),))
-        if kept.stop < len(span):
-            conditions.append((Relation(name, "le", span[kept.stop - 1]),))
+    if first > span.start:
+        conditions.append((Relation(name, "ge", first),))
+    if end < span.stop:
+        conditions.append((Relation(name, "le", end - 1),))
     return conditions
