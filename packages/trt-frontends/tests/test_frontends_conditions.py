@@ -220,6 +220,23 @@ def test_what_is_asked_in_floats_is_refused_where_it_is_otherwise(name: str, kep
     assert answered >= least
 
 
+class Least(nn.Module):
+    """Multiplies by a number that stops growing with the rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (rows, 3), float32."""
+        return torch.relu(x) * int(min(x.shape[0] * 0.5, 3.0))
+
+
+def test_the_lesser_of_floats_is_refused_where_it_is_the_other_one() -> None:
+    varying = Input(min_shape=(2, 3), opt_shape=(8, 3), max_shape=(16, 3))
+    compiled = trt_frontends.compile(Least().eval(), arg_inputs=(varying,), min_block_size=1)
+    x = torch.ones(12, 3)
+    torch.testing.assert_close(compiled(x), Least()(x))
+    with pytest.raises(InputError, match="dimension 0 of input x is 4, and must be more than 6"):
+        compiled(x[:4])
+
+
 def test_sizes_may_be_rounded_as_python_rounds() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x)[: round(x.shape[0] * 0.5)]
