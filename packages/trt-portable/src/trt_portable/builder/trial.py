@@ -136,7 +136,7 @@ class Trial:
         """Milliseconds of the layers as they are and with packed weights."""
         if self._is_small:
             runs = [as_engines_run(each, self._values, self._subject.device) for each in (self._interpreted, prepacked)]
-            plain, packed = race(runs, lambda: None, self._num_samples, clock=host_clock())
+            plain, packed = race(runs, lambda: None, self._iterations, clock=host_clock())
             return plain * 1e3, packed * 1e3
         turns = [(self._milliseconds(self._interpreted), self._run_prepacked(prepacked)[1]) for _ in range(_TURNS)]
         return min(plain for plain, _ in turns), min(packed for _, packed in turns)
