@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -78,11 +79,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that are not marked `gpu` mean the CPU, also on a machine where the current device is a GPU."""
-    if "gpu" not in request.keywords:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Runs tests that are not marked `gpu` on the CPU, fixtures of any scope included, also on a machine with a GPU."""
+    if "gpu" in item.keywords:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

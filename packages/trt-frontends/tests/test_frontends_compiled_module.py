@@ -163,7 +163,7 @@ def test_moves_that_change_nothing(mixed: CompiledModule) -> None:
 
 
 @pytest.mark.parametrize("name", ["relu", "mixed"])
-@pytest.mark.parametrize("move", ["half", "double", lambda module: module.to("meta")], ids=str)
+@pytest.mark.parametrize("move", ["half", "double", lambda module: module.to("meta")], ids=["half", "double", "meta"])
 def test_moves_that_would_change_something_are_refused(name: str, move: Any, request: pytest.FixtureRequest) -> None:
     module = request.getfixturevalue(name)
     expected = module(X)

@@ -78,7 +78,7 @@ def test_keywords_that_scripts_bring_from_elsewhere(mlp: nn.Module, tmp_path: Pa
     assert "hold no engines" in caught.value.why
 
 
-@pytest.mark.parametrize("path", [None, 3, io.BytesIO(b"")], ids=repr)
+@pytest.mark.parametrize("path", [None, 3, io.BytesIO(b"")], ids=["None", "3", "BytesIO"])
 def test_what_names_no_file_is_refused(path: Any, mlp: nn.Module) -> None:
     with pytest.raises(InputError, match="a file is named by a string or a path"):
         trt_frontends.save(torch.export.export(mlp, (torch.ones(2, 4),)), path)
