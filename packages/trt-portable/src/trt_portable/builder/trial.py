@@ -237,12 +237,8 @@ class Trial:
             return program.run(self._values), self._milliseconds(program)
 
     def _milliseconds(self, executable: Executable) -> float:
-        return milliseconds(executable, self._values, self._subject.device, self._num_samples)
-
-    @property
-    def _num_samples(self) -> int:
-        is_short = not self.is_raced and self._is_small
-        return max(self._iterations, _LEAST_RUNS) if is_short else self._iterations
+        samples = max(self._iterations, _LEAST_RUNS) if self._is_small else self._iterations
+        return milliseconds(executable, self._values, self._subject.device, samples)
 
     @cached_property
     def _is_small(self) -> bool:

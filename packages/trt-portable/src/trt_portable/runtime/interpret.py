@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from trt_portable.runtime.fused_loops import Fuse
-    from trt_portable.runtime.product_choice import ProductChoice
+    from trt_portable.runtime.product_choice import ProductChoice, Ways
     from trt_portable.runtime.recurrent_layers import MakeRecurrent, RecurrentForm
     from trt_portable.runtime.streamed_program import StreamedProgram
 
@@ -67,10 +67,16 @@ def _with_recurrent_layers(calls: list[LayerCall], visible: frozenset[int], make
 
 def _recurrent_kernel(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
     """What computes a recurrent layer as eager PyTorch does; packing a few weights costs next to no memory."""
+    return _recurrent_ways(form, product, loop, most_packed=_FEW_WEIGHTS)[RECURRENT]
+
+
+def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *, most_packed: float) -> Ways:
+    """What computes a recurrent layer: one kernel, or the product and the loop."""
     from trt_portable.runtime.recurrent_kernels import recurrent_kernel
     from trt_portable.runtime.recurrent_layers import one_by_one
 
-    return recurrent_kernel(form, loop, one_by_one(product, loop), most_packed=_FEW_WEIGHTS)
+    plain = one_by_one(product, loop)
+    return {RECURRENT: recurrent_kernel(form, loop, plain, most_packed=most_packed), LAYERS: plain}
 
 
 def _written_out(image: ProgramImage) -> list[LayerCall]:
@@ -139,13 +145,9 @@ def prepacked_program(image: ProgramImage, choose: ProductChoice) -> Program | N
         return _in_fewer_calls(prepack_products(joined, visible, choose) or joined, visible)
 
     def packed_layer(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
-        from trt_portable.runtime.recurrent_kernels import recurrent_kernel
-        from trt_portable.runtime.recurrent_layers import one_by_one
-
         (packed,) = prepack_products([product], frozenset(product.outputs), choose) or [product]
-        plain = one_by_one(packed, loop)
-        kernel = recurrent_kernel(form, loop, plain, most_packed=math.inf)
-        return choose((form, loop.layer._outputs[0].dtype), {RECURRENT: kernel, LAYERS: plain})
+        ways = _recurrent_ways(form, packed, loop, most_packed=math.inf)
+        return choose((form, loop.layer._outputs[0].dtype), ways)
 
     joined = _joined(image.calls, image.visible, {}, packed_body)
     fused = _with_recurrent_layers(joined, image.visible, packed_layer)

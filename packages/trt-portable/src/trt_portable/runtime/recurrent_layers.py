@@ -75,8 +75,6 @@ def fuse_recurrent_layers(calls: Sequence[LayerCall], visible: Collection[int], 
         visible: Ids of tensors that something besides the layers reads.
         make: Makes what computes the layer.
     """
-    if not any(isinstance(call.layer, LoopRegion) for call in calls):
-        return list(calls)
     uses = Counter(tensor for call in calls for tensor in call.inputs)
     products: dict[int | None, int] = {
         call.outputs[0]: index
