@@ -1,4 +1,4 @@
-"""Rules of the house that no linter holds: what tracked files may contain, and how big a module may be."""
+"""Rules of the house that no linter holds: what tracked files may contain, and what they are called."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ NOT_IN_TEXT: Final = {
     "a merge conflict": r"^(?:<{7}|>{7}) ",
 }
 """What no tracked text file contains, and the pattern that finds it."""
-
-MAXIMUM_LINES: Final = 400
-"""A longer module holds more than one concept."""
 
 MAXIMUM_BYTES: Final = 1 << 20
 EMPTY_NAMES: Final = re.compile(r"(?:^|/)_?(?:utils?|common|helpers?|misc)\.py$")
@@ -60,14 +57,6 @@ def test_tracked_files_are_small() -> None:
 
 def test_modules_are_named_for_their_concept() -> None:
     assert not [name for name in _tracked() if EMPTY_NAMES.search(name)]
-
-
-def test_modules_hold_one_concept() -> None:
-    long = []
-    for name in _tracked():
-        if name.endswith(".py") and (lines := (ROOT / name).read_text(encoding="utf-8").count("\n")) > MAXIMUM_LINES:
-            long.append(f"{name}: {lines} lines")
-    assert not long, "split these by concept:\n" + "\n".join(long)
 
 
 def test_test_files_have_names_of_their_own() -> None:
