@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import trt_portable as trt
+from trt_portable.runtime.tracing import trace_engine
 
 
 def _activation(network: Any, x: Any, kind: str, alpha: float = 1 / 6) -> Any:
@@ -86,3 +87,28 @@ def test_a_clamp_that_keeps_nan_is_one_kernel(network: Any, load: Any, execute: 
     ]
     for index, value in enumerate(expected):
         torch.testing.assert_close(found[f"y{index}"], value, equal_nan=True)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_rows_that_lie_apart_are_one_product(
+    network: Any, load: Any, constant: Any, execute: Any, has_bias: bool
+) -> None:
+    x = network.add_input("x", trt.float32, (8, 5, 16))
+    turned = network.add_shuffle(x)
+    turned.first_transpose = (1, 0, 2)
+    matrix, none = torch.randn(1, 24, 16), trt.MatrixOperation.NONE
+    product = network.add_matrix_multiply(
+        turned.get_output(0), none, constant(network, matrix.numpy()), trt.MatrixOperation.TRANSPOSE
+    )
+    y, bias = product.get_output(0), torch.randn(1, 1, 24)
+    if has_bias:
+        y = network.add_elementwise(y, constant(network, bias.numpy()), trt.ElementWiseOperation.SUM).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    engine = load(network)
+    graph = trace_engine(engine).graph
+    names = {str(node.target) for node in graph.nodes if node.op == "call_function"}
+    assert names & {"aten.mm.default", "aten.addmm.default"} and "aten.bmm.default" not in names
+    values = torch.randn(8, 5, 16)
+    expected = values.transpose(0, 1) @ matrix[0].T + (bias if has_bias else 0.0)
+    torch.testing.assert_close(execute(engine.create_execution_context(), {"x": values})["y"], expected)

@@ -264,7 +264,13 @@ class Linear(ShapedCompute):
         """Computes the result of a matrix and a bias as PyTorch takes them."""
         x, weights, *bias = inputs
         assert x is not None and isinstance(weights, torch.Tensor)
-        return (F.linear(as_tensor(x), weights if self.is_transposed else weights.mT, *bias),)  # type: ignore[arg-type]
+        rows = as_tensor(x)
+        matrix = weights if self.is_transposed else weights.mT
+        if rows.dim() < 3 or rows.is_contiguous():
+            return (F.linear(rows, matrix, *bias),)  # type: ignore[arg-type]
+        # PyTorch multiplies each part of rows that lie apart on its own, which reads the matrix for every part
+        result = F.linear(rows.reshape(-1, rows.shape[-1]), matrix, *bias)  # type: ignore[arg-type]
+        return (result.view(*rows.shape[:-1], self.columns),)
 
 
 def _shaped(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
