@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "trt_core": set(),
-    "trt_portable": set(),
+    "trt_portable": {"trt_core"},
     "trt_lowering": {"trt_core"},
     "trt_partition": {"trt_core"},
     "trt_converters": {"trt_core"},

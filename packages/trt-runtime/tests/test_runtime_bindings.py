@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_core import PlanError
 from trt_core.dtypes import TRT_NAMES
+from trt_core.files.typed import BadField
 from trt_runtime import Binding
 from trt_runtime.bindings import format_extent, format_shape, symbol_values
 
@@ -39,20 +39,20 @@ def test_json_round_trip(binding: Binding) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, "exactly name, dtype and shape"),
-        ({"name": "x", "dtype": "float32"}, "exactly name, dtype and shape"),
-        ({"name": "x", "dtype": "float32", "shape": [], "more": 1}, "exactly name, dtype and shape"),
-        ({"name": 1, "dtype": "float32", "shape": []}, "not a string"),
-        ({"name": "x", "dtype": "float64", "shape": []}, "unknown data type 'float64'"),
-        ({"name": "x", "dtype": [], "shape": []}, "unknown data type"),
-        ({"name": "x", "dtype": "float32", "shape": 3}, "not a shape"),
+        (None, "an object is needed, not None"),
+        ({"name": "x", "dtype": "float32"}, "lacks the field 'shape'"),
+        ({"name": "x", "dtype": "float32", "shape": [], "more": 1}, "has the unknown field 'more'"),
+        ({"name": 1, "dtype": "float32", "shape": []}, "a string is needed, not 1"),
+        ({"name": "x", "dtype": "float64", "shape": []}, "'float64' is no data type"),
+        ({"name": "x", "dtype": [], "shape": []}, "a list of 0 is no data type"),
+        ({"name": "x", "dtype": "float32", "shape": 3}, "a list is needed"),
         ({"name": "x", "dtype": "float32", "shape": [True]}, "not a shape"),
         ({"name": "x", "dtype": "float32", "shape": [["add"]]}, "not a shape"),
         ({"name": "x", "dtype": "float32", "shape": [["add", None]]}, "not a shape"),
     ],
 )
 def test_malformed_json_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(BadField, match=message):
         Binding.from_json(value, "input 0")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trt_core import PlanError
 from trt_runtime import PlanHeader, plan_from_bytes, plan_to_bytes, read_plan, write_plan
-from trt_runtime.container import replacing
+from trt_runtime.container import PLAN, replacing
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 
@@ -78,16 +78,17 @@ def test_files_have_default_permissions(tmp_path: Path, header: PlanHeader, plan
 
 def test_each_mismatch_has_its_message(tmp_path: Path, header: PlanHeader, plan: torch.Tensor) -> None:
     good = plan_to_bytes(header, plan)
-    payload_offset = struct.unpack_from("<Q", good, 16)[0]
+    text, payload = PLAN.read(memoryview(good))
     cases = {
         "empty": b"",
         "not a plan file": b"PK\x03\x04" + good,
         "truncated": good[:-1],
         "only 20 bytes": good[:20],
         "format version 9": good[:8] + struct.pack("<I", 9) + good[12:],
-        "checksum of its header": good[:70] + b"?" + good[71:],
-        "foreign bytes": good + b"more",
-        "SHA-256 of the plan differs": good[:payload_offset] + b"?" + good[payload_offset + 1 :],
+        "checksum of its header": good[:40] + b"?" + good[41:],
+        "its header says": good + b"more",
+        "kind header does not": good[: text.offset] + b"?" + good[text.offset + 1 :],
+        "kind plan does not": good[: payload.offset] + b"?" + good[payload.offset + 1 :],
     }
     for message, content in cases.items():
         path = tmp_path / "engine.plan"

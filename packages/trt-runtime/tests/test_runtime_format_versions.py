@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from trt_core import PlanError, extents, refit_table
+from trt_core.files.container import LAYOUT
 from trt_portable.plan import container as portable
 from trt_runtime import TRTModule, load, save
 from trt_runtime.bindings import Binding
-from trt_runtime.container import _PREFIX as CONTAINER_PREFIX
-from trt_runtime.container import CONTAINER_VERSION
+from trt_runtime.container import PLAN
+from trt_runtime.container import SectionKind as PlanSections
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import layout, literals, tables
@@ -26,7 +27,7 @@ from trt_runtime.program.numbers import FUNCTIONS
 from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
-CONTAINERS: Final = {1: "bf726b56f5e29852"}
+CONTAINERS: Final = {1: "bf726b56f5e29852", 2: "3eba59b5caf9f37b"}
 PROGRAMS: Final = {2: "a48f515fdc885450", 3: "dbb74764d6fbe80e", 4: "ab37bdc9bcdbf710", 5: "22f9fbd4039dacb3"}
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 
@@ -53,15 +54,16 @@ def test_plan_headers() -> None:
 
 
 def test_plan_files() -> None:
-    _hold(CONTAINERS, CONTAINER_VERSION, _digest(CONTAINER_PREFIX.format), "trt_runtime.container")
+    kinds = [kind.name for kind in PlanSections]
+    _hold(CONTAINERS, PLAN.version, _digest([*LAYOUT, kinds, PLAN.alignment]), "trt_runtime.container")
 
 
 def test_programs() -> None:
     kinds = [kind.name for kind in layout.SectionKind]
-    structures = [layout._PREFIX.format, layout._ENTRY.format, kinds, layout.ALIGNMENT]
+    structures = [*LAYOUT, kinds, layout.PROGRAM.alignment]
     graph = {name: value for name, value in vars(tables).items() if name.isupper()}
     names = [sorted(literals._READERS), sorted(FUNCTIONS), sorted(extents._OPERATORS), sorted(RELATIONS)]
-    _hold(PROGRAMS, layout.FORMAT_VERSION, _digest([structures, graph, names]), "trt_runtime.program.layout")
+    _hold(PROGRAMS, layout.PROGRAM.version, _digest([structures, graph, names]), "trt_runtime.program.layout")
 
 
 def test_a_program_with_an_older_plan_says_where_and_which(static_engine: TRTModule, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from trt_core import PlanError
 from trt_runtime import TRTModule, load, plan_to_bytes, read_plan
-from trt_runtime.program.layout import ALIGNMENT, SectionKind
+from trt_runtime.program.layout import PROGRAM, SectionKind
 from trt_runtime.testing import ProgramFile
 
 
@@ -104,5 +104,5 @@ def test_sections_that_are_one_too_many(parts: ProgramFile, path: Path, first: S
 
 
 def test_sections_begin_where_they_must(parts: ProgramFile) -> None:
-    assert all(section % ALIGNMENT == 0 for section in (ALIGNMENT, 2 * ALIGNMENT))
-    assert parts.to_bytes().find(parts.weights) % ALIGNMENT == 0
+    assert all(section % PROGRAM.alignment == 0 for section in (PROGRAM.alignment, 2 * PROGRAM.alignment))
+    assert parts.to_bytes().find(parts.weights) % PROGRAM.alignment == 0

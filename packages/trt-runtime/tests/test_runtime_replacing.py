@@ -17,7 +17,7 @@ import pytest
 from fresh_process import run_python
 
 from trt_core import FileError, InputError
-from trt_runtime.replacing import replacing
+from trt_core.files.replacing import replacing
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions, links and signals")
 
@@ -91,7 +91,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
 def test_leftovers_of_killed_writers_go(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import sys, time
-        from trt_runtime.replacing import replacing
+        from trt_core.files.replacing import replacing
         with replacing(sys.argv[1]) as file:
             file.write(b"half")
             file.flush()
@@ -166,7 +166,7 @@ def test_killed_writers_leave_the_old_file_or_the_new(tmp_path: Path) -> None:
     """A writer stops before every system call that changes the folder or the file, and is killed there."""
     script = textwrap.dedent("""
         import json, os, pathlib, sys
-        import trt_runtime.replacing as replacing
+        import trt_core.files.replacing as replacing
 
         def write(path, fatal):
             calls = 0

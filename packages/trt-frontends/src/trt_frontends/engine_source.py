@@ -35,7 +35,7 @@ from trt_core.uncacheable import Uncacheable
 from trt_core.weight_recipes import RECIPE, sources_of
 from trt_frontends.engine_module import engine_module
 from trt_runtime import TRTModule
-from trt_runtime.container import CONTAINER_VERSION
+from trt_runtime.container import PLAN
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
 from trt_runtime.header import FORMAT_VERSION
 from trt_runtime.host_code import allow_host_code
@@ -178,7 +178,7 @@ def describe_machine(settings: CompilationSettings) -> dict[str, str]:
     portable = current_provider() is Provider.PORTABLE
     described = {f"settings.{name}": text for name, text in settings.for_building().items() if name != "device"}
     described["device"] = _describe_device(settings.device)
-    described["format"] = f"{FORMAT_VERSION}.{CONTAINER_VERSION}"
+    described["format"] = f"{FORMAT_VERSION}.{PLAN.version}"
     described["provider"] = provider_identity()
     described["stack"] = f"{trt_core.__version__} {_sources_of(trt_core.__file__)}"
     described["torch"] = str(torch.__version__)

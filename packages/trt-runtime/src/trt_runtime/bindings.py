@@ -12,6 +12,7 @@ import torch
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
 from trt_core.extents import Extent, evaluate_extent, is_extent
+from trt_core.files import typed
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
@@ -51,19 +52,15 @@ class Binding:
             where: The place in the header, for the message.
 
         Raises:
-            PlanError: A field is missing, unknown, or of another type.
+            BadField: A field is missing, unknown, or of another type.
         """
-        fields = value if isinstance(value, dict) else {}
-        if set(fields) != {"name", "dtype", "shape"}:
-            raise PlanError(f"{where} is not a binding: it needs exactly name, dtype and shape")
-        name, dtype, shape = fields["name"], fields["dtype"], fields["shape"]
-        if not isinstance(name, str):
-            raise PlanError(f"{where}: the name is {name!r}, not a string")
-        if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise PlanError(f"{where} {name!r}: unknown data type {dtype!r}")
-        if not isinstance(shape, list) or not all(map(is_extent, shape)):
-            raise PlanError(f"{where} {name!r}: {shape!r} is not a shape")
-        return cls(name, _DTYPES[dtype], tuple(shape))
+        fields = typed.fields(value, where, ("name", "dtype", "shape"))
+        name = typed.text(fields["name"], where)
+        place = f"{where} {name!r:.80}"
+        shape = typed.items(fields["shape"], place)
+        if not all(map(is_extent, shape)):
+            raise typed.BadField(place, f"{shape!r:.80} is not a shape")
+        return cls(name, typed.choice(_DTYPES, fields["dtype"], place, "data type"), tuple(shape))
 
     def __str__(self) -> str:
         extents = ", ".join(format_extent(extent) for extent in self.shape)

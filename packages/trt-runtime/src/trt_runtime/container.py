@@ -1,42 +1,45 @@
-r"""The plan container: one engine as one file.
+"""The plan container: one engine as one file of two sections, the header as JSON and the provider's plan.
 
-Layout, little endian::
-
-    0    magic            8 bytes, b"TRTPLAN\n"
-    8    format version   u32
-    12   header bytes     u32
-    16   payload offset   u64, a multiple of 256
-    24   payload bytes    u64
-    32   checksum         32 bytes: SHA-256 of bytes 0 to 31 and of the header
-    64   header           JSON, UTF-8, then zeros up to the payload
-         payload          the provider's plan, whose SHA-256 is in the header
-
-The payload is used where it lies: files are mapped into memory, not read. Nothing in the format is executable.
+The plan is used where it lies: files are mapped into memory, not read. Nothing in the format is executable.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
+import io
+from enum import IntEnum
 from typing import Any, Final
 
 import torch
 
 from trt_core.errors import PlanError
+from trt_core.files.container import Container
+from trt_core.files.opening import map_file
+from trt_core.files.replacing import Path as Path
+from trt_core.files.replacing import file_name
+from trt_core.files.replacing import replacing as replacing
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.digest import is_vouched, plan_bytes, plan_digest
+from trt_runtime.digest import is_vouched, plan_bytes, plan_digest, vouch
 from trt_runtime.header import PlanHeader
-from trt_runtime.mapped_file import map_file
-from trt_runtime.replacing import Path as Path
-from trt_runtime.replacing import file_name
-from trt_runtime.replacing import replacing as replacing
 
-MAGIC: Final = b"TRTPLAN\n"
-CONTAINER_VERSION: Final = 1
-_PREFIX: Final = struct.Struct("<8sIIQQ32s")
-_COVERED_BYTES: Final = 32
-_ALIGNMENT: Final = 256
-_COPY_AGAIN: Final = "copy the file again from where it was written, or compile the model again"
+
+class SectionKind(IntEnum):
+    """What a section holds; a file has one of each, in this order."""
+
+    HEADER = 1
+    PLAN = 2
+
+
+PLAN: Final = Container(
+    magic=b"TRTPLAN\n",
+    version=2,
+    kinds=SectionKind,
+    alignment=256,
+    noun="plan file",
+    reader="trt-runtime",
+    writer="trt_runtime.write_plan",
+    again="compile the model again",
+)
+"""The file of one engine."""
 
 
 def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor) -> None:
@@ -51,10 +54,9 @@ def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor) -> None:
         PlanError: The plan is not the one that the header describes.
         OSError: The file cannot be written.
     """
-    front = _front(header, plan)
+    sections = _sections(header, plan)
     with replacing(path) as file:
-        file.write(front)
-        file.write(plan_bytes(plan))
+        PLAN.write(file, sections)
 
 
 def plan_to_bytes(header: PlanHeader, plan: torch.Tensor) -> bytes:
@@ -63,7 +65,9 @@ def plan_to_bytes(header: PlanHeader, plan: torch.Tensor) -> bytes:
     Raises:
         PlanError: The plan is not the one that the header describes.
     """
-    return b"".join((_front(header, plan), plan_bytes(plan)))
+    file = io.BytesIO()
+    PLAN.write(file, _sections(header, plan))
+    return file.getvalue()
 
 
 def read_plan(path: Path, *, check: bool = True) -> tuple[PlanHeader, torch.Tensor]:
@@ -92,16 +96,9 @@ def plan_from_bytes(data: bytes, *, check: bool = True) -> tuple[PlanHeader, tor
     return plan_from_memory(bytearray(data), where="", check=check)
 
 
-def _front(header: PlanHeader, plan: torch.Tensor) -> bytes:
-    """Everything before the payload."""
+def _sections(header: PlanHeader, plan: torch.Tensor) -> list[tuple[SectionKind, list[memoryview | bytes]]]:
     check_payload(header, plan)
-    text = header.text.encode()
-    offset = -(-(_PREFIX.size + len(text)) // _ALIGNMENT) * _ALIGNMENT
-    covered = _PREFIX.pack(MAGIC, CONTAINER_VERSION, len(text), offset, header.payload_bytes, bytes(32))[
-        :_COVERED_BYTES
-    ]
-    checksum = hashlib.sha256(covered + text).digest()
-    return (covered + checksum + text).ljust(offset, b"\0")
+    return [(SectionKind.HEADER, [header.text.encode()]), (SectionKind.PLAN, [plan_bytes(plan)])]
 
 
 def check_payload(header: PlanHeader, plan: torch.Tensor, where: str = "") -> None:
@@ -116,14 +113,14 @@ def check_payload(header: PlanHeader, plan: torch.Tensor, where: str = "") -> No
         raise PlanError(
             f"the plan of {header.title} has {plan.numel()} bytes, its header says {header.payload_bytes}",
             where=where,
-            hint=_COPY_AGAIN,
+            hint=PLAN.copy_again,
         )
     if not is_vouched(plan) and plan_digest(plan) != header.payload_sha256:
         raise PlanError(
             f"the plan of {header.title} is not the one that its header describes",
             where=where,
             why="the SHA-256 of the plan differs from the header's",
-            hint=_COPY_AGAIN,
+            hint=PLAN.copy_again,
         )
 
 
@@ -138,48 +135,20 @@ def plan_from_memory(content: Any, *, where: str, check: bool) -> tuple[PlanHead
     Raises:
         PlanError: See `read_plan`.
     """
-
-    def refuse(what: str, why: str = "", hint: str = _COPY_AGAIN) -> PlanError:
-        return PlanError(what, where=where, why=why, hint=hint)
-
     data = memoryview(content)
-    start = bytes(data[: len(MAGIC)])
-    if start != MAGIC[: len(start)]:
-        raise refuse(
-            "this is not a plan file",
-            why=f"it starts with {start!r} instead of {MAGIC!r}",
-            hint="give a file written by trt_runtime.write_plan; saved programs (.pt2) are read by trt_runtime.load",
-        )
-    if data.nbytes < _PREFIX.size:
-        raise refuse("the plan file is truncated", why=f"it has only {data.nbytes} bytes")
-    _, version, text_bytes, offset, payload_bytes, checksum = _PREFIX.unpack_from(data)
-    if version != CONTAINER_VERSION:
-        raise refuse(
-            f"the plan file has format version {version}, this trt-runtime reads {CONTAINER_VERSION}",
-            hint="install the version of trt-runtime that wrote it, or compile the model again",
-        )
-    total = offset + payload_bytes
-    if data.nbytes < total:
-        raise refuse("the plan file is truncated", why=f"it has {data.nbytes} bytes of {total}")
-    text_end = _PREFIX.size + text_bytes
-    digest = hashlib.sha256(data[:_COVERED_BYTES])
-    digest.update(data[_PREFIX.size : text_end])
-    if digest.digest() != checksum or text_end > offset or any(data[text_end:offset]):
-        raise refuse("the plan file is corrupt", why="the checksum of its header does not match")
-    if data.nbytes > total:
-        raise refuse("the plan file is corrupt", why=f"{data.nbytes - total} foreign bytes follow the plan")
-    header = _header(bytes(data[_PREFIX.size : text_end]), where)
-    if not payload_bytes:
-        raise refuse("the plan file has no plan")
-    plan = torch.frombuffer(content, dtype=torch.uint8, offset=offset, count=payload_bytes)
+    try:
+        sections = PLAN.read(data)
+        if [section.kind for section in sections] != list(SectionKind):
+            raise PLAN.damaged("it must have a header and a plan")
+        for section in sections:
+            PLAN.verify(data, section)
+        text, payload = sections
+        header = PlanHeader.from_text(bytes(text.of(data)))
+    except PlanError as error:
+        raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
+    plan = torch.frombuffer(content, dtype=torch.uint8, offset=payload.offset, count=payload.size)
+    vouch(plan)  # its bytes were just verified
     check_payload(header, plan, where)
     if check:
         check_compatible(header, where=where)
     return header, plan
-
-
-def _header(text: Any, where: str) -> PlanHeader:
-    try:
-        return PlanHeader.from_text(text)
-    except PlanError as error:
-        raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error

@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError, PlanError
 from trt_core.export_examples import distinct_tensors
+from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.ranges import allow_extent_one
 from trt_core.wording import kind_of
@@ -24,7 +25,6 @@ from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.operator import execute_engine
 from trt_runtime.plain_structure import raise_extents, with_plain_outputs
 from trt_runtime.program.graph import Program
-from trt_runtime.replacing import Path, replacing
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

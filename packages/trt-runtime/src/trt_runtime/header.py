@@ -13,12 +13,13 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.extents import evaluate_extent, symbols_in
+from trt_core.files.strict_json import parse_json
+from trt_core.files.typed import BadField
 from trt_core.provider import current_provider, provider_module
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
 from trt_runtime.header_fields import read_fields
 from trt_runtime.shape_ranges import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
-from trt_runtime.strict_json import parse_json
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable
@@ -222,7 +223,11 @@ class PlanHeader:
                 f"the plan header has unknown fields: {', '.join(map(str, unknown))}",
                 hint="install the version of trt-runtime that wrote it, or compile the model again",
             )
-        return cls(**read_fields(value))
+        try:
+            values = read_fields(value)
+        except BadField as error:
+            raise PlanError(f"the plan header's {error}", hint="compile the model again") from error
+        return cls(**values)
 
     @classmethod
     def from_text(cls, text: str | bytes) -> PlanHeader:

@@ -17,7 +17,7 @@ from trt_core import InputError
 from trt_core.suggest import did_you_mean
 from trt_core.wording import kind_of
 from trt_runtime.exchange import engines_in
-from trt_runtime.program.layout import MAGIC
+from trt_runtime.program.layout import PROGRAM
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 
@@ -51,7 +51,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     if not path.is_file():
         raise InputError(f"there is no file {path}", hint="give the path of a .pt2 file, or module:callable")
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) == MAGIC:
+        if file.read(len(PROGRAM.magic)) == PROGRAM.magic:
             raise _already_compiled(path)
     if not zipfile.is_zipfile(path):  # PyTorch would write of it to the log, with a traceback
         raise _no_program(path, "it is no archive")

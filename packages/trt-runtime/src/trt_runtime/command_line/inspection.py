@@ -10,14 +10,13 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
+from trt_core.files.opening import map_file
 from trt_runtime.bindings import format_extent
-from trt_runtime.container import MAGIC as PLAN_MAGIC
-from trt_runtime.container import plan_from_memory
+from trt_runtime.container import PLAN, plan_from_memory
 from trt_runtime.header import PlanHeader
-from trt_runtime.mapped_file import map_file
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import FixedInput, Leaf, OperatorCall, Program, TensorInput
-from trt_runtime.program.layout import MAGIC, SectionKind, read_sections, verify_section
+from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 
 
 def inspect_file(path: Path) -> dict[str, Any]:
@@ -29,11 +28,11 @@ def inspect_file(path: Path) -> dict[str, Any]:
     """
     content = map_file(str(path), "a saved program or plan", "trt_runtime.save or trt_runtime.write_plan")
     data = memoryview(content)
-    start = bytes(data[: len(MAGIC)])
-    if start == PLAN_MAGIC:
+    start = bytes(data[: len(PROGRAM.magic)])
+    if start == PLAN.magic:
         header, _ = plan_from_memory(content, where=str(path), check=False)
         return {"kind": "plan", "bytes": data.nbytes, "engines": [_engine(header)]}
-    if start != MAGIC:
+    if start != PROGRAM.magic:
         raise PlanError(
             "this is neither a saved program nor a plan",
             where=str(path),
@@ -42,9 +41,9 @@ def inspect_file(path: Path) -> dict[str, Any]:
         )
     sections = read_sections(data)
     for section in sections:
-        verify_section(data, section)
+        PROGRAM.verify(data, section)
     (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
-    program = program_from_bytes(bytes(data[graph.offset : graph.offset + graph.size]))
+    program = program_from_bytes(bytes(graph.of(data)))
     sizes = {kind: sum(section.size for section in sections if section.kind is kind) for kind in SectionKind}
     return {
         "kind": "program",

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core.errors import PlanError
+from trt_core.files import typed
+from trt_core.files.strict_json import BadJson, parse_json
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.fields import MAX_EXTENT, malformed
 from trt_runtime.program.graph import Program, Storage, StoredEngine, StoredTensor
 from trt_runtime.program.signature_document import read_signature, signature_to_json
 from trt_runtime.program.step_document import read_step, step_to_json
-from trt_runtime.strict_json import BadJson, parse_json
 
 if TYPE_CHECKING:
     from trt_core.ranges import Bounds
@@ -63,31 +64,32 @@ def program_from_bytes(data: bytes) -> Program:
         PlanError: The bytes are no program; the message says where it breaks the format.
     """
     try:
-        document = parse_json(data, max_bytes=MAX_BYTES)
+        return _program_from_json(parse_json(data, max_bytes=MAX_BYTES))
     except BadJson as error:
         raise malformed("the graph", str(error)) from error
-    return _program_from_json(document)
+    except typed.BadField as error:
+        raise malformed(error.place, error.why) from error
 
 
 def _program_from_json(document: Any) -> Program:
-    values = fields.fields_of(document, "the graph", tables.PROGRAM)
+    values = typed.fields(document, "the graph", tables.PROGRAM)
     symbols = _read_symbols(values["symbols"])
     profiles = _read_profiles(values["profiles"], symbols)
     signature = read_signature(values["signature"], symbols)
     storages = _read_storages(values["storages"])
     tensors = tuple(
         _read_tensor(item, f"tensor {index}", storages)
-        for index, item in enumerate(fields.list_of(values["tensors"], "tensors"))
+        for index, item in enumerate(typed.items(values["tensors"], "tensors"))
     )
     engines = tuple(
-        _read_engine(item, f"engine {index}") for index, item in enumerate(fields.list_of(values["engines"], "engines"))
+        _read_engine(item, f"engine {index}") for index, item in enumerate(typed.items(values["engines"], "engines"))
     )
     _check_names(tensors, engines)
     known = len(signature.leaves) + len(tensors)
     steps = []
-    for index, item in enumerate(fields.list_of(values["steps"], "steps")):
+    for index, item in enumerate(typed.items(values["steps"], "steps")):
         steps.append(read_step(item, f"step {index}", known + index, symbols))
-    libraries = tuple(fields.text(name, "libraries", 128) for name in fields.list_of(values["libraries"], "libraries"))
+    libraries = tuple(typed.text(name, "libraries", 128) for name in typed.items(values["libraries"], "libraries"))
     return Program(
         signature=signature,
         symbols=symbols,
@@ -98,8 +100,8 @@ def _program_from_json(document: Any) -> Program:
         output=literals.from_json(values["output"], "the output", known + len(steps)),
         libraries=libraries,
         profiles=profiles,
-        torch_version=fields.text(values["torch_version"], "torch_version", 128),
-        writer_version=fields.text(values["writer_version"], "writer_version", 128),
+        torch_version=typed.text(values["torch_version"], "torch_version", 128),
+        writer_version=typed.text(values["writer_version"], "writer_version", 128),
         refit=_read_refit(values["refit"], tensors),
     )
 
@@ -109,19 +111,17 @@ def _symbols_to_json(symbols: Mapping[str, Bounds]) -> dict[str, list[int]]:
 
 
 def _read_profiles(value: Any, symbols: Mapping[str, Bounds]) -> tuple[dict[str, Bounds], ...]:
-    profiles = tuple(map(_read_symbols, fields.list_of(value, "profiles")))
+    profiles = tuple(map(_read_symbols, typed.items(value, "profiles")))
     if len(profiles) == 1 or any(profile.keys() != symbols.keys() for profile in profiles):
         raise malformed("profiles", "there are none, or several that each give a range to every symbol")
     return profiles
 
 
 def _read_symbols(value: Any) -> dict[str, Bounds]:
-    if not isinstance(value, dict):
-        raise malformed("symbols", "an object is needed")
     symbols = {}
-    for name, bounds in value.items():
+    for name, bounds in typed.mapping(value, "symbols").items():
         place = f"symbol {name!r:.60}"
-        low, best, high = (fields.integer(bound, place, 0, MAX_EXTENT) for bound in fields.list_of(bounds, place, 3))
+        low, best, high = (typed.integer(bound, place, 0, MAX_EXTENT) for bound in typed.items(bounds, place, 3))
         if not low <= best <= high:
             raise malformed(place, f"{[low, best, high]} is no range")
         symbols[name] = (low, best, high)
@@ -144,23 +144,23 @@ def _tensor_to_json(tensor: StoredTensor) -> dict[str, Any]:
 def _read_storages(value: Any) -> tuple[Storage, ...]:
     storages = []
     end = 0
-    for index, pair in enumerate(fields.list_of(value, "storages")):
+    for index, pair in enumerate(typed.items(value, "storages")):
         place = f"storage {index}"
-        offset, size = fields.list_of(pair, place, 2)
-        offset = fields.integer(offset, place, end, MAX_EXTENT)
+        offset, size = typed.items(pair, place, 2)
+        offset = typed.integer(offset, place, end, MAX_EXTENT)
         if offset % 64:
             raise malformed(place, "it does not begin at a multiple of 64 bytes")
-        storages.append(Storage(offset, fields.integer(size, place, 1, MAX_EXTENT)))
+        storages.append(Storage(offset, typed.integer(size, place, 1, MAX_EXTENT)))
         end = offset + storages[-1].size
     return tuple(storages)
 
 
 def _read_tensor(value: Any, place: str, storages: tuple[Storage, ...]) -> StoredTensor:
-    values = fields.fields_of(value, place, tables.TENSOR)
+    values = typed.fields(value, place, tables.TENSOR)
     dtype = fields.dtype(values["dtype"], place)
     shape = fields.extent_list(values["shape"], place)
     strides = fields.extent_list(values["strides"], place)
-    offset = fields.integer(values["offset"], place, 0, MAX_EXTENT)
+    offset = typed.integer(values["offset"], place, 0, MAX_EXTENT)
     if len(shape) != len(strides):
         raise malformed(place, "shape and strides have different lengths")
     counted = math.prod(max(extent, 1) for extent in shape)  # PyTorch multiplies in order, zeros or not
@@ -171,13 +171,13 @@ def _read_tensor(value: Any, place: str, storages: tuple[Storage, ...]) -> Store
     if (storage is None) != (elements == 0):
         raise malformed(place, "exactly tensors without elements have no storage")
     if storage is not None:
-        storage = fields.integer(storage, place, 0, len(storages) - 1)
+        storage = typed.integer(storage, place, 0, len(storages) - 1)
         last = offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
         if (last + 1) * dtype.itemsize > storages[storage].size:
             raise malformed(place, "it reaches beyond its storage")
     return StoredTensor(
-        names=tuple(fields.text(name, place) for name in fields.list_of(values["names"], place)),
-        is_parameter=fields.flag(values["parameter"], place),
+        names=tuple(typed.text(name, place, fields.MAX_TEXT) for name in typed.items(values["names"], place)),
+        is_parameter=typed.flag(values["parameter"], place),
         dtype=dtype,
         storage=storage,
         offset=offset,
@@ -188,13 +188,13 @@ def _read_tensor(value: Any, place: str, storages: tuple[Storage, ...]) -> Store
 
 
 def _read_engine(value: Any, place: str) -> StoredEngine:
-    values = fields.fields_of(value, place, tables.ENGINE)
+    values = typed.fields(value, place, tables.ENGINE)
     try:
         header = PlanHeader.from_json(values["header"])
     except PlanError as error:  # of another version, perhaps, of which the error knows what to do
         raise PlanError(error.what, where=place, why=error.why, hint=error.hint) from error
     return StoredEngine(
-        fields.text(values["name"], place), fields.integer(values["section"], place, 0, 1 << 16), header
+        typed.text(values["name"], place, fields.MAX_TEXT), typed.integer(values["section"], place, 0, 1 << 16), header
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads parsed JSON field by field: nothing missing, nothing unknown, nothing of another type or out of bounds."""
+"""What stands in many fields of a program: extents, types and devices, by the names that files give them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.extents import Extent, check_extent
-from trt_core.wording import kind_of
+from trt_core.files import typed
 
 MAX_RANK = 64
 """Most dimensions of a tensor, as in PyTorch."""
+
+MAX_TEXT = 4096
+"""Most characters of a name."""
 
 MAX_EXTENT = 1 << 48
 """No dimension, offset or size is as large; products of a few of them still fit 64 bits where PyTorch computes them."""
@@ -62,59 +65,14 @@ def malformed(place: str, why: str) -> PlanError:
     )
 
 
-def fields_of(value: Any, place: str, names: Collection[str]) -> dict[str, Any]:
-    """An object with exactly these keys."""
-    if not isinstance(value, dict):
-        raise malformed(place, f"an object is needed, not {_show(value)}")
-    if value.keys() != set(names):
-        wrong = sorted(value.keys() ^ set(names))
-        raise malformed(place, f"missing or unknown fields: {', '.join(wrong)[:200]}")
-    return value
-
-
-def list_of(value: Any, place: str, length: int | None = None) -> list[Any]:
-    """A list, of a given length."""
-    if not isinstance(value, list) or (length is not None and len(value) != length):
-        wanted = "a list" if length is None else f"a list of {length}"
-        raise malformed(place, f"{wanted} is needed, not {_show(value)}")
-    return value
-
-
-def integer(value: Any, place: str, low: int, high: int) -> int:
-    """An integer between two bounds, both included."""
-    if type(value) is not int or not low <= value <= high:
-        raise malformed(place, f"an integer from {low} to {high} is needed, not {_show(value)}")
-    return value
-
-
 def extent_list(value: Any, place: str) -> tuple[int, ...]:
     """Extents or strides: integers that are not negative."""
-    items = list_of(value, place)
-    if len(items) > MAX_RANK:
-        raise malformed(place, f"{len(items)} dimensions are more than {MAX_RANK}")
-    return tuple(integer(item, place, 0, MAX_EXTENT) for item in items)
-
-
-def text(value: Any, place: str, most: int = 4096) -> str:
-    """A string."""
-    if not isinstance(value, str) or len(value) > most:
-        raise malformed(place, f"a string is needed, not {_show(value)}")
-    return value
-
-
-def flag(value: Any, place: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise malformed(place, f"true or false is needed, not {_show(value)}")
-    return value
+    return typed.integers(value, place, 0, MAX_EXTENT, most=MAX_RANK)
 
 
 def dtype(value: Any, place: str) -> torch.dtype:
     """A data type by name."""
-    found = DTYPES.get(value) if isinstance(value, str) else None
-    if found is None:
-        raise malformed(place, f"{_show(value)} is no data type")
-    return found
+    return typed.choice(DTYPES, value, place, "data type")
 
 
 def dtype_text(value: torch.dtype) -> str:
@@ -124,17 +82,12 @@ def dtype_text(value: torch.dtype) -> str:
 
 def number_kind(value: Any, place: str) -> type:
     """A kind of number by name."""
-    found = _NUMBER_KINDS.get(value) if isinstance(value, str) else None
-    if found is None:
-        raise malformed(place, f"{_show(value)} is no kind of number")
-    return found
+    return typed.choice(_NUMBER_KINDS, value, place, "kind of number")
 
 
 def device(value: Any, place: str) -> str:
     """A kind of device."""
-    if value not in DEVICES:
-        raise malformed(place, f"{_show(value)} is no device")
-    return str(value)
+    return typed.choice(dict(zip(DEVICES, DEVICES, strict=True)), value, place, "device")
 
 
 def extent(value: Any, place: str, symbols: Collection[str]) -> Extent:
@@ -142,9 +95,5 @@ def extent(value: Any, place: str, symbols: Collection[str]) -> Extent:
     try:
         check_extent(value, symbols)
     except ValueError as error:
-        raise malformed(place, str(error)) from error
+        raise typed.BadField(place, str(error)) from error
     return value  # type: ignore[no-any-return]  # just checked
-
-
-def _show(value: Any) -> str:
-    return f"{value!r:.80}" if isinstance(value, (str, int, float, bool, type(None))) else kind_of(value)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_core.files import typed
 from trt_core.refit_table import EngineWeight, RefitTable, why_unwritable
 from trt_core.replay import content_digest
 from trt_core.weight_recipes import Recipe, constants_of, sources_of
-from trt_runtime.program import fields, tables
+from trt_runtime.program import tables
 from trt_runtime.program.fields import malformed
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ def read_held_weights(value: Any, tensors: Sequence[StoredTensor]) -> HeldWeight
     Raises:
         PlanError: It is no such table, or does not tell of every tensor once.
     """
-    values = fields.fields_of(value, "refit", tables.REFIT)
+    values = typed.fields(value, "refit", tables.REFIT)
     table = RefitTable.from_json(values["table"])
     constants = tuple(
-        fields.integer(number, "refit", 0, _MOST_TENSORS) for number in fields.list_of(values["constants"], "refit")
+        typed.integer(number, "refit", 0, _MOST_TENSORS) for number in typed.items(values["constants"], "refit")
     )
     told = [*(weight.name for weight in table.weights), *map(str, constants)]
     if sorted(told) != sorted(map(str, range(len(tensors)))):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.files import typed
 from trt_core.wording import kind_of
 from trt_runtime.program import fields
 from trt_runtime.program.fields import DTYPES, malformed
@@ -91,10 +92,10 @@ def from_json(value: Any, place: str, known: int) -> Any:
     Raises:
         PlanError: It is no tree.
     """
-    if not isinstance(value, (list, dict)):
-        return value
     if isinstance(value, list):
         return [from_json(item, place, known) for item in value]
+    if not isinstance(value, dict):
+        return value
     if len(value) != 1:
         raise malformed(place, "an object with one key is needed")
     ((kind, content),) = value.items()
@@ -105,17 +106,17 @@ def from_json(value: Any, place: str, known: int) -> Any:
 
 
 def _read_value(content: Any, place: str, known: int) -> Value:
-    return Value(fields.integer(content, f"{place}, a value", 0, known - 1))
+    return Value(typed.integer(content, f"{place}, a value", 0, known - 1))
 
 
 def _read_tuple(content: Any, place: str, known: int) -> tuple[Any, ...]:
-    return tuple(from_json(item, place, known) for item in fields.list_of(content, place))
+    return tuple(from_json(item, place, known) for item in typed.items(content, place))
 
 
 def _read_dict(content: Any, place: str, known: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
-    for pair in fields.list_of(content, place):
-        key, item = fields.list_of(pair, place, 2)
+    for pair in typed.items(content, place):
+        key, item = typed.items(pair, place, 2)
         if not isinstance(key, (str, int)) or key in found:
             raise malformed(place, f"{key!r:.60} is no key, or appears twice")
         found[key] = from_json(item, place, known)
@@ -128,7 +129,7 @@ def _read_float(content: Any, place: str, known: int) -> float:
 
 
 def _read_complex(content: Any, place: str, known: int) -> complex:
-    parts = [from_json(part, place, 0) for part in fields.list_of(content, place, 2)]
+    parts = [from_json(part, place, 0) for part in typed.items(content, place, 2)]
     if not all(type(part) is float for part in parts):
         raise malformed(place, "a complex number has two floats")
     return complex(*parts)

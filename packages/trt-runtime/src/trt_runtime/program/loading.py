@@ -9,22 +9,23 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError, PlanError
+from trt_core.files.container import Section
+from trt_core.files.opening import map_file
+from trt_core.files.replacing import Path, file_name
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.container import MAGIC as PLAN_MAGIC
+from trt_runtime.container import PLAN
 from trt_runtime.digest import vouch
 from trt_runtime.engine import ENGINES
 from trt_runtime.host_code import allow_host_code as permit
-from trt_runtime.mapped_file import map_file
 from trt_runtime.module import TRTModule
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
-from trt_runtime.program.layout import MAGIC, Section, SectionKind, read_sections, verify_section
+from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 from trt_runtime.program.module import LoadedProgram
 from trt_runtime.program.operators import find_operator
 from trt_runtime.program.weights import unpack
-from trt_runtime.replacing import Path, file_name
 
 _ZIP: Final = b"PK\x03\x04"
 
@@ -70,11 +71,11 @@ def load(
     name = file_name(path)
     try:
         content = map_file(name, "a saved program", "trt_runtime.save")
-        start = bytes(content[: len(MAGIC)])
+        start = bytes(content[: len(PROGRAM.magic)])
         if start.startswith(_ZIP):
             del content
             return _load_exported(name, trust)
-        if start == PLAN_MAGIC:
+        if start == PLAN.magic:
             raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
         return program_from_memory(
             content,
@@ -111,9 +112,9 @@ def program_from_memory(
             hint="if you trust where it comes from, load it with allow_host_code=True",
         )
     for section in sections:
-        verify_section(data, section)
+        PROGRAM.verify(data, section)
     (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
-    program = program_from_bytes(bytes(data[graph.offset : graph.offset + graph.size]))
+    program = program_from_bytes(bytes(graph.of(data)))
     targets = [
         find_operator(step.name, step.overload, operators) for step in program.steps if isinstance(step, OperatorCall)
     ]

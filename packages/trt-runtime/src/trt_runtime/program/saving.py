@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError
+from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.ranges import Bounds, ShapeRanges
 from trt_core.wording import kind_of
@@ -33,10 +34,10 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.graph_signature import signature_of
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.layout import SectionKind, write_sections
+from trt_runtime.program.layout import PROGRAM as FILE
+from trt_runtime.program.layout import SectionKind
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
-from trt_runtime.replacing import Path, replacing
 from trt_runtime.shape_ranges import InputRanges
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def write_program(file: BinaryIO, captured: CapturedProgram) -> None:
     if packed.storages:
         sections.append((SectionKind.WEIGHTS, packed.parts()))
     sections += [(SectionKind.PLAN, [plan_bytes(plan)]) for plan in plans]
-    write_sections(file, sections)
+    FILE.write(file, sections)
 
 
 def _capture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from trt_core.files import typed
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.conditions import RELATIONS, Condition, Relation
 from trt_runtime.program.fields import MAX_EXTENT, malformed
@@ -40,42 +41,44 @@ def read_signature(value: Any, symbols: Collection[str]) -> Signature:
     Raises:
         PlanError: It is no signature.
     """
-    values = fields.fields_of(value, "the signature", tables.SIGNATURE)
-    names = tuple(fields.text(name, "the names of inputs") for name in fields.list_of(values["names"], "names"))
+    values = typed.fields(value, "the signature", tables.SIGNATURE)
+    names = tuple(
+        typed.text(name, "the names of inputs", fields.MAX_TEXT) for name in typed.items(values["names"], "names")
+    )
     if len(set(names)) != len(names):
         raise malformed("the signature", "two inputs have one name")
     leaves = tuple(
         _read_leaf(leaf, f"input {index}", symbols)
-        for index, leaf in enumerate(fields.list_of(values["leaves"], "the inputs"))
+        for index, leaf in enumerate(typed.items(values["leaves"], "the inputs"))
     )
     structure = tuple(
         literals.from_json(tree, "the structure of the inputs", len(leaves))
-        for tree in fields.list_of(values["structure"], "the structure of the inputs", len(names))
+        for tree in typed.items(values["structure"], "the structure of the inputs", len(names))
     )
     found = literals.leaves(structure)
     if literals.values_in(structure) != list(range(len(leaves))) or len(found) != len(leaves):
         raise malformed("the structure of the inputs", "it must hold every input once and in order, and nothing else")
-    positional = fields.integer(values["positional"], "the signature", 0, len(names))
+    positional = typed.integer(values["positional"], "the signature", 0, len(names))
     conditions = tuple(
         _read_condition(item, f"condition {index}", symbols)
-        for index, item in enumerate(fields.list_of(values["conditions"], "the conditions"))
+        for index, item in enumerate(typed.items(values["conditions"], "the conditions"))
     )
     return Signature(names, positional, structure, leaves, conditions)
 
 
 def _read_condition(value: Any, place: str, symbols: Collection[str]) -> Condition:
-    relations = fields.list_of(value, place)
+    relations = typed.items(value, place)
     if not relations:
         raise malformed(place, "it has no relation, so nothing would fit it")
     return tuple(_read_relation(item, place, symbols) for item in relations)
 
 
 def _read_relation(value: Any, place: str, symbols: Collection[str]) -> Relation:
-    left, name, right = fields.list_of(value, place, 3)
+    left, name, right = typed.items(value, place, 3)
     for side in (left, right):
         if fields.extent(side, place, symbols) is None:
             raise malformed(place, "it compares a size that depends on data")
-    if fields.text(name, place, 8) not in RELATIONS:
+    if typed.text(name, place, 8) not in RELATIONS:
         raise malformed(place, f"{name!r:.60} is no relation")
     return Relation(left, name, right)
 
@@ -83,15 +86,15 @@ def _read_relation(value: Any, place: str, symbols: Collection[str]) -> Relation
 def _read_leaf(value: Any, place: str, symbols: Collection[str]) -> Leaf:
     kind = next(iter(value), None) if isinstance(value, dict) else None
     if kind == "fixed":
-        content = fields.fields_of(value, place, tables.FIXED_INPUT)["fixed"]
+        content = typed.fields(value, place, tables.FIXED_INPUT)["fixed"]
         return FixedInput(literals.from_json(content, place, 0))
     if kind == "number":
-        values = fields.fields_of(value, place, tables.NUMBER_INPUT)
+        values = typed.fields(value, place, tables.NUMBER_INPUT)
         if values["symbol"] is not None:
-            fields.extent(fields.text(values["symbol"], place), place, symbols)
+            fields.extent(typed.text(values["symbol"], place, fields.MAX_TEXT), place, symbols)
         return NumberInput(fields.number_kind(values["number"], place), values["symbol"])
-    values = fields.fields_of(value, place, tables.TENSOR_INPUT)
-    dimensions = fields.list_of(values["shape"], place)
+    values = typed.fields(value, place, tables.TENSOR_INPUT)
+    dimensions = typed.items(values["shape"], place)
     if len(dimensions) > fields.MAX_RANK:
         raise malformed(place, f"{len(dimensions)} dimensions are too many")
     shape = tuple(_read_dimension(item, place, symbols) for item in dimensions)
@@ -99,10 +102,10 @@ def _read_leaf(value: Any, place: str, symbols: Collection[str]) -> Leaf:
 
 
 def _read_dimension(value: Any, place: str, symbols: Collection[str]) -> Dimension:
-    extent, low, high = fields.list_of(value, place, 3)
+    extent, low, high = typed.items(value, place, 3)
     fields.extent(extent, place, symbols)
-    low = fields.integer(low, place, 0, MAX_EXTENT)
-    high = fields.integer(high, place, low, MAX_EXTENT)
+    low = typed.integer(low, place, 0, MAX_EXTENT)
+    high = typed.integer(high, place, low, MAX_EXTENT)
     if isinstance(extent, int) and not low == extent == high:
         raise malformed(place, f"the extent {extent} has the range {low} to {high}")
     return Dimension(extent, low, high)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from trt_core.files import typed
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.fields import malformed
 from trt_runtime.program.graph import (
@@ -61,26 +62,24 @@ def read_step(value: Any, place: str, known: int, symbols: Collection[str]) -> S
     kind = value.get("do") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _STEPS:
         raise malformed(place, f"{kind!r:.60} is no kind of step")
-    step: Step = _STEPS[kind](fields.fields_of(value, place, tables.STEPS[kind]), place, known, symbols)
+    step: Step = _STEPS[kind](typed.fields(value, place, tables.STEPS[kind]), place, known, symbols)
     return step
 
 
 def _read_engine_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> EngineCall:
-    inputs = fields.list_of(values["inputs"], place)
+    inputs = typed.items(values["inputs"], place)
     return EngineCall(
-        fields.integer(values["engine"], place, 0, 1 << 16),
-        tuple(fields.integer(index, place, 0, known - 1) for index in inputs),
+        typed.integer(values["engine"], place, 0, 1 << 16),
+        tuple(typed.integer(index, place, 0, known - 1) for index in inputs),
     )
 
 
 def _read_operator_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> OperatorCall:
-    kwargs = values["kwargs"]
-    if not isinstance(kwargs, dict):
-        raise malformed(place, "keyword arguments are an object")
+    kwargs = typed.mapping(values["kwargs"], place)
     return OperatorCall(
-        name=fields.text(values["name"], place, 300),
-        overload=fields.text(values["overload"], place, 300),
-        args=tuple(literals.from_json(item, place, known) for item in fields.list_of(values["args"], place)),
+        name=typed.text(values["name"], place, 300),
+        overload=typed.text(values["overload"], place, 300),
+        args=tuple(literals.from_json(item, place, known) for item in typed.items(values["args"], place)),
         kwargs={name: literals.from_json(item, place, known) for name, item in kwargs.items()},
         result=_read_type(values["result"], place, symbols),
     )
@@ -88,7 +87,7 @@ def _read_operator_call(values: Mapping[str, Any], place: str, known: int, symbo
 
 def _read_number_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> NumberCall:
     function = values["function"]
-    args = [literals.from_json(item, place, known) for item in fields.list_of(values["args"], place)]
+    args = [literals.from_json(item, place, known) for item in typed.items(values["args"], place)]
     if not isinstance(function, str) or function not in FUNCTIONS or not fits(function, len(args)):
         raise malformed(place, f"there is no function {function!r:.60} of {len(args)} numbers")
     if not all(isinstance(item, (int, float)) or type(item) is Value for item in args):
@@ -98,19 +97,19 @@ def _read_number_call(values: Mapping[str, Any], place: str, known: int, symbols
 
 def _read_size_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> SizeCall:
     return SizeCall(
-        fields.integer(values["tensor"], place, 0, known - 1), fields.integer(values["axis"], place, 0, fields.MAX_RANK)
+        typed.integer(values["tensor"], place, 0, known - 1), typed.integer(values["axis"], place, 0, fields.MAX_RANK)
     )
 
 
 def _read_item_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> ItemCall:
     return ItemCall(
-        fields.integer(values["sequence"], place, 0, known - 1), fields.integer(values["index"], place, 0, 1 << 31)
+        typed.integer(values["sequence"], place, 0, known - 1), typed.integer(values["index"], place, 0, 1 << 31)
     )
 
 
 def _read_write_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> WriteCall:
     return WriteCall(
-        fields.integer(values["target"], place, 0, known - 1), fields.integer(values["source"], place, 0, known - 1)
+        typed.integer(values["target"], place, 0, known - 1), typed.integer(values["source"], place, 0, known - 1)
     )
 
 
@@ -141,8 +140,8 @@ def _read_type(value: Any, place: str, symbols: Collection[str]) -> ValueType | 
         return NumberType(fields.number_kind(value, place))
     if isinstance(value, list):
         return SequenceType(tuple(_read_type(item, place, symbols) for item in value))
-    values = fields.fields_of(value, place, tables.TENSOR_TYPE)
-    extents = fields.list_of(values["shape"], place)
+    values = typed.fields(value, place, tables.TENSOR_TYPE)
+    extents = typed.items(values["shape"], place)
     if len(extents) > fields.MAX_RANK:
         raise malformed(place, f"{len(extents)} dimensions are too many")
     shape = tuple(fields.extent(item, place, symbols) for item in extents)

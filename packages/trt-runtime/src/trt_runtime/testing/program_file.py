@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.program.layout import SectionKind, read_sections, write_sections
+from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 
 
 @dataclass
@@ -34,7 +34,7 @@ class ProgramFile:
         data = memoryview(content)
         found: dict[SectionKind, list[bytes]] = {kind: [] for kind in SectionKind}
         for section in read_sections(data):
-            found[section.kind].append(bytes(data[section.offset : section.offset + section.size]))
+            found[SectionKind(section.kind)].append(bytes(section.of(data)))
         (graph,) = found[SectionKind.GRAPH]
         return cls(json.loads(graph), b"".join(found[SectionKind.WEIGHTS]), found[SectionKind.PLAN], [])
 
@@ -54,7 +54,7 @@ class ProgramFile:
         sections += [(SectionKind.PLAN, [plan]) for plan in self.plans]
         sections += [(kind, [content]) for kind, content in self.others]
         file = io.BytesIO()
-        write_sections(file, sections)
+        PROGRAM.write(file, sections)
         return file.getvalue()
 
     def write(self, path: Path) -> Path:

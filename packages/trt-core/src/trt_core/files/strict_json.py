@@ -11,6 +11,12 @@ MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1 << 23
 """Most values in one text, which bounds what parsing it takes to about a hundred times as many bytes."""
 
+_DIGITS: Final = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
+_LONG: Final = b"0" * 19
+"""An integer beyond 64 bits has as many digits, once all digits are zeros."""
+
+_SPACED: Final = (b'" ', b'"\n', b'"\t', b'"\r')
+
 
 class BadJson(ValueError):
     """The text is not JSON as this project writes it; the message says why."""
@@ -30,38 +36,54 @@ def parse_json(text: bytes, *, max_bytes: int, max_values: int = MAX_VALUES) -> 
     """
     if len(text) > max_bytes:
         raise BadJson(f"the text has {len(text)} bytes, more than {max_bytes}")
-    if text.count(b",") + text.count(b"[") + text.count(b"{") > max_values:
+    if len(text) > max_values and text.count(b",") + text.count(b"[") + text.count(b"{") > max_values:
         raise BadJson(f"the text has more than {max_values} values")
+    # a call of Python for each integer or object takes longer than parsing: most texts show that none is needed
+    hooks: dict[str, Any] = {"parse_int": _bounded_integer} if _LONG in text.translate(_DIGITS) else {}
+    keys = text.count(b'":')
+    has_spaces = any(text.find(pair) >= 0 for pair in _SPACED)
+    if has_spaces:
+        hooks["object_pairs_hook"] = _unique
+    value = _loads(text, hooks)
+    found = _count_keys(value)
+    if found != keys and not has_spaces:  # a key appears twice, or a string holds what looks like the end of one
+        _loads(text, {"object_pairs_hook": _unique})
+    return value
+
+
+def _loads(text: bytes, hooks: dict[str, Any]) -> Any:
     try:
-        value = json.loads(
-            text.decode(),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_int=_bounded_integer,
-            parse_float=_finite_number,
-        )
+        return json.loads(text.decode(), parse_constant=_refuse_constant, parse_float=_finite_number, **hooks)
     except BadJson:
         raise
     except (ValueError, RecursionError) as error:
         raise BadJson(f"the text is not JSON: {error}") from error
-    _check_depth(value)
-    return value
 
 
-def _check_depth(value: Any) -> None:
-    """Bounds the depth, level by level: the text does not tell, for brackets stand in strings as well."""
-    level: list[Any] = [value] if isinstance(value, (list, dict)) else []
-    depth = 0
-    while level:
+def _count_keys(value: Any) -> int:
+    """Counts the keys of all objects, level by level, and bounds the depth.
+
+    The text does not tell either: brackets and quotes stand in strings as well.
+    """
+    level: list[Any] = [value]
+    depth = keys = 0
+    while True:
+        below: list[Any] = []
+        has_containers = False
+        for item in level:
+            if type(item) is dict:
+                keys += len(item)
+                below.extend(item.values())
+                has_containers = True
+            elif type(item) is list:
+                below.extend(item)
+                has_containers = True
+        if not has_containers:
+            return keys
         depth += 1
         if depth > MAX_DEPTH:
             raise BadJson(f"the text nests deeper than {MAX_DEPTH}")
-        level = [
-            item
-            for container in level
-            for item in (container if type(container) is list else container.values())
-            if type(item) is list or type(item) is dict
-        ]
+        level = below
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
