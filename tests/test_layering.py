@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,6 +118,33 @@ def test_whatever_is_imported_is_declared(package: str) -> None:
         if name not in sys.stdlib_module_names and _distribution(COMES_WITH.get(name, name)) not in known
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", ["trt_portable"])
+def test_modules_import_each_other_in_no_circle(package: str) -> None:
+    """Imports at first use and for annotations count: a module can be read without those that read it."""
+    source = ROOT / "packages" / _distribution(package) / "src"
+    paths = {
+        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in source.rglob("*.py")
+    }
+    imports = {name: set(_modules_of(path, paths.keys())) - {name} for name, path in paths.items()}
+    while leaves := [name for name, below in imports.items() if not below]:
+        for name in leaves:
+            del imports[name]
+        for below in imports.values():
+            below.difference_update(leaves)
+    assert not imports, f"in circles, or above one: {', '.join(sorted(imports))}"
+
+
+def _modules_of(path: Path, known: Collection[str]) -> Iterator[str]:
+    """Yields the modules of a package that one of them imports, at any depth of its code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in known else node.module for name in names if {name, node.module} & set(known))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
 
 
 def test_the_scan_sees_imports_wherever_they_hide() -> None:

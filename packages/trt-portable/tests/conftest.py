@@ -14,7 +14,7 @@ import trt_portable as trt
 from trt_portable.builder.trial import Trial
 from trt_portable.dtypes import CARRIERS, FROM_TORCH
 from trt_portable.network.serialization import layers_from_json, network_to_json
-from trt_portable.values import as_tensor
+from trt_portable.shape_tensors import as_tensor
 
 
 class RecordingLogger(trt.ILogger):

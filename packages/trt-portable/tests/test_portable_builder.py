@@ -10,7 +10,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder import pipeline
-from trt_portable.runtime.program import Program
+from trt_portable.execution.program import Program
 
 Load = Callable[..., trt.ICudaEngine]
 Execute = Callable[..., dict[str, torch.Tensor]]

@@ -15,11 +15,11 @@ import trt_portable as trt
 from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions, rolled_by_parts
 from trt_portable.builder.cudnn_operators import teach_cudnn_operators
 from trt_portable.builder.inductor import fused_layout, graph_of
-from trt_portable.runtime import cuda_products
-from trt_portable.runtime.image import load_image
-from trt_portable.runtime.interpret import interpreted_program, traced_program
-from trt_portable.runtime.tracing import TracedProgram, trace_program
-from trt_portable.runtime.weight_layout import FLAT, WeightLayout
+from trt_portable.execution.loaded_network import load_network
+from trt_portable.execution.tracing import TracedProgram, trace_program
+from trt_portable.execution.weight_layout import FLAT, WeightLayout
+from trt_portable.fusion import cuda_products
+from trt_portable.fusion.programs import interpreted_program, traced_program
 
 C = 8
 LAST = torch.channels_last
@@ -56,7 +56,7 @@ def engine(network: Any, load: Any) -> trt.ICudaEngine:
 def traced(engine: Any, make_program: Any) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     """The graph that Inductor gets, and the weights that it takes first."""
     state = engine._state
-    image, layers = load_image(state.structure, state.info, state.device)
+    image, layers = load_network(state.structure, state.info, state.device)
     tensors = [state.weights.tensor(index) for index in range(len(state.weights.slots))]
     found = trace_program(
         image,

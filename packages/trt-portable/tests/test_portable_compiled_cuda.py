@@ -13,8 +13,8 @@ import trt_portable as trt
 from trt_portable.builder import trial
 from trt_portable.builder.inductor import TACTICS, Inductor
 from trt_portable.builder.tactic_choice import choose_tactic
+from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact
-from trt_portable.runtime.specialized import SpecializedProgram
 
 pytestmark = pytest.mark.gpu
 

@@ -15,8 +15,8 @@ import trt_portable as trt
 from trt_portable.builder.inductor import Inductor
 from trt_portable.builder.tactics import tactic_hash
 from trt_portable.builder.timing_cache import ITimingCache
-from trt_portable.runtime.specialized import SpecializedProgram
-from trt_portable.runtime.weight_layout import WeightLayout
+from trt_portable.execution.launch_list import SpecializedProgram
+from trt_portable.execution.weight_layout import WeightLayout
 
 pytest.importorskip("triton")
 

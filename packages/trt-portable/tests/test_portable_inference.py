@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 import trt_portable as trt
-from trt_portable.network.inference import Symbols
+from trt_portable.network.symbols import Symbols
 
 
 def test_what_one_layer_assumes_of_an_extent_is_not_known_to_the_next() -> None:

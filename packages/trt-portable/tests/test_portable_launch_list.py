@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_portable.errors import PortableError
+from trt_portable.execution.launch_list import CompiledProgram
 from trt_portable.plan.artifact import Artifact, read_artifacts, write_artifacts
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.launch_list import CompiledProgram
 
 CPU = torch.device("cpu")
 

@@ -26,7 +26,7 @@ from low_precision_networks import (
 
 import trt_portable as trt
 from trt_portable.dtypes import CARRIERS, pack, unpack
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 
 FLOAT_OF = {trt.float32: torch.float32, trt.bfloat16: torch.bfloat16}
 LOOSE = {trt.float32: 1e-4, trt.bfloat16: 3e-2}

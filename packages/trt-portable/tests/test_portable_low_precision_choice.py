@@ -13,11 +13,11 @@ from low_precision_networks import COLUMNS, DEPTH, layers_of, linear, make_codes
 
 import trt_portable as trt
 from trt_portable.builder import low_precision_choice
-from trt_portable.layers import convolution_kernels, product_kernels
-from trt_portable.layers.convolution_kernels import CONVOLUTION_KERNELS, ConvolutionForm
-from trt_portable.layers.product_form import ProductForm
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE
-from trt_portable.runtime.tracing import trace_engine
+from trt_portable.execution.tracing import trace_engine
+from trt_portable.kernels import low_precision_convolutions as convolution_kernels
+from trt_portable.kernels import low_precision_products as product_kernels
+from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, ConvolutionForm
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
 
 
 @pytest.fixture

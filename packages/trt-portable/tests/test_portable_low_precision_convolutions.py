@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.builder.low_precision_trials import ConvolutionCase
-from trt_portable.layers.convolution_kernels import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
-from trt_portable.layers.integer_sums import int_mm_is_exact, onednn_is_exact
+from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
+from trt_portable.kernels.low_precision_products import int_mm_is_exact, onednn_is_exact
 
 CHANNELS, MAPS = 8, 12
 CASES = {

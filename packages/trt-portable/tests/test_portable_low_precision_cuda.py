@@ -14,9 +14,8 @@ import trt_portable as trt
 from trt_portable.builder import low_precision_choice, low_precision_trials
 from trt_portable.builder.inductor import Inductor
 from trt_portable.dtypes import pack
-from trt_portable.layers.product_form import ProductForm
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct
-from trt_portable.runtime.specialized import SpecializedProgram
+from trt_portable.execution.launch_list import SpecializedProgram
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, IntegerProduct, ProductForm
 
 pytestmark = pytest.mark.gpu
 

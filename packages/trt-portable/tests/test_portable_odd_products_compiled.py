@@ -21,11 +21,10 @@ from trt_portable.builder.inductor import TACTICS, Inductor
 from trt_portable.builder.odd_products import teach_odd_products
 from trt_portable.builder.record_launches import LaunchRecorder
 from trt_portable.builder.tactic_choice import choose_tactic
+from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
+from trt_portable.kernels.unaligned_products import write_interleaved
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.launch_list import CompiledProgram
-from trt_portable.runtime.odd_rows import write_interleaved
-from trt_portable.runtime.specialized import SpecializedProgram
 
 CPU = torch.device("cpu")
 TILED = [  # rows, columns, depth, whether there is a bias

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.network.layer_kinds import HOMES, layer_class
+from trt_portable.network.serialization import HOMES, layer_class
 from trt_portable.plan import tables
 from trt_portable.plan.container import PlanError, read_plan, write_plan
 from trt_portable.runtime.runtime import load_engine

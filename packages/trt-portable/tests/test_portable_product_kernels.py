@@ -9,8 +9,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder.low_precision_trials import ProductCase
-from trt_portable.layers.product_form import Finish, ProductForm
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE, IntegerProduct
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, IntegerProduct, ProductForm
 
 COLUMNS: Final = 16
 CPU: Final = torch.device("cpu")

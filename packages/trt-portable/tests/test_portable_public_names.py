@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import trt_portable as trt
-from trt_portable.network.layer_kinds import HOMES, layer_class
-from trt_portable.public_names import read_stub
+from trt_portable import read_stub
+from trt_portable.network.serialization import HOMES, layer_class
 
 STUB = Path(trt.__file__).with_suffix(".pyi")
 

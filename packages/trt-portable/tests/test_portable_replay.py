@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.runtime import replay
+from trt_portable.execution import replay
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,8 @@ from recorded_tactic import Recorded, build_with, wanted
 import trt_portable as trt
 from trt_portable.builder import inductor, trial
 from trt_portable.builder.tactics import Subject
+from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact as artifacts
-from trt_portable.runtime.specialized import SpecializedProgram
 
 CPU = torch.device("cpu")
 

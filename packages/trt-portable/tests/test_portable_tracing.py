@@ -11,7 +11,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 
 import trt_portable as trt
-from trt_portable.runtime.tracing import TraceFailure
+from trt_portable.execution.tracing import TraceFailure
 
 E = trt.ElementWiseOperation
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_portable.values import HostValues, as_tensor, host_numbers
+from trt_portable.shape_tensors import HostValues, as_tensor, host_numbers
 
 CPU = torch.device("cpu")
 BINARY: list[Callable[..., Any]] = [

@@ -2,13 +2,10 @@
 
 from typing import Final
 
-from trt_portable.allocators import IGpuAllocator, IGpuAsyncAllocator, IOutputAllocator
-from trt_portable.binding_types import FallbackString, NodeIndices
 from trt_portable.builder.builder import Builder
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.progress_monitor import IProgressMonitor
 from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
-from trt_portable.context_managers import common_enter, common_exit
 from trt_portable.device import current_device, device, set_device
 from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
 from trt_portable.dtypes import nptype, volume
@@ -77,16 +74,24 @@ from trt_portable.enums import (
     UnaryOperation,
     WeightsRole,
 )
-from trt_portable.error_recorder import IErrorRecorder
 from trt_portable.errors import NetworkError, PortableError, set_strict, strict
-from trt_portable.host_memory import IHostMemory
-from trt_portable.installation import install_as_tensorrt
+from trt_portable.execution.tracing import TraceFailure, trace_engine
+from trt_portable.installation import __version__, install_as_tensorrt
+from trt_portable.interfaces import (
+    IGpuAllocator,
+    IGpuAsyncAllocator,
+    InterfaceInfo,
+    IOutputAllocator,
+    IStreamReaderV2,
+    IStreamWriter,
+    IVersionedInterface,
+)
 from trt_portable.layers.assertion import (
     IAssertionLayer,
     IDistCollectiveLayer,
 )
-from trt_portable.layers.attention import IAttention
-from trt_portable.layers.attention_ends import (
+from trt_portable.layers.attention import (
+    IAttention,
     IAttentionBoundaryLayer,
     IAttentionInputLayer,
     IAttentionOutputLayer,
@@ -161,28 +166,40 @@ from trt_portable.layers.transformer import (
     IMoELayer,
     IRotaryEmbeddingLayer,
 )
-from trt_portable.logger import ILogger, Logger
-from trt_portable.network.conditional import IIfConditional
-from trt_portable.network.conditional_boundary import (
+from trt_portable.memory import IHostMemory
+from trt_portable.network.conditional import (
     IConditionLayer,
+    IIfConditional,
     IIfConditionalBoundaryLayer,
     IIfConditionalInputLayer,
     IIfConditionalOutputLayer,
 )
-from trt_portable.network.layer import ILayer
-from trt_portable.network.loop import ILoop
-from trt_portable.network.loop_boundary import (
+from trt_portable.network.layer import ILayer, ITensor
+from trt_portable.network.loop import (
     IIteratorLayer,
+    ILoop,
     ILoopBoundaryLayer,
     ILoopOutputLayer,
     IRecurrenceLayer,
     ITripLimitLayer,
 )
 from trt_portable.network.network import INetworkDefinition
-from trt_portable.network.tensor import ITensor
 from trt_portable.optimization_profile import IOptimizationProfile
-from trt_portable.plugins.field import PluginField, PluginFieldCollection, PluginFieldCollection_
-from trt_portable.plugins.plugin import (
+from trt_portable.plugin_interfaces.expressions import (
+    DimsExprs,
+    DynamicPluginTensorDesc,
+    IDimensionExpr,
+    IExprBuilder,
+    PluginTensorDesc,
+)
+from trt_portable.plugin_interfaces.field import (
+    FallbackString,
+    NodeIndices,
+    PluginField,
+    PluginFieldCollection,
+    PluginFieldCollection_,
+)
+from trt_portable.plugin_interfaces.plugin import (
     IPluginCapability,
     IPluginCreatorInterface,
     IPluginCreatorV3One,
@@ -194,14 +211,14 @@ from trt_portable.plugins.plugin import (
     IPluginV3OneCore,
     IPluginV3OneRuntime,
 )
-from trt_portable.plugins.plugin_v2 import (
+from trt_portable.plugin_interfaces.plugin_v2 import (
     IPluginCreator,
     IPluginV2,
     IPluginV2DynamicExt,
     IPluginV2DynamicExtBase,
     IPluginV2Ext,
 )
-from trt_portable.plugins.quick import (
+from trt_portable.plugin_interfaces.quick import (
     IPluginCreatorV3Quick,
     IPluginV3QuickAOTBuild,
     IPluginV3QuickBuild,
@@ -211,19 +228,14 @@ from trt_portable.plugins.quick import (
     ISymExprs,
     KernelLaunchParams,
 )
-from trt_portable.plugins.registry import (
+from trt_portable.plugin_interfaces.registry import (
     IPluginRegistry,
     get_builder_plugin_registry,
     get_plugin_registry,
     init_libnvinfer_plugins,
 )
-from trt_portable.plugins.shape import (
-    DimsExprs,
-    DynamicPluginTensorDesc,
-    IDimensionExpr,
-    IExprBuilder,
-    PluginTensorDesc,
-)
+from trt_portable.pybind import common_enter, common_exit
+from trt_portable.reporting import IErrorRecorder, ILogger, Logger
 from trt_portable.runtime.engine import ICudaEngine
 from trt_portable.runtime.execution_context import IExecutionContext
 from trt_portable.runtime.inspector import EngineInspector
@@ -231,10 +243,6 @@ from trt_portable.runtime.observers import IDebugListener, IProfiler, Profiler
 from trt_portable.runtime.refitter import Refitter
 from trt_portable.runtime.runtime import Runtime
 from trt_portable.runtime.runtime_config import IRuntimeConfig, ISerializationConfig
-from trt_portable.runtime.tracing import TraceFailure, trace_engine
-from trt_portable.streams import IStreamReaderV2, IStreamWriter
-from trt_portable.version import __version__
-from trt_portable.versioned_interface import InterfaceInfo, IVersionedInterface
 from trt_portable.weights import Weights
 
 float32: Final = DataType.FLOAT

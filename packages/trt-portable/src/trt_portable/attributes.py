@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from trt_portable.arguments import instance_of, to_boolean, to_integer, to_number, to_text
 from trt_portable.dims import Dims, Permutation, as_dims
 from trt_portable.enums import DataType, PybindEnum
+from trt_portable.pybind import instance_of, to_boolean, to_integer, to_number, to_text
 from trt_portable.weights import as_weights
-
-if TYPE_CHECKING:
-    from trt_portable.network.layer import ILayer
 
 T = TypeVar("T")
 E = TypeVar("E", bound=PybindEnum)
+
+
+Holder: TypeAlias = Any
+"""A layer; `trt_portable.network.layer` reads this module, so its class is not named."""
 
 
 class Attribute(Generic[T]):
@@ -44,7 +45,7 @@ class Attribute(Generic[T]):
         self.decode: Callable[[Any], T] = decode or convert
         self.__doc__ = doc
 
-    def __set_name__(self, owner: type[ILayer], name: str) -> None:
+    def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
         self.slot = name
 
@@ -52,22 +53,22 @@ class Attribute(Generic[T]):
     def __get__(self, layer: None, owner: type) -> Attribute[T]: ...
 
     @overload
-    def __get__(self, layer: ILayer, owner: type) -> T: ...
+    def __get__(self, layer: Holder, owner: type) -> T: ...
 
-    def __get__(self, layer: ILayer | None, owner: type) -> T | Attribute[T]:
+    def __get__(self, layer: Holder | None, owner: type) -> T | Attribute[T]:
         if layer is None:
             return self
         value: T = layer.__dict__.get(self.slot, self.default)
         return value
 
-    def __set__(self, layer: ILayer, value: Any) -> None:
+    def __set__(self, layer: Holder, value: Any) -> None:
         try:
             converted = self.convert(value)
         except TypeError as error:
             raise TypeError(f"{type(layer).__name__}.{self.name}: {error}") from None
         self.store(layer, converted)
 
-    def store(self, layer: ILayer, value: T) -> None:
+    def store(self, layer: Holder, value: T) -> None:
         """Keeps a converted value and tells the layer."""
         layer.__dict__[self.slot] = value
         layer._changed()
@@ -80,13 +81,13 @@ class WeightsAttribute:
         self.role = role
         self.__doc__ = doc
 
-    def __get__(self, layer: ILayer | None, owner: type) -> Any:
+    def __get__(self, layer: Holder | None, owner: type) -> Any:
         if layer is None:
             return self
         weights = layer._roles.get(self.role)
         return None if weights is None else weights.numpy()
 
-    def __set__(self, layer: ILayer, value: Any) -> None:
+    def __set__(self, layer: Holder, value: Any) -> None:
         layer._roles[self.role] = as_weights(value, self.role.lower())
         layer._changed()
 
@@ -152,3 +153,22 @@ def _to_permutation(value: Any) -> Permutation:
 def permutation(doc: str = "") -> Attribute[Permutation]:
     """An attribute that holds a permutation of axes, the identity at first."""
     return Attribute(_to_permutation, Permutation(), list, Permutation, doc)
+
+
+class OverriddenDims(Attribute[Dims | None]):
+    """Static extents that an input tensor overrides; assigning them takes the tensor away again."""
+
+    def __init__(self, index: int, doc: str) -> None:
+        plain = optional_dims()
+        super().__init__(plain.convert, None, plain.encode, plain.decode, doc)
+        self.index = index
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is not None and layer._input(self.index) is not None:
+            return None
+        return super().__get__(layer, owner)
+
+    def __set__(self, layer: Holder, value: Any) -> None:
+        if layer._input(self.index) is not None:
+            layer._connect(self.index, None)
+        super().__set__(layer, value)

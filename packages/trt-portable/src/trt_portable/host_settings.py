@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_portable.allocators import IGpuAllocator
-from trt_portable.arguments import to_integer
-from trt_portable.context_managers import ContextManaged
-from trt_portable.error_recorder import RecordsErrors, Reporter
-from trt_portable.logger import ILogger
-from trt_portable.sealed import Sealed
+from trt_portable.interfaces import IGpuAllocator
+from trt_portable.pybind import ContextManaged, Sealed, to_integer
+from trt_portable.reporting import ILogger, RecordsErrors, Reporter
 
 if TYPE_CHECKING:
-    from trt_portable.plugins.registry import IPluginRegistry
+    from trt_portable.plugin_interfaces.registry import IPluginRegistry
 
 
 class ThreadedSettings(RecordsErrors, ContextManaged, Sealed):
@@ -63,6 +60,6 @@ class HostSettings(ThreadedSettings):
 
     def get_plugin_registry(self) -> IPluginRegistry:
         """The process-wide plugin registry."""
-        from trt_portable.plugins.registry import get_plugin_registry
+        from trt_portable.plugin_interfaces.registry import get_plugin_registry
 
         return get_plugin_registry()

@@ -1,9 +1,11 @@
-"""``import tensorrt`` on machines that have no TensorRT."""
+"""Which version of TensorRT's API this is, and ``import tensorrt`` on machines that have no TensorRT."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 PACKAGE = "trt_portable"
 
@@ -27,3 +29,14 @@ def install_as_tensorrt() -> None:
     plugin = importlib.import_module(f"{PACKAGE}.plugin")
     sys.modules["tensorrt"] = sys.modules[PACKAGE]
     sys.modules["tensorrt.plugin"] = plugin
+
+
+API_VERSION: Final = "11.4.0"
+"""The version of TensorRT whose API is implemented; scripts that compare `trt.__version__` see it first."""
+
+try:
+    RELEASE: Final[str] = version("trt-portable")
+except PackageNotFoundError:  # a source tree that is on the path without being installed
+    RELEASE = "0+source"  # type: ignore[misc]
+
+__version__: Final = f"{API_VERSION}+portable.{RELEASE.replace('+', '.')}"

@@ -1,4 +1,4 @@
-"""Raw addresses as tensors: no copy, about two microseconds, CPU and CUDA alike.
+"""Raw addresses as tensors: no copy, about two microseconds, CPU and CUDA alike; and bytes that are handed out.
 
 A DLPack capsule is the public door through which PyTorch adopts foreign memory. The descriptor behind
 the capsule has no deleter and PyTorch copies extents and address out of it, so a descriptor can be
@@ -17,6 +17,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from trt_portable.dims import MAX_RANK
+from trt_portable.enums import DataType
+from trt_portable.pybind import ContextManaged
 
 CUDA_ALIGNMENT: Final = 256
 
@@ -152,3 +154,30 @@ def wrap_address(address: int, shape: Sequence[int], dtype: torch.dtype, device:
 def is_aligned(address: int, device: torch.device) -> bool:
     """Whether an address may be bound: CUDA needs 256 bytes as in TensorRT, CPU memory anything."""
     return device.type != "cuda" or address % CUDA_ALIGNMENT == 0
+
+
+class IHostMemory(ContextManaged, bytearray):
+    """A block of host memory, such as a serialized engine.
+
+    It derives from `bytearray` because, before Python 3.12, only built-in types can export their memory:
+    ``memoryview(host_memory)`` is a view of these very bytes.
+    """
+
+    def __repr__(self) -> str:
+        return f"<IHostMemory of {len(self)} bytes>"
+
+    __str__ = __repr__
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return len(self)
+
+    @property
+    def dtype(self) -> DataType:
+        """Always `DataType.INT8`: raw bytes."""
+        return DataType.INT8
+
+    def as_tensor(self) -> torch.Tensor:
+        """The bytes as a one-dimensional uint8 tensor over the same memory."""
+        return torch.frombuffer(self, dtype=torch.uint8)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.runtime.cuda_products import _Fused, fuse_cuda_products
-from trt_portable.runtime.fusion import fuse_linear
-from trt_portable.runtime.program import Program
+from trt_portable.execution.program import Program
+from trt_portable.fusion.cuda_products import _Fused, fuse_cuda_products
+from trt_portable.fusion.neighbours import fuse_linear
 
 C = 8
 gpu = pytest.mark.gpu
@@ -91,7 +91,7 @@ def _network(network: Any, name: str) -> None:
 
 
 def _fused(engine: Any) -> Program:
-    image = engine._state.image
+    image = engine._state.loaded
     calls = fuse_cuda_products(fuse_linear(image.calls, image.visible), image.visible)
     program = Program(calls, image.inputs, image.outputs)
     program.load_constants()
@@ -155,7 +155,7 @@ def test_agrees_on_a_gpu(network: Any, load: Any, name: str, rows: int) -> None:
         x = x.contiguous(memory_format=torch.channels_last)
         with torch.inference_mode():
             (found,) = engine._state.program.run([x])
-            plain = Program(engine._state.image.calls, engine._state.image.inputs, engine._state.image.outputs)
+            plain = Program(engine._state.loaded.calls, engine._state.loaded.inputs, engine._state.loaded.outputs)
             plain.load_constants()
             torch.testing.assert_close(found, plain.run([x])[0], rtol=1e-2, atol=1e-2)
         assert not any(kernel._is_refused for kernel in fused)

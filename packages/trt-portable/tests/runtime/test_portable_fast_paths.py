@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.builder import tactic_choice
-from trt_portable.runtime import replay
+from trt_portable.execution import replay
 
 C = 6
 SHAPE = (C, 8, 8)

@@ -12,9 +12,9 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder.inductor import Inductor
-from trt_portable.runtime import replay
-from trt_portable.runtime.device_kernels import driver
-from trt_portable.runtime.specialized import SpecializedProgram
+from trt_portable.execution import replay
+from trt_portable.execution.launch_list import SpecializedProgram
+from trt_portable.kernels.device_kernels import driver
 
 pytestmark = pytest.mark.gpu
 

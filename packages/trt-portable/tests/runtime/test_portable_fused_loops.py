@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import trt_portable as trt
-from trt_portable.runtime.fused_loops import FusedLoop
+from trt_portable.fusion.loops import FusedLoop
 
 E = trt.ElementWiseOperation
 L = trt.LoopOutput

@@ -11,9 +11,9 @@ import trt_portable as trt
 from trt_portable.builder import tactic_choice
 from trt_portable.builder.inductor import Inductor
 from trt_portable.builder.tactics import Subject, Tactic
+from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.formats import LAYOUTS
 from trt_portable.plan.artifact import Artifact, machine_of
-from trt_portable.runtime.specialized import SpecializedProgram
 
 F = trt.TensorFormat
 SHAPE = (2, 5, 3, 4)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trt_portable.runtime import paging
-from trt_portable.runtime.paging import page_out, passing_copy, release_pages_of, return_freed_memory
+from trt_portable.execution import paging
+from trt_portable.execution.paging import page_out, passing_copy, release_pages_of, return_freed_memory
 
 BYTES = 64 << 20
 

@@ -14,8 +14,8 @@ import trt_portable as trt
 from trt_portable.builder import tactic_choice, trial
 from trt_portable.builder.tactics import PREPACKED, Subject
 from trt_portable.builder.trial import NEVER, Trial
-from trt_portable.runtime import interpret
-from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
+from trt_portable.fusion import programs as interpret
+from trt_portable.fusion.packed_products import has_prepacked_kernels
 
 pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
 

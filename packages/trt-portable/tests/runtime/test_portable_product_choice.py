@@ -14,11 +14,11 @@ import trt_portable as trt
 from trt_portable.builder import product_race, tactic_choice
 from trt_portable.builder.host_time import ColdWeights
 from trt_portable.builder.product_race import ProductRace
-from trt_portable.runtime import prepack_products
-from trt_portable.runtime.fusion import LinearForm
-from trt_portable.runtime.prepacked_kernels import MklLinear, PrepackedLinear, has_mkl_products, has_prepacked_kernels
-from trt_portable.runtime.product_chains import Epilogue, OneByOne
-from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, ProductCase
+from trt_portable.fusion import packed_products as prepack_products
+from trt_portable.fusion.epilogues import Epilogue, OneByOne
+from trt_portable.fusion.neighbours import LinearForm
+from trt_portable.fusion.packed_products import MklLinear, PrepackedLinear, has_mkl_products, has_prepacked_kernels
+from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase
 
 pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.builder import product_race, tactic_choice
-from trt_portable.runtime.fused_loops import FusedLoop
-from trt_portable.runtime.prepacked_kernels import has_prepacked_kernels
-from trt_portable.runtime.product_chains import OneByOne
-from trt_portable.runtime.product_choice import LAYERS, RECURRENT
-from trt_portable.runtime.recurrent_kernels import PackedLstm, RecurrentKernel
+from trt_portable.fusion.epilogues import OneByOne
+from trt_portable.fusion.loops import FusedLoop
+from trt_portable.fusion.packed_products import has_prepacked_kernels
+from trt_portable.fusion.product_choice import LAYERS, RECURRENT
+from trt_portable.fusion.recurrent import PackedLstm, RecurrentKernel
 
 A, E, L = trt.ActivationType, trt.ElementWiseOperation, trt.LoopOutput
 T, N = trt.MatrixOperation.TRANSPOSE, trt.MatrixOperation.NONE

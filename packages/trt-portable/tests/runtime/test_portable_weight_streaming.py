@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.runtime.weight_streaming import resident_weights
-from trt_portable.runtime.weight_transfers import WeightTransfers
+from trt_portable.execution.weight_streaming import WeightTransfers, resident_weights
 
 NONE, TRANSPOSE = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from trt_portable.allocators import IGpuAllocator
-from trt_portable.arguments import to_integer
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.pipeline import build_plan
 from trt_portable.builder.progress_monitor import BuildCancelled
 from trt_portable.builder.validate import first_refusal
 from trt_portable.device import current_device, without_autocast
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
-from trt_portable.host_memory import IHostMemory
 from trt_portable.host_settings import HostSettings
-from trt_portable.logger import ILogger
+from trt_portable.interfaces import IGpuAllocator, IStreamWriter, write_all
+from trt_portable.memory import IHostMemory
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.optimization_profile import IOptimizationProfile
+from trt_portable.pybind import to_integer
+from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.engine import ICudaEngine
 from trt_portable.runtime.runtime import load_engine
-from trt_portable.streams import IStreamWriter, write_all
 
 _KNOWN_NETWORK_FLAGS: Final = 0b111
 

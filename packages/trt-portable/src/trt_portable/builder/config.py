@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trt_portable.arguments import instance_of, to_boolean, to_integer, to_text
 from trt_portable.builder.progress_monitor import IProgressMonitor
 from trt_portable.builder.timing_cache import ITimingCache
-from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import (
     BuilderFlag,
     DeviceType,
@@ -21,9 +19,9 @@ from trt_portable.enums import (
     TacticSource,
     TilingOptimizationLevel,
 )
-from trt_portable.error_recorder import Reporter
 from trt_portable.optimization_profile import IOptimizationProfile
-from trt_portable.sealed import Sealed
+from trt_portable.pybind import ContextManaged, Sealed, instance_of, to_boolean, to_integer, to_text
+from trt_portable.reporting import Reporter
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer

@@ -14,19 +14,19 @@ from trt_portable.builder.custom_operator import OwnOperators
 from trt_portable.builder.record_launches import record
 from trt_portable.builder.tactics import Subject, Tactic
 from trt_portable.enums import LayerType
+from trt_portable.execution.loaded_network import LoadedNetwork, load_network
+from trt_portable.execution.tracing import TracedProgram, trace_program
+from trt_portable.execution.weight_layout import FLAT, WeightLayout
+from trt_portable.fusion.cuda_products import is_compiled_depthwise
+from trt_portable.fusion.programs import interpreted_program, traced_program
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, machine_of
-from trt_portable.runtime.cuda_products import is_compiled_depthwise
-from trt_portable.runtime.image import ProgramImage, load_image
-from trt_portable.runtime.interpret import interpreted_program, traced_program
-from trt_portable.runtime.tracing import TracedProgram, trace_program
-from trt_portable.runtime.weight_layout import FLAT, WeightLayout
-from trt_portable.values import as_tensor
+from trt_portable.shape_tensors import as_tensor
 
 if TYPE_CHECKING:
+    from trt_portable.execution.program import Program
     from trt_portable.network.layer import ILayer
     from trt_portable.plan.engine_info import WeightSlot
-    from trt_portable.runtime.program import Program
 
 
 _CONVOLUTIONS: Final = frozenset({LayerType.CONVOLUTION.name, LayerType.DECONVOLUTION.name})
@@ -86,15 +86,15 @@ class Inductor(Tactic):
         self,
         subject: Subject,
         profile: int,
-        make_program: Callable[[ProgramImage], Program],
+        make_program: Callable[[LoadedNetwork], Program],
         layout: Callable[[ILayer, WeightSlot], WeightLayout],
         own: OwnOperators,
     ) -> Artifact:
         from trt_portable.builder.own_operators import compile_ahead
 
-        image, layers = load_image(subject.structure, subject.info, subject.device)
+        loaded, layers = load_network(subject.structure, subject.info, subject.device)
         traced = trace_program(
-            image,
+            loaded,
             layers,
             subject.tensors,
             subject.info,

@@ -13,8 +13,8 @@ import torch
 
 from trt_portable.builder.tactics import tactic_hash
 from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
-from trt_portable.runtime.replay import record_run
-from trt_portable.values import Value
+from trt_portable.execution.replay import record_run
+from trt_portable.shape_tensors import Value
 
 _ROUNDS: Final = 10
 

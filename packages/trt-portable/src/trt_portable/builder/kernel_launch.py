@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trt_portable.runtime.device_kernels import POINTER
+from trt_portable.kernels.device_kernels import POINTER
 
 
 @dataclass(frozen=True)

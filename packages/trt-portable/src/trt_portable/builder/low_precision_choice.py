@@ -21,19 +21,18 @@ from trt_portable.device import current_device
 from trt_portable.dtypes import volume
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.errors import PortableError, Refusal
-from trt_portable.layers.low_precision import LowPrecisionProductLayer
-from trt_portable.layers.low_precision_convolution import LowPrecisionConvolutionLayer
+from trt_portable.execution.loaded_network import load_network
+from trt_portable.execution.program import LayerCall, Program
+from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, LowPrecisionProductLayer
 from trt_portable.plan.engine_info import Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.image import load_image
-from trt_portable.runtime.program import LayerCall, Program
-from trt_portable.values import Value
+from trt_portable.shape_tensors import Value
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
-    from trt_portable.error_recorder import Reporter
     from trt_portable.plan.engine_info import EngineInfo
+    from trt_portable.reporting import Reporter
 
 SWITCH: Final = "TRT_PORTABLE_DEQUANTIZE_ONCE"
 """Environment variable that lets engines hold floats in place of weights of few bits, where it is "1" in a build."""
@@ -90,10 +89,10 @@ def _optimal_shapes(
     subject, watch = Subject(structure, info, (), _META), _Shapes()
     known.update(zip((tensor.id for tensor in info.io if tensor.is_input), subject.input_shapes(0), strict=True))
     try:
-        image, layers = load_image(structure, info, _META)
+        loaded, layers = load_network(structure, info, _META)
         bound = [tensors.get(slot.weights) if is_host_constant(slot) else None for slot in info.weight_slots]
         WeightStore(info.weight_slots, layers, bound)
-        program = Program(image.calls, image.inputs, image.outputs)
+        program = Program(loaded.calls, loaded.inputs, loaded.outputs)
         program.load_constants()
         program.run_observed(subject.example_inputs(0), watch)
     except (PortableError, RuntimeError, NotImplementedError):

@@ -12,10 +12,9 @@ import torch
 from trt_portable.builder.timing import first_difference
 from trt_portable.dtypes import CARRIERS, FP4_VALUES
 from trt_portable.enums import DataType
-from trt_portable.layers.convolution_kernels import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
-from trt_portable.layers.product_form import Finish, ProductForm
-from trt_portable.layers.product_kernels import PRODUCT_KERNELS, REFERENCE
-from trt_portable.values import Value
+from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, ProductForm
+from trt_portable.shape_tensors import Value
 
 _BIAS, _OUTPUT_SCALE = 2, 3
 

@@ -22,7 +22,7 @@ from trt_portable.builder.custom_operator import (
 from trt_portable.builder.kernel_choice import fastest
 from trt_portable.builder.kernel_launch import KernelLaunch
 from trt_portable.builder.timing import first_difference
-from trt_portable.runtime.odd_rows import period_of, write_interleaved, write_joined
+from trt_portable.kernels.unaligned_products import period_of, write_interleaved, write_joined
 
 OPERATOR: Final = "trt_portable::odd_linear"
 KERNEL: Final = "trt_portable::odd_product"

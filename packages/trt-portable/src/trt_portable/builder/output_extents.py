@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_portable.errors import PortableError
+from trt_portable.execution.program import Program
+from trt_portable.execution.shapes import META, load_shape_program, report_shapes
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.extents import Expression, evaluate, expression_of
-from trt_portable.runtime.program import Program
-from trt_portable.runtime.shape_program import META, load_shape_program
-from trt_portable.runtime.shape_report import report_shapes
 
 if TYPE_CHECKING:
     from trt_portable.network.network import INetworkDefinition

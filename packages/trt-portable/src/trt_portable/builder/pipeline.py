@@ -25,15 +25,15 @@ from trt_portable.builder.settings_without_effect import settings_without_effect
 from trt_portable.builder.tactic_choice import choose_tactic
 from trt_portable.builder.validate import complete_profiles, first_refusal
 from trt_portable.enums import BuilderFlag, DataType, LayerType
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.formats import choose_format
-from trt_portable.host_memory import IHostMemory
+from trt_portable.memory import IHostMemory
 from trt_portable.network.serialization import layers_from_json, leaf_layers, network_to_json
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import write_engine
 from trt_portable.plan.weight_table import WeightTable
+from trt_portable.reporting import Reporter
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from trt_portable.builder.host_time import ColdWeights
-from trt_portable.runtime.product_choice import LAYERS, MKL, ONEDNN, RECURRENT, Ways
-from trt_portable.runtime.program import PackingCompute, forget_packed
-from trt_portable.values import Value, as_tensor
+from trt_portable.execution.program import PackingCompute, forget_packed
+from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, RECURRENT, Ways
+from trt_portable.shape_tensors import Value, as_tensor
 
 _ROUNDS: Final = 3
 """Ways take turns so often: other work on the machine disturbs one of them as a rule, and not each time the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from trt_portable.logger import report_callback_failure
+from trt_portable.reporting import report_callback_failure
 
 
 class IProgressMonitor:

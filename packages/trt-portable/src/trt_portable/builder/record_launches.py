@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_portable.builder.custom_operator import Launch, OwnOperators
 from trt_portable.errors import PortableError
-from trt_portable.runtime.device_kernels import POINTER
+from trt_portable.kernels.device_kernels import POINTER
 
 _SEARCH_DEPTH: Final = 8
 _ALLOCATIONS: Final = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
@@ -38,7 +38,7 @@ class LaunchRecorder(TorchDispatchMode):
         own: Operators of our own.
 
     Attributes:
-        steps: What ran, in the terms of `trt_portable.runtime.launch_list`.
+        steps: What ran, in the terms of `trt_portable.execution.launch_list`.
         kernels: The kernels that ran.
         blobs: Machine code by name.
     """

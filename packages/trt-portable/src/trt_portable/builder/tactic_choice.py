@@ -20,13 +20,13 @@ from trt_portable.builder.timing_key import timing_key
 from trt_portable.builder.trial import NEVER, Trial
 from trt_portable.device import current_device
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT, LayerType
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
+from trt_portable.execution.replay import may_record
+from trt_portable.fusion.product_choice import NAMES, ONEDNN
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.runtime.product_choice import NAMES, ONEDNN
-from trt_portable.runtime.replay import may_record
+from trt_portable.reporting import Reporter
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig

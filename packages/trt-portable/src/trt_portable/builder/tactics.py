@@ -10,16 +10,16 @@ from typing import Any, Final
 
 import torch
 
+from trt_portable.execution.loaded_network import LoadedNetwork, load_network
+from trt_portable.execution.program import Program
+from trt_portable.fusion.product_choice import ProductChoice
+from trt_portable.fusion.programs import fused_program, host_program, prepacked_program
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.network.layer import ILayer
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.image import ProgramImage, load_image
-from trt_portable.runtime.interpret import fused_program, host_program, prepacked_program
-from trt_portable.runtime.product_choice import ProductChoice
-from trt_portable.runtime.program import Program
-from trt_portable.values import HostValues, Value
+from trt_portable.shape_tensors import HostValues, Value
 
 INTERPRET: Final = "interpret"
 """Name of the tactic that every engine has: PyTorch's kernels, layer by layer."""
@@ -66,8 +66,8 @@ class Subject:
 
     def interpreted(self) -> Program:
         """The program, interpreted, with its weights bound."""
-        image, _ = self.image()
-        program = fused_program(image) if self.device.type == "cuda" else host_program(image)
+        loaded, _ = self.loaded()
+        program = fused_program(loaded) if self.device.type == "cuda" else host_program(loaded)
         program.load_constants()
         return program
 
@@ -79,16 +79,16 @@ class Subject:
         """
         if self.device.type != "cpu":
             return None
-        program = prepacked_program(self.image()[0], choose)
+        program = prepacked_program(self.loaded()[0], choose)
         if program is not None:
             program.load_constants()
         return program
 
-    def image(self) -> tuple[ProgramImage, WeightStore]:
+    def loaded(self) -> tuple[LoadedNetwork, WeightStore]:
         """The layers, with their weights as a loaded engine keeps them."""
-        image, layers = load_image(self.structure, self.info, self.device)
+        loaded, layers = load_network(self.structure, self.info, self.device)
         self._layers.extend(layers)
-        return image, WeightStore(self.info.weight_slots, layers, self.tensors)
+        return loaded, WeightStore(self.info.weight_slots, layers, self.tensors)
 
     def release(self) -> None:
         """Takes the weights from all layers that were made: layers and tensors refer to each other, and live on."""
@@ -100,7 +100,7 @@ class Subject:
 
     def weights(self) -> WeightStore:
         """The weights as a loaded engine keeps them."""
-        return self.image()[1]
+        return self.loaded()[1]
 
 
 class Tactic(ABC):

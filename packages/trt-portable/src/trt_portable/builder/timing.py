@@ -10,12 +10,12 @@ import torch
 
 from trt_portable.builder.host_time import LEAST_SAMPLES, ColdWeights, host_clock, least_seconds
 from trt_portable.builder.race import race
-from trt_portable.runtime.launcher import Executable
-from trt_portable.runtime.paging import return_freed_memory
-from trt_portable.runtime.prepacked_kernels import PrepackedConvolution
-from trt_portable.runtime.program import LayerFailure, PackingCompute, Program
-from trt_portable.runtime.replay import may_record, record_run
-from trt_portable.values import Value, as_tensor
+from trt_portable.execution.launcher import Executable
+from trt_portable.execution.paging import return_freed_memory
+from trt_portable.execution.program import LayerFailure, PackingCompute, Program
+from trt_portable.execution.replay import may_record, record_run
+from trt_portable.fusion.packed_products import PrepackedConvolution
+from trt_portable.shape_tensors import Value, as_tensor
 
 _LEAST_SECONDS: Final = 0.002
 """Runs are repeated until a sample is at least that long, so that the clock's grain does not matter."""

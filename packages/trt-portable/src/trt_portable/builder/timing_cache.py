@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.arguments import instance_of, to_boolean, to_integer, to_number
-from trt_portable.host_memory import IHostMemory
-from trt_portable.sealed import Sealed
+from trt_portable.memory import IHostMemory
+from trt_portable.pybind import Sealed, instance_of, to_boolean, to_integer, to_number
 
 _MAGIC: Final = b"TRTPTIME"
 _KEY_BYTES: Final = 16

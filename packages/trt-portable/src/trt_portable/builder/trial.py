@@ -22,15 +22,15 @@ from trt_portable.builder.timing import (
     race_milliseconds,
     time_layers,
 )
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError, is_out_of_memory
+from trt_portable.execution.launch_list import CompiledProgram
+from trt_portable.execution.launcher import Executable
+from trt_portable.execution.program import Program
+from trt_portable.execution.tf32 import WithoutTF32
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.launch_list import CompiledProgram
-from trt_portable.runtime.launcher import Executable
-from trt_portable.runtime.program import Program
-from trt_portable.runtime.without_tf32 import WithoutTF32
-from trt_portable.values import Value, as_tensor
+from trt_portable.reporting import Reporter
+from trt_portable.shape_tensors import Value, as_tensor
 
 _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
 """No further candidate is begun after that time; what was begun is finished."""

@@ -14,8 +14,8 @@ from trt_portable.plan.engine_info import Shape
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
+    from trt_portable.network.layer import ITensor
     from trt_portable.network.network import INetworkDefinition
-    from trt_portable.network.tensor import ITensor
 
 Finding = tuple[str, Refusal]
 

@@ -1,1 +1,1 @@
-"""Layer classes, by family. `trt_portable.network.layer_kinds` says which module has which kind of layer."""
+"""Layer classes, by family. `trt_portable.network.serialization` says which module has which kind of layer."""

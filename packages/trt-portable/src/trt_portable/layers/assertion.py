@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.arguments import instance_of, to_integer
 from trt_portable.attributes import Attribute, integer, member, text
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
@@ -19,10 +18,10 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.network.tensor import ITensor
-from trt_portable.values import Value, as_tensor, host_numbers
+from trt_portable.pybind import instance_of, to_integer
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 
 class IAssertionLayer(ILayer):

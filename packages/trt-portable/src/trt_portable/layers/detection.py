@@ -10,10 +10,9 @@ from trt_portable.attributes import integer, member
 from trt_portable.enums import BoundingBoxFormat, DataType, LayerType
 from trt_portable.layers.reduction import indices_type
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
-from trt_portable.network.tensor import ITensor
-from trt_portable.values import Value, as_tensor, host_numbers
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 
 class INMSLayer(ILayer):

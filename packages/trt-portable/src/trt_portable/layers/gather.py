@@ -12,8 +12,8 @@ from trt_portable.attributes import integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, GatherMode, LayerType
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import gathered
-from trt_portable.network.layer import ILayer
+from trt_portable.network.inference import gathered
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     require,
     require_axis,
@@ -22,11 +22,10 @@ from trt_portable.network.rules import (
     require_minimum_rank,
     require_type,
 )
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import HOST_LIMIT, HostValues, Value, as_tensor, is_unknown
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor, is_unknown
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 _NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}
 _GATHERABLE: Final = _NUMBERS | {DataType.BOOL, DataType.INT4, DataType.FP4}

@@ -12,7 +12,7 @@ from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, LayerType, ScatterMode
 from trt_portable.layers.reduction import indices_type
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import (
     require,
     require_axis,
@@ -23,8 +23,7 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
-from trt_portable.values import Value, as_tensor, host_numbers
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 _NUMBERS: Final = FLOATS | INDICES | {DataType.INT8}
 

@@ -1,7 +1,7 @@
-"""Layers that only engines have: products with matrices of few bits, which the builder makes of Q/DQ around products.
+"""Layers that only engines have: products and convolutions of few bits, which the builder makes of Q/DQ around them.
 
 A product reads what a preparation made of its matrix. Both know the same form and the same kernel, which the builder
-chose; `trt_portable.layers.product_kernels` has the kernels.
+chose; `trt_portable.kernels.low_precision_products` has the kernels.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from trt_portable.attributes import boolean, dims, element_type, integer, text
 from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import DataType, LayerType
-from trt_portable.layers.product_form import Finish, ProductForm, ProductKernel
-from trt_portable.layers.product_kernels import REFERENCE, product_kernel
+from trt_portable.kernels.low_precision_convolutions import (
+    CONVOLUTION_REFERENCE,
+    ConvolutionForm,
+    ConvolutionKernel,
+    convolution_kernel,
+)
+from trt_portable.kernels.low_precision_products import REFERENCE, Finish, ProductForm, ProductKernel, product_kernel
 from trt_portable.network.layer import ILayer
-from trt_portable.values import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor
 
 LEFT, LEFT_SCALE, BIAS, OUTPUT_SCALE, MATRIX, SCALE = range(6)
 """Inputs of a product; scale of the left operand, bias and scale of the output may be absent."""
@@ -131,6 +136,123 @@ class LowPrecisionProductLayer(_LowPrecisionLayer):
         rows = left.reshape(-1, self.depth)
         kernel = self._kernel((left, matrix))
         return (kernel.multiply(rows, matrix, scale, self._form_and_kernel()[0], finish).reshape(extents),)
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.output_type
+
+
+class _LowPrecisionConvolution(ILayer):
+    """What a convolution and its preparation share: the form, and the kernel."""
+
+    implementation = text(CONVOLUTION_REFERENCE.name, "Name of a kernel.")
+    kernel_shape = dims(Dims(), "(K, C / groups, R, S).")
+    stride = dims(Dims(), "Per axis.")
+    padding = dims(Dims(), "Per axis, before and after.")
+    dilation = dims(Dims(), "Per axis.")
+    groups = integer(1, "Number of groups of channels.")
+    code_type = element_type(DataType.INT8, "Type of the kernel.")
+    left_type = element_type(DataType.INT8, "Type of the input.")
+    result_type = element_type(DataType.FLOAT, "Float type of the convolution.")
+    scales = integer(1, "Number of scales of the kernel.")
+    is_scaled = boolean(False, "Whether the run computes the scale of the input.")
+
+    _known: tuple[ConvolutionForm, ConvolutionKernel] | None = None
+
+    def _form_and_kernel(self) -> tuple[ConvolutionForm, ConvolutionKernel]:
+        """The form, and the chosen kernel if this device has it, else the one that always works."""
+        if self._known is not None:
+            return self._known
+        form, kernel = self._form(), convolution_kernel(self.implementation)
+        found = form, kernel if kernel.accepts(form, self._device) else CONVOLUTION_REFERENCE
+        if self._IS_FROZEN and self._device.type != "meta":
+            self._known = found
+        return found
+
+    def _form(self) -> ConvolutionForm:
+        maps, channels, rows, columns = self.kernel_shape
+        (step_y, step_x), (pad_y, pad_x), (far_y, far_x) = self.stride, self.padding, self.dilation
+        return ConvolutionForm(
+            (maps, channels, rows, columns),
+            (step_y, step_x),
+            (pad_y, pad_x),
+            (far_y, far_x),
+            self.groups,
+            self.code_type,
+            self.left_type,
+            self.result_type,
+            self.scales,
+            self.is_scaled,
+        )
+
+    def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ConvolutionKernel:
+        """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
+        kernel = self._form_and_kernel()[1]
+        is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
+        return kernel if is_real or kernel.is_traceable else CONVOLUTION_REFERENCE
+
+
+class PreparedKernelLayer(_LowPrecisionConvolution):
+    """Brings a convolution's kernel and its scales into the form that is read in runs.
+
+    Inputs: 0 codes (K, C / groups, R, S); 1 scale: one, or (K,); optional 2 the constant scale of the input.
+    """
+
+    _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
+    _IS_PREPARATION = True
+    _NUM_OUTPUTS = 2
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "PREPARED_KERNEL"
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        codes, scale, left_scale = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
+        assert codes is not None and scale is not None
+        wide = scale.to(torch.float32).reshape(-1)
+        if left_scale is not None:
+            wide = wide * left_scale.to(torch.float32).reshape(())
+        return self._kernel((codes, scale)).prepare(codes, wide, self._form_and_kernel()[0])
+
+
+class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
+    """A convolution of codes, with scales, bias, rectification and quantization of the result.
+
+    Inputs: input, its scale where the run computes it, bias, scale of the output, and what was prepared. The bias may
+    be weights of the layer's own, as it is of the convolution that it stands for.
+    """
+
+    _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a convolution
+    _ROLES = ("BIAS",)
+
+    output_type = element_type(DataType.FLOAT, "Type of the result.")
+    rectify = boolean(False, "Whether negative numbers become 0.")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "LOW_PRECISION_CONVOLUTION"
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        x, left_scale, bias, output_scale, kernel, scale = (
+            None if value is None else as_tensor(value) for value in inputs
+        )
+        assert x is not None and kernel is not None and scale is not None
+        form = self._form_and_kernel()[0]
+        if x.is_meta:
+            spans = [1 + far * (extent - 1) for far, extent in zip(form.dilation, form.kernel[2:], strict=True)]
+            places = zip(x.shape[2:], form.padding, spans, form.stride, strict=True)
+            extents = [(extent + 2 * pad - span) // step + 1 for extent, pad, span, step in places]
+            return (x.new_empty((x.shape[0], form.kernel[0], *extents), dtype=CARRIERS[self.output_type]),)
+        if bias is None and self._has_weights("BIAS"):
+            bias = self._parameter("BIAS")
+        finish = Finish(
+            self.result_type,
+            None if left_scale is None else left_scale.to(torch.float32).reshape(()),
+            None if bias is None else bias.reshape(-1),
+            self.rectify,
+            None if output_scale is None else output_scale.reshape(()),
+            self.output_type,
+        )
+        return (self._kernel((x, kernel)).convolve(x, kernel, scale, form, finish),)
 
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.output_type

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from trt_portable.attributes import boolean, integer, permutation
+from trt_portable.attributes import OverriddenDims, boolean, integer, permutation
 from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.layers.overridden import OverriddenDims
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import joined
-from trt_portable.network.layer import ILayer
+from trt_portable.network.inference import joined
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     require,
     require_axis,
@@ -27,11 +26,10 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import HostValues, Value, host_numbers, is_unknown
+from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_unknown
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 MOVABLE: Final = frozenset(DataType) - {DataType.UINT8, DataType.E8M0}
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from trt_portable.arguments import to_integer
 from trt_portable.attributes import Attribute, WeightsAttribute, integer, member, number
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import like_first, pointwise
-from trt_portable.network.layer import ILayer
+from trt_portable.network.inference import like_first, pointwise
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     axes_of_mask,
     require,
@@ -25,12 +24,12 @@ from trt_portable.network.rules import (
     require_minimum_rank,
     require_type,
 )
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import Value, as_tensor, is_unknown
+from trt_portable.pybind import to_integer
+from trt_portable.shape_tensors import Value, as_tensor, is_unknown
 from trt_portable.weights import Weights, optional_weights
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 
 class _ReadOnly(Attribute[bool]):

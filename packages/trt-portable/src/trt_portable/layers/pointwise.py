@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.arguments import to_number
 from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
@@ -21,19 +20,19 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import pointwise
-from trt_portable.network.layer import ILayer
+from trt_portable.network.inference import pointwise
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     require_broadcast,
     require_broadcast_to,
     require_equal_types,
     require_type,
 )
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import Value, as_tensor
+from trt_portable.pybind import to_number
+from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 _SIGNED: Final = FLOATS | INDICES | {DataType.INT8}
 _SELECTABLE: Final = _SIGNED | {DataType.BOOL}

@@ -24,13 +24,12 @@ from trt_portable.layers.windows import (
     window_padding,
 )
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 

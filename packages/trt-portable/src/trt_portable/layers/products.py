@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.arguments import to_text
 from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import multiplied
-from trt_portable.network.layer import ILayer
+from trt_portable.network.inference import multiplied
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     require,
     require_equal_types,
     require_minimum_rank,
     require_type,
 )
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import Value, as_tensor
+from trt_portable.pybind import to_text
+from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 _VECTOR: Final = MatrixOperation.VECTOR
 _TRANSPOSE: Final = MatrixOperation.TRANSPOSE

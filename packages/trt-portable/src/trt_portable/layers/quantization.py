@@ -9,18 +9,16 @@ import torch
 
 from trt_portable.attributes import dims, element_type, integer
 from trt_portable.dims import Dims, DimsLike, as_dims
-from trt_portable.dtypes import FLOATS, QUANTIZED
+from trt_portable.dtypes import FLOATS, LARGEST, QUANTIZED, is_scratch, round_to
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.layers.rounding import LARGEST, is_scratch, round_to
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 _SCALE_TYPES: Final = FLOATS | {DataType.E8M0}
 

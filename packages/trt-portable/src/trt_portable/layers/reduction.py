@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.arguments import to_integer
 from trt_portable.attributes import Attribute, boolean, element_type, integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
@@ -20,8 +19,8 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import pointwise, reduced
-from trt_portable.network.layer import ILayer
+from trt_portable.network.inference import pointwise, reduced
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     axes_of_mask,
     require,
@@ -29,11 +28,11 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
+from trt_portable.pybind import to_integer
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 K_LIMIT: Final = 3840
 """Largest K of a top-k layer."""

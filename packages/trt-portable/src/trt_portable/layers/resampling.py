@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from trt_portable.arguments import to_number
 from trt_portable.attributes import Attribute, boolean, member, number, optional_dims
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
@@ -25,7 +24,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import (
     require,
     require_equal_types,
@@ -33,8 +32,8 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
-from trt_portable.values import Value, as_tensor, host_numbers, is_unknown
+from trt_portable.pybind import to_number
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown
 
 _ROUNDING: Final[dict[ResizeRoundMode, Callable[[torch.Tensor], torch.Tensor]]] = {
     ResizeRoundMode.HALF_UP: lambda x: torch.floor(x + 0.5),

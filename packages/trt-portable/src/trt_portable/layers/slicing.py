@@ -9,15 +9,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import member
+from trt_portable.attributes import OverriddenDims, member
 from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
 from trt_portable.errors import Refusal
 from trt_portable.layers.movement import MOVABLE
-from trt_portable.layers.overridden import OverriddenDims
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import (
     require,
     require_documented,
@@ -26,8 +25,7 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.network.tensor import ITensor
-from trt_portable.values import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown, require_few
+from trt_portable.shape_tensors import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown, require_few
 
 _RESAMPLED: Final = frozenset({DataType.BOOL, DataType.INT8, DataType.INT32, DataType.HALF, DataType.FLOAT})
 

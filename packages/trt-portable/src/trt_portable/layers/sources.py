@@ -14,15 +14,14 @@ from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.known_extents import pointwise
-from trt_portable.network.layer import META, ILayer
+from trt_portable.network.inference import pointwise
+from trt_portable.network.layer import META, Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_documented, require_rank, require_type
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.values import HostValues, Value, as_tensor, host_numbers, is_known_to_host
+from trt_portable.shape_tensors import HostValues, Value, as_tensor, host_numbers, is_known_to_host
 from trt_portable.weights import Weights, as_weights
 
 if TYPE_CHECKING:
-    from trt_portable.network.inference import Symbols
+    from trt_portable.network.symbols import Symbols
 
 _CONSTANT_TYPES: Final = frozenset(DataType) - {DataType.UINT8}
 _CASTABLE: Final = FLOATS | INDICES | {DataType.INT8, DataType.BOOL}

@@ -9,17 +9,15 @@ import torch
 
 from trt_portable.attributes import boolean, dims, element_type, integer, member, number
 from trt_portable.dims import Dims, DimsLike, as_dims
-from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.dtypes import FLOATS, INDICES, round_to
 from trt_portable.enums import AttentionIOForm, DataType, KVCacheMode, LayerType, MoEActType
 from trt_portable.errors import Refusal
 from trt_portable.layers.products import multiply
 from trt_portable.layers.quantization import quantize_blocks
-from trt_portable.layers.rounding import round_to
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
-from trt_portable.network.tensor import ITensor
-from trt_portable.values import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor
 
 
 class IRotaryEmbeddingLayer(ILayer):

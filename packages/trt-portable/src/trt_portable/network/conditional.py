@@ -2,20 +2,139 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.network.conditional_boundary import (
-    IConditionLayer,
-    IIfConditionalInputLayer,
-    IIfConditionalOutputLayer,
-)
-from trt_portable.network.conditional_region import ConditionalRegion
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer
-from trt_portable.network.rules import require
-from trt_portable.network.scope import Scope
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.layer import Facts, ILayer, ITensor
+from trt_portable.network.region import BoundaryLayer, Region, Scope
+from trt_portable.network.rules import (
+    require,
+    require_equal_ranks,
+    require_equal_types,
+    require_rank,
+    require_type,
+)
+from trt_portable.shape_tensors import HostValues, Value, as_tensor, host_numbers
+
+if TYPE_CHECKING:
+    from trt_portable.network.symbols import Symbols
+
+
+class ConditionalRegion(Region):
+    """A conditional as one layer of a plan; only the branch that the condition chooses runs."""
+
+    _KIND = LayerType.CONDITIONAL_OUTPUT
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "CONDITIONAL"
+
+    def _exits(self) -> Sequence[ILayer]:
+        return self._of(IIfConditionalOutputLayer)
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        return [layer for layer in self._boundary if isinstance(layer, kind)]
+
+    def _prepare(self) -> None:
+        (condition,) = self._of(IConditionLayer)
+        tensor = condition._inputs[0]
+        assert tensor is not None
+        self._condition: ITensor = tensor
+        self._entries: list[ILayer] = self._of(IIfConditionalInputLayer)
+        results: list[IIfConditionalOutputLayer] = self._of(IIfConditionalOutputLayer)
+        self._branches = []
+        for index in (0, 1):
+            wanted = [layer._inputs[index] for layer in results]
+            tensors = [tensor for tensor in wanted if tensor is not None]
+            self._branches.append((tensors, self._ancestors(tensors)))
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        outside = self._start(inputs)
+        condition = outside[id(self._condition)]
+        self._run(self._entries, outside)
+        if isinstance(condition, torch.Tensor) and condition.device.type == "meta":
+            return self._shapes(outside)
+        tensors, layers = self._branches[0 if host_numbers(condition)[0] else 1]
+        self._run(layers, outside)
+        return tuple(outside[id(tensor)] for tensor in tensors)
+
+    def _shapes(self, outside: dict[int, Any]) -> tuple[Value, ...]:
+        """Outputs without data, if both branches agree on their extents."""
+        found: list[list[Value]] = []
+        for tensors, layers in self._branches:
+            values = dict(outside)
+            self._run(layers, values)
+            found.append([values[id(tensor)] for tensor in tensors])
+        for chosen, other in zip(*found, strict=True):
+            if tuple(chosen.shape) != tuple(other.shape):
+                raise Refusal("the extents depend on the condition")
+        return tuple(as_tensor(value) if isinstance(value, HostValues) else value for value in found[0])
+
+
+class IIfConditionalBoundaryLayer(BoundaryLayer):
+    """A layer on the boundary of a conditional."""
+
+    @property
+    def conditional(self) -> IIfConditional | None:
+        """The conditional."""
+        return self._scope  # type: ignore[no-any-return]
+
+
+class IConditionLayer(IIfConditionalBoundaryLayer):
+    """The condition: a 0-D bool."""
+
+    _KIND = LayerType.CONDITION
+    _NUM_OUTPUTS = 0
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        assert inputs[0] is not None
+        require_type(inputs[0], {DataType.BOOL}, "the condition")
+        require_rank(inputs[0], {0}, "the condition")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return ()
+
+
+class IIfConditionalInputLayer(IIfConditionalBoundaryLayer):
+    """A tensor on its way into the branches; what depends on it runs only if its branch does."""
+
+    _KIND = LayerType.CONDITIONAL_INPUT
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        return (inputs[0],)
+
+
+class IIfConditionalOutputLayer(IIfConditionalBoundaryLayer):
+    """A tensor from the branch that the condition chose. Inputs: 0 if true, 1 if false."""
+
+    _KIND = LayerType.CONDITIONAL_OUTPUT
+    _CACHEABLE = False
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        chosen, other = inputs
+        assert chosen is not None and other is not None
+        require_equal_types((chosen, other), "the branches")
+        require_type(chosen, FLOATS | INDICES | {DataType.BOOL}, "a branch")
+        require_equal_ranks((chosen, other), "the branches")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        chosen, other = self._inputs
+        assert chosen is not None and other is not None
+        extents = tuple(
+            left if left == right else symbols.create()
+            for left, right in zip(chosen._extents or (), other._extents or (), strict=True)
+        )
+        return (Facts(extents, chosen._dtype, None),)
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        raise Refusal("the output of a conditional has no meaning outside it")
 
 
 class IIfConditional(Scope):

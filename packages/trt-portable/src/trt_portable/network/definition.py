@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trt_portable.arguments import to_integer
-from trt_portable.context_managers import ContextManaged
 from trt_portable.enums import DataType
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
 from trt_portable.network.inference import Inference
-from trt_portable.network.layer import ILayer, L
-from trt_portable.network.tensor import Facts, ITensor
-from trt_portable.sealed import Sealed
+from trt_portable.network.layer import Facts, ILayer, ITensor, L
+from trt_portable.pybind import ContextManaged, Sealed, to_integer
+from trt_portable.reporting import Reporter
 
 
 def expect_tensor(value: Any, what: str) -> ITensor:
@@ -78,7 +75,7 @@ class LayerFactory(ContextManaged, Sealed):
         for tensor in layer._facts_source():
             if tensor is None:
                 continue
-            if tensor._network is not self:
+            if tensor._network is not self:  # type: ignore[comparison-overlap]
                 raise Refusal(f"input {tensor.name!r} belongs to another network")
             tensor._refresh()
             if tensor._extents is None:

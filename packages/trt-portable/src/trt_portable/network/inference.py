@@ -1,123 +1,26 @@
 """Shape inference: a layer's own definition, run on tensors without data.
 
-Layers whose inputs have static extents run on meta tensors. Extents that are known only at run time
-become unbacked symbolic integers; the expressions over them outlive the environment that made them, so
-that an assumption made for one layer (two extents that must be equal, say) never reaches another.
+Layers whose inputs have static extents run on meta tensors, others on fake tensors with symbolic extents. What layers
+make of symbolic extents alone is said outright, in functions at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
-import numpy as np
 import torch
 
 from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal
-from trt_portable.network.layer import META, ILayer
+from trt_portable.network.layer import META, Facts, ILayer, ITensor
 from trt_portable.network.rules import require
-from trt_portable.network.tensor import Facts
-from trt_portable.values import HOST_LIMIT, HostValues, NotOnHost, Value
-
-if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    from trt_portable.network.tensor import ITensor
+from trt_portable.network.symbols import Symbols, expression_of
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, NotOnHost, Value
 
 _HOST_TYPES = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL, DataType.FLOAT})
-
-
-class Symbols:
-    """The symbolic extents of one network, and the environment that computes with them."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._environment: ShapeEnv | None = None
-        self._mode: FakeTensorMode | None = None
-        self._integers: dict[Any, torch.SymInt] = {}
-        self._ranges: dict[Any, Any] = {}
-        self._assertions = 0
-
-    def create(self) -> Any:
-        """A new symbol for an extent that is not negative."""
-        environment, _ = self._open()
-        symbol = self._new(environment)
-        self._count += 1
-        self._note_known(environment)
-        return symbol
-
-    @property
-    def count(self) -> int:
-        """The number of symbols made so far."""
-        return self._count
-
-    def mode(self) -> FakeTensorMode:
-        """The fake tensor mode in which symbolic extents compute."""
-        return self._open()[1]
-
-    def integer(self, extent: Any) -> int | torch.SymInt:
-        """An extent as something that PyTorch takes for a size."""
-        if type(extent) is int:
-            return extent
-        found = self._integers.get(extent)
-        if found is None:
-            environment, _ = self._open()
-            made = environment.create_symintnode(extent, hint=None)
-            if not isinstance(made, torch.SymInt):
-                return int(made)
-            found = self._integers[extent] = made
-        return found
-
-    @staticmethod
-    def expression(number: Any) -> Any:
-        """An integer, or the expression of a symbolic one."""
-        return _expression(number)
-
-    def settle(self) -> None:
-        """Drops what one layer assumed of the symbols, and counts those that it made."""
-        environment = self._environment
-        if environment is None:
-            return
-        created = len(environment.var_to_range) - len(self._ranges)
-        if created > 0:
-            self._count += created
-        if (
-            environment.replacements
-            or environment.num_deferred_runtime_asserts != self._assertions
-            or any(environment.var_to_range.get(symbol) != bounds for symbol, bounds in self._ranges.items())
-        ):
-            self._environment = self._mode = None
-            self._integers.clear()
-            return
-        self._note_known(environment)
-
-    def _note_known(self, environment: ShapeEnv) -> None:
-        self._ranges = dict(environment.var_to_range)
-        self._assertions = environment.num_deferred_runtime_asserts
-
-    def _open(self) -> tuple[ShapeEnv, FakeTensorMode]:
-        if self._environment is None or self._mode is None:
-            from torch._subclasses.fake_tensor import FakeTensorMode
-            from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-            self._environment = ShapeEnv()
-            self._mode = FakeTensorMode(shape_env=self._environment)
-            self._mode.cache_enabled = False  # what would be found is remembered here; its keys take half of the time
-            # Symbols are numbered in the order of their creation, so that the same ones come back.
-            for _ in range(self._count):
-                self._new(self._environment)
-            self._note_known(self._environment)
-        return self._environment, self._mode
-
-    @staticmethod
-    def _new(environment: ShapeEnv) -> Any:
-        integer = environment.create_unbacked_symint()
-        torch._check(integer >= 0)
-        return integer.node.expr
 
 
 class Inference:
@@ -225,23 +128,96 @@ class Inference:
     def _facts(layer: ILayer, values: Sequence[Value]) -> tuple[Facts, ...]:
         found = []
         for index, value in enumerate(values):
-            extents = tuple(_expression(extent) for extent in value.shape)
+            extents = tuple(expression_of(extent) for extent in value.shape)
             dtype = layer._output_dtype(index, value.dtype)
             host: tuple[Any, ...] | None = None
             if isinstance(value, HostValues) and value.numel() <= HOST_LIMIT:
-                numbers = [_expression(number) for number in value.numbers()]
+                numbers = [expression_of(number) for number in value.numbers()]
                 host = None if any(number is None for number in numbers) else tuple(numbers)
             found.append(Facts(extents, dtype, host))
         return tuple(found)
 
 
-def _expression(number: Any) -> Any:
-    """An integer, or the expression of a symbolic one; None for what cannot be kept."""
-    if isinstance(number, (bool, int, float)):
-        return number
-    if isinstance(number, np.generic):
-        return number.item()
-    if isinstance(number, torch.SymInt):
-        expression = number.node.expr
-        return int(expression) if expression.is_number else expression
-    return None
+def are_symbolic(tensors: Sequence[ITensor | None]) -> TypeGuard[Sequence[ITensor]]:
+    """Whether all shapes are valid, one of them is symbolic, and the host does not know the numbers of all tensors."""
+    return (
+        all(tensor is not None and tensor._extents is not None for tensor in tensors)
+        and not all(tensor is None or tensor._is_static for tensor in tensors)
+        and not all(tensor is None or tensor._host is not None for tensor in tensors)
+    )
+
+
+def broadcast(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...] | None:
+    """The extents of shapes of one rank, broadcast; None where two that are not 1 are not the same expression."""
+    found = []
+    for column in zip(*shapes, strict=True):
+        others = [extent for extent in column if type(extent) is not int or extent != 1]
+        if any(extent != others[0] for extent in others[1:]):
+            return None
+        found.append(others[0] if others else 1)
+    return tuple(found)
+
+
+def pointwise(tensors: Sequence[ITensor | None], dtype: DataType) -> tuple[Facts, ...] | None:
+    """The output of a layer that broadcasts its inputs."""
+    if not are_symbolic(tensors):
+        return None
+    extents = broadcast([tensor._extents or () for tensor in tensors])
+    return None if extents is None else (Facts(extents, dtype, None),)
+
+
+def like_first(tensors: Sequence[ITensor | None]) -> tuple[Facts, ...] | None:
+    """The output of a layer that is as large as its first input, and of its type, whatever the others are."""
+    return (Facts(tensors[0]._extents or (), tensors[0]._dtype, None),) if are_symbolic(tensors) else None
+
+
+def reduced(tensor: ITensor, axes: Sequence[int], keep: bool) -> tuple[Facts, ...] | None:
+    """The output of a layer that reduces axes, dropped or kept with extent 1."""
+    if not are_symbolic([tensor]):
+        return None
+    extents = tuple(
+        1 if axis in axes else extent for axis, extent in enumerate(tensor._extents or ()) if keep or axis not in axes
+    )
+    return (Facts(extents, tensor._dtype, None),)
+
+
+def gathered(data: ITensor, indices: ITensor, axis: int) -> tuple[Facts, ...] | None:
+    """The output of a layer that replaces an axis by the axes of indices."""
+    if not are_symbolic([data, indices]):
+        return None
+    around = data._extents or ()
+    return (Facts((*around[:axis], *(indices._extents or ()), *around[axis + 1 :]), data._dtype, None),)
+
+
+def joined(tensors: Sequence[ITensor | None], axis: int, symbols: Symbols) -> tuple[Facts, ...] | None:
+    """The output of a layer that joins tensors; of one axis PyTorch lets empty ones pass beside others."""
+    if not are_symbolic(tensors) or tensors[0]._rank < 2:
+        return None
+    shapes = [tensor._extents or () for tensor in tensors]
+    first = shapes[0]
+    if any(shape[i] != first[i] for shape in shapes[1:] for i in range(len(first)) if i != axis):
+        return None
+    total: Any = sum(symbols.integer(shape[axis]) for shape in shapes)
+    return (Facts((*first[:axis], symbols.expression(total), *first[axis + 1 :]), tensors[0]._dtype, None),)
+
+
+def multiplied(
+    left: ITensor, right: ITensor, leading: int, rows: int | None, columns: int | None
+) -> tuple[Facts, ...] | None:
+    """The output of a product of matrices.
+
+    Args:
+        left: The first operand.
+        right: The second one.
+        leading: How many axes of both are broadcast.
+        rows: The axis of the first operand that stays, -2 or -1; None for a vector.
+        columns: The axis of the second operand that stays; None for a vector.
+    """
+    if not are_symbolic([left, right]):
+        return None
+    ours, theirs = left._extents or (), right._extents or ()
+    batch = broadcast([ours[:leading], theirs[:leading]])
+    if batch is None or ours[-2 if rows == -1 else -1] != theirs[-1 if columns == -2 else -len(theirs[leading:])]:
+        return None
+    kept = (*(() if rows is None else (ours[rows],)), *(() if columns is None else (theirs[columns],)))
+    return (Facts((*batch, *kept), left._dtype, None),)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from trt_portable.arguments import to_integer, to_text
 from trt_portable.dims import Dims, DimsLike, as_dims
-from trt_portable.enums import DataType, NetworkDefinitionCreationFlag
-from trt_portable.error_recorder import RecordsErrors, Reporter
+from trt_portable.enums import DataType, LayerType, NetworkDefinitionCreationFlag
 from trt_portable.errors import Refusal
+from trt_portable.host_settings import HostSettings
 from trt_portable.layers.assertion import AssertionLayers
 from trt_portable.layers.attention import AttentionLayers
 from trt_portable.layers.convolution import ConvolutionLayers
@@ -29,14 +29,67 @@ from trt_portable.layers.sources import SourceLayers
 from trt_portable.layers.transformer import TransformerLayers
 from trt_portable.network.conditional import ConditionalLayers
 from trt_portable.network.definition import expect_tensor
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.loop import LoopLayers
-from trt_portable.network.scope import Scope
-from trt_portable.network.shape_tensors import TensorKinds, classify
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.region import Scope
+from trt_portable.pybind import to_integer, to_text
+from trt_portable.reporting import RecordsErrors, Reporter
 from trt_portable.weights import Weights, as_weights
 
-if TYPE_CHECKING:
-    from trt_portable.builder.builder import Builder
+
+class TensorKinds(NamedTuple):
+    """Identities (``id``) of tensors by kind; a tensor may be of both kinds or of neither.
+
+    Attributes:
+        shape: The host needs the values.
+        execution: The device needs the values.
+    """
+
+    shape: frozenset[int]
+    execution: frozenset[int]
+
+
+def classify(layers: Sequence[ILayer], outputs: Iterable[ITensor], shape_outputs: Iterable[ITensor]) -> TensorKinds:
+    """Finds shape tensors and execution tensors of a network.
+
+    Args:
+        layers: All layers.
+        outputs: Outputs whose values are data.
+        shape_outputs: Outputs whose values are shapes.
+    """
+    wanted = list(shape_outputs)
+    for layer in layers:
+        for index in layer._HOST_INPUTS:
+            tensor = layer._input(index)
+            if tensor is not None:
+                wanted.append(tensor)
+    shape: set[int] = set()
+    while wanted:
+        tensor = wanted.pop()
+        if id(tensor) in shape:
+            continue
+        shape.add(id(tensor))
+        producer = tensor._producer
+        if producer is None or not producer._SHAPE_ALGEBRA or producer._KIND is LayerType.SHAPE:
+            continue
+        wanted.extend(source for source in producer._inputs if source is not None)
+    execution: set[int] = set()
+    data = list(outputs)
+    for layer in layers:
+        if not layer._outputs:  # conditions, which something else waits for
+            data.extend(t for at, t in enumerate(layer._inputs) if t is not None and at not in layer._HOST_INPUTS)
+    while data:
+        tensor = data.pop()
+        if id(tensor) in execution:
+            continue
+        execution.add(id(tensor))
+        producer = tensor._producer
+        if producer is None or producer._KIND is LayerType.SHAPE:
+            continue
+        for index, source in enumerate(producer._inputs):
+            if source is not None and index not in producer._HOST_INPUTS:
+                data.append(source)
+    return TensorKinds(frozenset(shape), frozenset(execution))
 
 
 class INetworkDefinition(
@@ -73,7 +126,7 @@ class INetworkDefinition(
         builder: The builder that made it.
     """
 
-    def __init__(self, reporter: Reporter, flags: int = 0, builder: Builder | None = None) -> None:
+    def __init__(self, reporter: Reporter, flags: int = 0, builder: HostSettings | None = None) -> None:
         self._start(reporter.child())
         self._flags = flags
         self._builder = builder
@@ -100,7 +153,7 @@ class INetworkDefinition(
         self._name = to_text(name)
 
     @property
-    def builder(self) -> Builder | None:
+    def builder(self) -> HostSettings | None:
         """The builder that made this network."""
         return self._builder
 

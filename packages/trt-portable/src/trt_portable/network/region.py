@@ -1,4 +1,4 @@
-"""Layers that run other layers: what loops and conditionals become in a plan."""
+"""Loops and conditionals: scopes with a boundary in a network, layers that run other layers in a plan."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trt_portable.enums import DataType
-from trt_portable.network.layer import META, ILayer
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.layer import META, ILayer, ITensor
 from trt_portable.plan import tables, typed
-from trt_portable.values import Value
+from trt_portable.pybind import Sealed, to_text
+from trt_portable.shape_tensors import Value
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from trt_portable.network.definition import LayerFactory
 
 Values = dict[int, Any]
 """Values by the identity of their tensor."""
@@ -138,3 +140,55 @@ def _region_of(tensor: ITensor, body: Sequence[ILayer]) -> ILayer | None:
         if isinstance(layer, Region) and any(tensor is output for output in layer._outputs):
             return layer
     return None
+
+
+class Scope(Sealed):
+    """A part of a network with a boundary: what lies inside is found by following the data.
+
+    Args:
+        network: The network.
+        name: The name.
+    """
+
+    def __init__(self, network: LayerFactory, name: str) -> None:
+        self._network = network
+        self._name = name
+        self._boundary: list[ILayer] = []
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = to_text(name)
+
+    def _entries(self) -> list[ILayer]:
+        """Boundary layers whose outputs begin the inside."""
+        raise NotImplementedError
+
+    def _exits(self) -> list[ILayer]:
+        """Boundary layers whose outputs are outside."""
+        raise NotImplementedError
+
+    def _region(self, body: list[ILayer]) -> ILayer:
+        """One layer that runs the whole scope.
+
+        Args:
+            body: The layers inside, boundary left out, in executable order.
+        """
+        raise NotImplementedError
+
+    def _join(self, layer: Any) -> Any:
+        """Counts a layer that was added to the network among the boundary."""
+        if layer is not None:
+            layer._scope = self
+            self._boundary.append(layer)
+        return layer
+
+
+class BoundaryLayer(ILayer):
+    """A layer on the boundary of a scope."""
+
+    _scope: Any = None

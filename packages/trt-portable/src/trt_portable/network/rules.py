@@ -9,7 +9,7 @@ from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal, is_strict
 
 if TYPE_CHECKING:
-    from trt_portable.network.tensor import ITensor
+    from trt_portable.network.layer import ITensor
 
 
 def require(condition: bool, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT) -> None:

@@ -15,18 +15,17 @@ a loop or a conditional is nested in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
-from trt_portable.network.layer import ILayer
-from trt_portable.network.layer_kinds import layer_class
-from trt_portable.network.regions import schedule
-from trt_portable.network.tensor import ITensor
+from trt_portable.network.layer import LAYER_CLASSES, ILayer, ITensor
+from trt_portable.network.region import Scope
 from trt_portable.plan import tables, typed
 from trt_portable.weights import Weights
 
@@ -34,8 +33,128 @@ if TYPE_CHECKING:
     from trt_portable.network.network import INetworkDefinition
 
 
+def schedule(layers: Sequence[ILayer], scopes: Sequence[Scope] = ()) -> list[ILayer]:
+    """Puts layers in an order in which every tensor is made before it is read.
+
+    Args:
+        layers: All layers of a network.
+        scopes: Its loops and conditionals; those without outputs are left out with what is inside.
+
+    Raises:
+        Refusal: Layers depend on each other in a circle, or scopes overlap without nesting.
+    """
+    nodes = list(layers)
+    waiting = [scope for scope in scopes if scope._boundary]
+    while waiting:
+        # The smallest scope has no other one inside.
+        inside = {id(scope): _inside(scope, nodes) for scope in waiting}
+        scope = min(waiting, key=lambda scope: len(inside[id(scope)]))
+        waiting = [other for other in waiting if other is not scope]
+        nodes = _contract(scope, inside[id(scope)], nodes)
+    return in_order(nodes)
+
+
+def _inside(scope: Scope, nodes: Sequence[ILayer]) -> list[ILayer]:
+    """The layers that depend on the entries of a scope, boundary left out."""
+    readers: dict[int, list[ILayer]] = {}
+    for layer in nodes:
+        for tensor in layer._inputs:
+            if tensor is not None:
+                readers.setdefault(id(tensor), []).append(layer)
+    boundary = {id(layer) for layer in scope._boundary}
+    found: dict[int, ILayer] = {}
+    pending = [tensor for entry in scope._entries() for tensor in entry._outputs]
+    while pending:
+        tensor = pending.pop()
+        for reader in readers.get(id(tensor), ()):
+            if id(reader) in boundary or id(reader) in found:
+                continue
+            found[id(reader)] = reader
+            pending.extend(reader._outputs)
+    return list(found.values())
+
+
+def _contract(scope: Scope, inside: Sequence[ILayer], nodes: Sequence[ILayer]) -> list[ILayer]:
+    """Replaces the layers of a scope by one layer."""
+    gone = {id(layer) for layer in (*inside, *scope._boundary)}
+    kept = [layer for layer in nodes if id(layer) not in gone]
+    if not scope._exits():
+        return kept
+    members = {id(layer) for layer in inside}
+    body = in_order([layer for layer in nodes if id(layer) in members])
+    return [*kept, scope._region(body)]
+
+
+def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
+    """Layers sorted by their dependencies, otherwise in the order given.
+
+    Raises:
+        Refusal: Layers depend on each other in a circle.
+    """
+    maker = {id(tensor): index for index, layer in enumerate(layers) for tensor in layer._outputs}
+    needs = [sorted({maker[id(t)] for t in layer._inputs if t is not None and id(t) in maker}) for layer in layers]
+    ordered: list[ILayer] = []
+    done, open_ = [False] * len(layers), [False] * len(layers)
+    for start in range(len(layers)):
+        stack = [start]
+        while stack:
+            index = stack[-1]
+            if done[index]:
+                stack.pop()
+                continue
+            missing = [needed for needed in needs[index] if not done[needed]]
+            if not missing:
+                stack.pop()
+                done[index] = True
+                ordered.append(layers[index])
+                continue
+            if open_[index]:
+                raise Refusal(f"layer {layers[index].name!r} depends on its own output")
+            open_[index] = True
+            stack.extend(reversed(missing))
+    return ordered
+
+
+HOMES: Final[dict[str, tuple[str, ...]]] = {
+    "trt_portable.layers.assertion": ("ASSERTION", "DIST_COLLECTIVE"),
+    "trt_portable.layers.attention": ("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
+    "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION"),
+    "trt_portable.layers.detection": ("NMS",),
+    "trt_portable.layers.gather": ("GATHER",),
+    "trt_portable.layers.indexing": ("SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE"),
+    "trt_portable.layers.low_precision": (
+        *("PREPARED_MATRIX", "LOW_PRECISION_PRODUCT"),
+        *("PREPARED_KERNEL", "LOW_PRECISION_CONVOLUTION"),
+    ),
+    "trt_portable.layers.movement": ("SHUFFLE", "CONCATENATION", "SQUEEZE", "UNSQUEEZE"),
+    "trt_portable.layers.normalization": ("NORMALIZATION", "LRN", "SCALE"),
+    "trt_portable.layers.plugins": ("PLUGIN_V3", "PLUGIN_V2"),
+    "trt_portable.layers.pointwise": ("ACTIVATION", "UNARY", "ELEMENTWISE", "SELECT", "PARAMETRIC_RELU"),
+    "trt_portable.layers.pooling": ("POOLING", "PADDING"),
+    "trt_portable.layers.products": ("MATRIX_MULTIPLY", "EINSUM"),
+    "trt_portable.layers.quantization": ("QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"),
+    "trt_portable.layers.reduction": ("REDUCE", "SOFTMAX", "RAGGED_SOFTMAX", "TOPK", "CUMULATIVE"),
+    "trt_portable.layers.resampling": ("RESIZE", "GRID_SAMPLE"),
+    "trt_portable.layers.slicing": ("SLICE",),
+    "trt_portable.layers.sources": ("CONSTANT", "IDENTITY", "CAST", "SHAPE", "FILL"),
+    "trt_portable.layers.transformer": ("ROTARY_EMBEDDING", "KV_CACHE_UPDATE", "MOE"),
+    "trt_portable.network.conditional": ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "CONDITIONAL"),
+    "trt_portable.network.loop": ("RECURRENCE", "TRIP_LIMIT", "ITERATOR", "LOOP_OUTPUT", "LOOP"),
+}
+"""Kinds of layers by module."""
+
+_HOME_OF: Final = {kind: module for module, kinds in HOMES.items() for kind in kinds}
+
+
+def layer_class(kind: str) -> type[ILayer] | None:
+    """The class of a kind of layer, None where there is none of that name."""
+    if kind not in LAYER_CLASSES and kind in _HOME_OF:
+        import_module(_HOME_OF[kind])
+    return LAYER_CLASSES.get(kind)
+
+
 @dataclass(frozen=True)
-class NetworkImage:
+class RestoredNetwork:
     """Layers ready to run, apart from their weights.
 
     Attributes:
@@ -158,7 +277,7 @@ def _tensor_entry(tensor: ITensor, index: int) -> dict[str, Any]:
     }
 
 
-def layers_from_json(structure: Mapping[str, Any]) -> NetworkImage:
+def layers_from_json(structure: Mapping[str, Any]) -> RestoredNetwork:
     """Rebuilds the layers of a structure; they lack only their weights and device.
 
     Raises:
@@ -170,7 +289,7 @@ def layers_from_json(structure: Mapping[str, Any]) -> NetworkImage:
         tensor = _restore_tensor(entry)
         tensors[typed.integer(entry["id"], f"the number of {tensor._name!r}")] = tensor
     layers = tuple(restore_layer(entry, tensors) for entry in typed.items(structure["layers"], "the layers"))
-    return NetworkImage(
+    return RestoredNetwork(
         name=typed.text(structure["name"], "the name of the network"),
         layers=layers,
         tensors=tensors,

@@ -35,12 +35,11 @@ import numpy
 import torch
 
 from trt_portable.errors import PortableError, is_out_of_memory
-from trt_portable.host_memory import IHostMemory
-from trt_portable.memory import wrap_address
+from trt_portable.installation import RELEASE
+from trt_portable.memory import IHostMemory, wrap_address
 from trt_portable.plan import tables, typed
 from trt_portable.plan.tables import FORMAT_VERSION
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.version import RELEASE
 
 MAGIC: Final = b"TRTPORT\n"
 # What a reader of this version understands; a plan that uses anything else is refused by name.

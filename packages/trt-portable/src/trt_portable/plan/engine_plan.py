@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from trt_portable.host_memory import IHostMemory
+from trt_portable.memory import IHostMemory
 from trt_portable.plan.container import write_plan
 from trt_portable.plan.engine_info import EngineInfo, RefitMode, WeightSlot
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.values import is_known_to_host
+from trt_portable.shape_tensors import is_known_to_host
 
 
 def is_host_constant(slot: WeightSlot) -> bool:

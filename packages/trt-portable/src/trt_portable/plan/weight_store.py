@@ -16,8 +16,8 @@ from trt_portable.plan.engine_info import WeightSlot
 _TENSOR_CORE_TYPES: Final = (torch.float16, torch.bfloat16)
 
 if TYPE_CHECKING:
+    from trt_portable.execution.program import Program
     from trt_portable.network.layer import ILayer
-    from trt_portable.runtime.program import Program
 
 
 class WeightStore:

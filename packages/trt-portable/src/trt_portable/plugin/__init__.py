@@ -7,25 +7,26 @@ Use it as ``import trt_portable.plugin as trtp``. `register` describes a plugin'
 
 from __future__ import annotations
 
-from trt_portable.plugin.combination import AutoTuneCombination
-from trt_portable.plugin.decorators import aot_impl, autotune, impl, register
-from trt_portable.plugin.descriptors import SizeTensorDesc, TensorDesc, from_shape_expr, size_tensor
-from trt_portable.plugin.expressions import (
+from trt_portable.plugin.decorators import AutoTuneCombination, aot_impl, autotune, impl, op, register
+from trt_portable.plugin.descriptors import (
     ShapeExpr,
     ShapeExprs,
+    SizeTensorDesc,
     SizeTensorShapeExpr,
     SymExpr,
     SymExprs,
     SymInt32,
     SymIntExpr,
     SymIntExprs,
+    TensorDesc,
     cdiv,
+    from_shape_expr,
     max,  # noqa: A004 - the name of the bindings
     min,  # noqa: A004
+    size_tensor,
 )
-from trt_portable.plugin.operators import op
 from trt_portable.plugin.tensor import Shape, Tensor
-from trt_portable.plugins.quick import KernelLaunchParams
+from trt_portable.plugin_interfaces.quick import KernelLaunchParams
 
 __all__ = [
     "AutoTuneCombination",

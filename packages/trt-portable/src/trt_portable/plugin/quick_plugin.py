@@ -10,23 +10,27 @@ import numpy as np
 
 from trt_portable.enums import DataType, PluginCapabilityType, PluginFieldType, TensorFormat
 from trt_portable.plugin.definition import Definition
-from trt_portable.plugin.descriptors import TensorDesc
-from trt_portable.plugin.expressions import ShapeExpr, ShapeExprs, SizeTensorShapeExpr
+from trt_portable.plugin.descriptors import ShapeExpr, ShapeExprs, SizeTensorShapeExpr, TensorDesc
 from trt_portable.plugin.tensor import Tensor
-from trt_portable.plugins.field import PluginField, PluginFieldCollection, PluginFieldCollection_
-from trt_portable.plugins.plugin import IPluginResourceContext, IPluginV3, IPluginV3OneBuildV2, IPluginV3OneRuntime
-from trt_portable.plugins.quick import (
-    IPluginCreatorV3Quick,
-    IPluginV3QuickBuild,
-    IPluginV3QuickCore,
-    IPluginV3QuickRuntime,
-)
-from trt_portable.plugins.shape import (
+from trt_portable.plugin_interfaces.expressions import (
     DimsExprs,
     DynamicPluginTensorDesc,
     IDimensionExpr,
     IExprBuilder,
     PluginTensorDesc,
+)
+from trt_portable.plugin_interfaces.field import PluginField, PluginFieldCollection, PluginFieldCollection_
+from trt_portable.plugin_interfaces.plugin import (
+    IPluginResourceContext,
+    IPluginV3,
+    IPluginV3OneBuildV2,
+    IPluginV3OneRuntime,
+)
+from trt_portable.plugin_interfaces.quick import (
+    IPluginCreatorV3Quick,
+    IPluginV3QuickBuild,
+    IPluginV3QuickCore,
+    IPluginV3QuickRuntime,
 )
 
 VERSION = "1"

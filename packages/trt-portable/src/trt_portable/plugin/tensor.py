@@ -11,7 +11,7 @@ import torch
 
 from trt_portable.enums import DataType, TensorFormat
 from trt_portable.formats import LAYOUTS
-from trt_portable.plugins.shape import PluginTensorDesc
+from trt_portable.plugin_interfaces.expressions import PluginTensorDesc
 
 
 class Shape:

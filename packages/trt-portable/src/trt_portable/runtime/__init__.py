@@ -1,3 +1,1 @@
-"""Running: engines, execution contexts, the programs they run, and the tools that look into engines."""
-
-from __future__ import annotations
+"""Engines as applications hold them: loading, contexts, refits, what they tell of themselves."""

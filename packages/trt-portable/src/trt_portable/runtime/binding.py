@@ -12,7 +12,7 @@ from trt_portable.errors import Refusal
 from trt_portable.formats import LAYOUTS, memory_bytes
 from trt_portable.memory import AddressWindow
 from trt_portable.plan.engine_info import IOTensor, Shape
-from trt_portable.values import HostValues, Value, as_tensor
+from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 _CPU: Final = torch.device("cpu")
 _MOST_ALLOWED: Final = 256  # extents that a binding remembers

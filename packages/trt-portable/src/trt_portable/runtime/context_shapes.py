@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trt_portable.arguments import to_integer, to_text
 from trt_portable.dims import MAX_RANK, Dims
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import Refusal
+from trt_portable.execution.program import LayerFailure
+from trt_portable.execution.shapes import ShapeReport
 from trt_portable.formats import LAYOUTS
 from trt_portable.plan.engine_info import Shape
+from trt_portable.pybind import to_integer, to_text
+from trt_portable.reporting import Reporter
 from trt_portable.runtime.binding import Binding
-from trt_portable.runtime.program import LayerFailure
-from trt_portable.runtime.shape_report import ShapeReport
-from trt_portable.values import HostValues, Value
+from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.runtime.engine_state import EngineState

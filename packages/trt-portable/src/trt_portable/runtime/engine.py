@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trt_portable.arguments import instance_of, to_integer
 from trt_portable.enums import (
     EngineStat,
     ErrorCodeTRT,
     ExecutionContextAllocationStrategy,
     SerializationFlag,
 )
-from trt_portable.error_recorder import Reporter
-from trt_portable.host_memory import IHostMemory
+from trt_portable.memory import IHostMemory
 from trt_portable.plan.container import Plan
 from trt_portable.plan.engine_plan import write_engine
+from trt_portable.pybind import instance_of, to_integer
+from trt_portable.reporting import Reporter
 from trt_portable.runtime.engine_queries import EngineQueries
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.runtime.execution_context import IExecutionContext
@@ -45,15 +45,6 @@ class ICudaEngine(EngineQueries):
             torch.cuda.current_stream(device).synchronize()
 
     # Memory ----------------------------------------------------------------------------------------
-
-    @property
-    def device_memory_size_v2(self) -> int:
-        """Bytes of intermediate values at the largest shapes of any profile; 0 where unknown."""
-        sizes = [self.get_device_memory_size_for_profile_v2(at) for at in self._profile_indices()]
-        return max(sizes)
-
-    def _profile_indices(self) -> range:
-        return range(len(self._info.profiles))
 
     def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
         """Bytes of intermediate values at the largest shapes of a profile, and of weights that come and go."""

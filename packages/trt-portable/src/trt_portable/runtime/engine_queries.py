@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trt_portable.arguments import to_integer, to_text
-from trt_portable.context_managers import ContextManaged
 from trt_portable.dims import Dims
 from trt_portable.enums import (
     DataType,
@@ -16,10 +14,10 @@ from trt_portable.enums import (
     TensorIOMode,
     TensorLocation,
 )
-from trt_portable.error_recorder import RecordsErrors, Reporter
 from trt_portable.formats import LAYOUTS, Layout, describe_format
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode
-from trt_portable.sealed import Sealed
+from trt_portable.pybind import ContextManaged, Sealed, to_integer, to_text
+from trt_portable.reporting import RecordsErrors, Reporter
 
 
 class EngineQueries(RecordsErrors, ContextManaged, Sealed):
@@ -209,3 +207,18 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
     def num_aux_streams(self) -> int:
         """0: everything runs on the main stream."""
         return 0
+
+    # Memory ----------------------------------------------------------------------------------------
+
+    @property
+    def device_memory_size_v2(self) -> int:
+        """Bytes of intermediate values at the largest shapes of any profile; 0 where unknown."""
+        sizes = [self.get_device_memory_size_for_profile_v2(at) for at in self._profile_indices()]
+        return max(sizes)
+
+    def _profile_indices(self) -> range:
+        return range(len(self._info.profiles))
+
+    def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
+        """Bytes of intermediate values at the largest shapes of a profile, and of weights that come and go."""
+        raise NotImplementedError

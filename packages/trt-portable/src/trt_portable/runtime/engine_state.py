@@ -8,33 +8,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError
+from trt_portable.execution.launcher import Executable
+from trt_portable.execution.loaded_network import load_network, shape_only_inputs
+from trt_portable.execution.paging import release_pages_of
+from trt_portable.execution.program import LayerFailure, Program
+from trt_portable.execution.shapes import META, ShapeReport, load_shape_program, report_shapes
+from trt_portable.fusion.product_choice import NamedProducts
+from trt_portable.fusion.programs import (
+    fused_program,
+    host_program,
+    prepacked_program,
+    streamed_program,
+)
 from trt_portable.plan import tables, typed
 from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.runtime.image import load_image, shape_only_inputs
-from trt_portable.runtime.interpret import (
-    fused_program,
-    host_program,
-    prepacked_program,
-    streamed_program,
-)
-from trt_portable.runtime.launcher import Executable
-from trt_portable.runtime.paging import release_pages_of
-from trt_portable.runtime.product_choice import NamedProducts
-from trt_portable.runtime.program import LayerFailure, Program
-from trt_portable.runtime.shape_program import META, load_shape_program
-from trt_portable.runtime.shape_report import ShapeReport, report_shapes
-from trt_portable.values import HostValues, Value
+from trt_portable.reporting import Reporter
+from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
+    from trt_portable.execution.launch_list import SpecializedProgram
+    from trt_portable.execution.weight_streaming import WeightStreaming
     from trt_portable.plan.artifact import Artifact
-    from trt_portable.runtime.specialized import SpecializedProgram
-    from trt_portable.runtime.weight_streaming import WeightStreaming
 
 _MAX_REMEMBERED_SHAPES: Final = 256
 _HOST: Final = torch.device("cpu")
@@ -82,13 +81,13 @@ class EngineState:
         # the plan's bytes back the weights on the CPU, so they stay as long as the engine does
         self._owner = plan.owner if may_stream or not is_cuda else None
         with reading("the network's part", plan):
-            self.image, self.layers = load_image(self.structure, info, device)
-        self.shape_only_inputs = shape_only_inputs(self.image, self.inputs)
+            self.loaded, self.layers = load_network(self.structure, info, device)
+        self.shape_only_inputs = shape_only_inputs(self.loaded, self.inputs)
         with reading("the table of weights", plan):
             self.home = _HOST if may_stream else device
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(self.home, plan, info))
-        self.program = fused_program(self.image) if is_cuda else host_program(self.image)
-        packed = prepacked_program(self.image, NamedProducts(info.product_kernels)) if info.prepacked else None
+        self.program = fused_program(self.loaded) if is_cuda else host_program(self.loaded)
+        packed = prepacked_program(self.loaded, NamedProducts(info.product_kernels)) if info.prepacked else None
         if packed is not None and self._owner is not None:
             release_pages_of(plan.data, self)
         self._fast_program = self.program if packed is None or is_cuda else packed
@@ -98,9 +97,9 @@ class EngineState:
         self.executable: Executable = self._fast_program
         self.streaming: WeightStreaming | None = None
         if info.weight_streaming:
-            from trt_portable.runtime.weight_streaming import WeightStreaming
+            from trt_portable.execution.weight_streaming import WeightStreaming
 
-            streamed = streamed_program(self.image, device)
+            streamed = streamed_program(self.loaded, device)
             self.streaming = WeightStreaming(self.weights, self.layers, streamed, device)
         self._resident_program = self.program
         self._specialized: SpecializedProgram | None = None
@@ -130,7 +129,7 @@ class EngineState:
         """`executable`, as contexts are to run it."""
         if self.info.allows_tf32:
             return self.executable
-        from trt_portable.runtime.without_tf32 import WithoutTF32
+        from trt_portable.execution.tf32 import WithoutTF32
 
         return WithoutTF32(self.executable)
 
@@ -191,8 +190,7 @@ class EngineState:
         if self._specialized is not None:
             self._specialized.load_constants()
         elif self._artifacts and not self.streams:
-            from trt_portable.runtime.launch_list import CompiledProgram
-            from trt_portable.runtime.specialized import SpecializedProgram
+            from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
 
             try:
                 compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]

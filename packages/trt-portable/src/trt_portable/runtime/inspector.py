@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trt_portable.arguments import instance_of, to_integer
 from trt_portable.enums import LayerInformationFormat, ProfilingVerbosity
-from trt_portable.error_recorder import RecordsErrors, Reporter
-from trt_portable.sealed import Sealed
+from trt_portable.pybind import Sealed, instance_of, to_integer
+from trt_portable.reporting import RecordsErrors, Reporter
 
 if TYPE_CHECKING:
     from trt_portable.plan.engine_info import IOTensor
-    from trt_portable.runtime.engine import ICudaEngine
+    from trt_portable.runtime.engine_queries import EngineQueries
     from trt_portable.runtime.engine_state import EngineState
     from trt_portable.runtime.execution_context import IExecutionContext
 
@@ -24,7 +23,7 @@ class EngineInspector(RecordsErrors, Sealed):
     How much it tells was decided by the ``profiling_verbosity`` of the build.
     """
 
-    def __init__(self, engine: ICudaEngine, state: EngineState, reporter: Reporter) -> None:
+    def __init__(self, engine: EngineQueries, state: EngineState, reporter: Reporter) -> None:
         self._engine = engine
         self._state = state
         self._reporter = reporter

@@ -10,9 +10,9 @@ import torch
 from trt_portable.dims import Dims
 from trt_portable.dtypes import FROM_TORCH
 from trt_portable.enums import DataType, TensorLocation
-from trt_portable.logger import report_callback_failure
-from trt_portable.runtime.program import LayerCall
-from trt_portable.values import Value, as_tensor
+from trt_portable.execution.program import LayerCall
+from trt_portable.reporting import report_callback_failure
+from trt_portable.shape_tensors import Value, as_tensor
 
 
 class IProfiler:

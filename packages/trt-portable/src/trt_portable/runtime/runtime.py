@@ -5,17 +5,15 @@ from __future__ import annotations
 import tempfile
 from typing import Any, overload
 
-from trt_portable.allocators import IGpuAllocator
-from trt_portable.arguments import to_text
 from trt_portable.device import current_device
 from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
-from trt_portable.error_recorder import Reporter
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.host_settings import HostSettings
-from trt_portable.logger import ILogger
+from trt_portable.interfaces import IGpuAllocator, IStreamReaderV2, read_all
 from trt_portable.plan.container import read_plan, reading
+from trt_portable.pybind import to_text
+from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.engine import ICudaEngine
-from trt_portable.streams import IStreamReaderV2, read_all
 
 
 class Runtime(HostSettings):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trt_portable.arguments import to_integer
 from trt_portable.enums import ExecutionContextAllocationStrategy, SerializationFlag
-from trt_portable.sealed import Sealed
+from trt_portable.pybind import Sealed, to_integer
 
 
 class IRuntimeConfig(Sealed):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import AttentionNormalizationOp, ElementWiseOperation, LayerType
-from trt_portable.layers.scaled_attention import ScaledAttentionLayer
+from trt_portable.layers.attention import ScaledAttentionLayer
 
 _INPUT, _OUTPUT = LayerType.ATTENTION_INPUT.name, LayerType.ATTENTION_OUTPUT.name
 _QUERY_AND_KEY = 2

@@ -12,7 +12,7 @@ from trt_portable.dtypes import PACKED, pack
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.network.serialization import layers_from_json
-from trt_portable.values import HostValues, Value
+from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer

@@ -9,8 +9,8 @@ from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.builder.passes.quantized_patterns import Tail, dequantized, is_constant, new_entry
 from trt_portable.dtypes import volume
 from trt_portable.enums import DataType, LayerType, PaddingMode
-from trt_portable.layers.convolution_kernels import CONVOLUTION_REFERENCE
-from trt_portable.layers.low_precision_convolution import LowPrecisionConvolutionLayer, PreparedKernelLayer
+from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_REFERENCE
+from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, PreparedKernelLayer
 
 _MULTIPLIED: Final = frozenset({DataType.INT8, DataType.FP8})
 _OF_WEIGHTS: Final = ("weights", "weight_specs")

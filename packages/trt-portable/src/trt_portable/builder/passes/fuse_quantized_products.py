@@ -16,8 +16,8 @@ from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.builder.passes.quantized_patterns import Dequantized, Tail, dequantized, is_constant, new_entry
 from trt_portable.dtypes import volume
 from trt_portable.enums import DataType, LayerType, MatrixOperation
+from trt_portable.kernels.low_precision_products import REFERENCE
 from trt_portable.layers.low_precision import LowPrecisionProductLayer, PreparedMatrixLayer
-from trt_portable.layers.product_kernels import REFERENCE
 from trt_portable.layers.quantization import spread
 
 _MULTIPLIED: Final = frozenset({DataType.INT8, DataType.FP8})

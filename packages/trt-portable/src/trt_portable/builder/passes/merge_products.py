@@ -13,7 +13,7 @@ import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import DataType, ElementWiseOperation, LayerType, MatrixOperation, SampleMode
-from trt_portable.network.loop_region import LoopRegion
+from trt_portable.network.loop import LoopRegion
 
 _LOOP: Final = LoopRegion._plan_type()
 

@@ -17,7 +17,7 @@ from trt_portable.errors import PortableError
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.values import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor
 
 Entry = dict[str, Any]
 """A layer as `trt_portable.network.serialization` writes it: type, name, inputs, outputs, attributes, weights."""

@@ -9,7 +9,7 @@ import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import AttentionIOForm, CausalMaskKind, LayerType
-from trt_portable.layers.attention_ends import MASK
+from trt_portable.layers.attention import MASK
 
 
 class RecognizeConstantMasks(PlanPass):

@@ -1,0 +1,1 @@
+"""What a context runs: programs of layers, recorded launches, replay, and weights on their way."""

@@ -1,0 +1,369 @@
+"""Compiled programs: a list of launches over numbered memory, read from an artifact.
+
+The list was recorded while a compiler's output ran once, so it holds no control flow: allocate, take a
+view, start a kernel, call an ATen operator. Operators are named; only ATen's can be.
+
+Document::
+
+    operands  where the first slots come from: an input's index, or a use of weights
+    kernels   name, blob, parameter types, warps and shared bytes of each kernel
+    steps     ["empty", slot, shape, strides, dtype]
+              ["view", slot, base, shape, strides, offset]
+              ["kernel", kernel, grid, arguments]
+              ["op", "aten::mm.out", arguments, keyword arguments, slots of the results]
+    outputs   a slot per output
+
+An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype": "float16"}`` and so on
+for PyTorch's enumerations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils import _pytree as pytree
+
+from trt_portable.errors import PortableError
+from trt_portable.execution.program import LayerFailure, Program
+from trt_portable.execution.weight_layout import WeightLayout
+from trt_portable.kernels.device_kernels import DeviceKernel
+from trt_portable.plan import tables, typed
+from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.shape_tensors import Value, as_tensor
+
+_NAMESPACE: Final = "aten"
+ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
+
+_Slots = list[Any]
+_Step = Callable[[_Slots, int], None]
+
+
+class CompiledProgram:
+    """Runs a list of launches. Immutable but for constants; any number of threads may run it at once.
+
+    Args:
+        artifact: What a build compiled, for this machine.
+        weights: The engine's weights, on the device.
+        device: The engine's device.
+
+    Raises:
+        PortableError: The document makes no sense, or the driver refuses a kernel.
+    """
+
+    def __init__(self, artifact: Artifact, weights: WeightStore, device: torch.device) -> None:
+        self.shapes = artifact.shapes
+        self._device = device
+        self._weights = weights
+        try:
+            document = typed.fields(artifact.document, "the list of launches", tables.COMPILED)
+            self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
+            kernels = _load_kernels(document["kernels"], artifact.blobs, device)
+            steps = [self._step(step, kernels) for step in document["steps"]]
+            self._outputs: list[int] = document["outputs"]
+            deaths = _deaths(document["steps"], self._outputs)
+            self._homes = _homes(document["steps"], self._outputs)
+            self._size = document["slots"]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
+        self._steps = list(zip(steps, deaths, strict=True))
+        self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
+        self._template: _Slots = []
+        self.load_constants()
+
+    @property
+    def constants(self) -> object:
+        """The constants that a run which starts now reads."""
+        return self._template
+
+    def load_constants(self) -> None:
+        """Takes the engine's weights as they are now, in the layouts that the kernels want."""
+        template: _Slots = [None] * self._size
+        for at, operand in enumerate(self._operands):
+            if "weights" in operand:
+                template[at] = WeightLayout.read(operand).of(self._weights.laid_out(operand["weights"]))
+        self._template = template  # replaced as a whole: runs in other threads keep what they had
+
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
+        """Computes the outputs, on the current stream.
+
+        Args:
+            values: One per input, in order, of the shapes that the list was recorded with.
+            targets: None, or memory for each output that no input shares; used in place of the allocations of the list.
+
+        Raises:
+            LayerFailure: A kernel or an operator failed.
+        """
+        slots = self._template.copy()
+        for at, index in self._inputs:
+            slots[at] = as_tensor(values[index])
+        for home, target in zip(self._homes, targets):  # noqa: B905 - there may be no targets
+            if home is not None and target is not None and target.dtype is home.dtype:
+                slots[home.slot] = target.view(home.shape)
+        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        try:
+            for step, dying in self._steps:
+                step(slots, stream)
+                for at in dying:
+                    slots[at] = None
+        except Exception as error:
+            raise LayerFailure("compiled program", error) from error
+        results = [slots[at] for at in self._outputs]
+        for index, target in enumerate(targets):
+            if target is not None and self._homes[index] is not None and _is_at(results[index], target):
+                results[index] = target
+        return results
+
+    def _step(self, step: Sequence[Any], kernels: Sequence[DeviceKernel]) -> _Step:
+        kind, *rest = step
+        if kind == "empty":
+            return self._empty(*rest)
+        if kind == "view":
+            return _view(*rest)
+        if kind == "kernel":
+            index, grid, arguments = rest
+            return _launch(kernels[index], grid, arguments)
+        if kind == "op":
+            return self._call(*rest)
+        raise ValueError(f"unknown step {kind!r}")
+
+    def _empty(self, slot: int, shape: list[int], strides: list[int], dtype: str) -> _Step:
+        device, kind = self._device, _dtype(dtype)
+
+        def run(slots: _Slots, stream: int) -> None:
+            if slots[slot] is None:  # else a target stands there
+                slots[slot] = torch.empty_strided(shape, strides, dtype=kind, device=device)
+
+        return run
+
+    def _call(self, name: str, arguments: Any, keywords: Any, results: Sequence[int | None]) -> _Step:
+        operator = _operator(name)
+        arguments = self._known(arguments)
+        keywords = {key: self._known(value) for key, value in keywords.items()}
+
+        def run(slots: _Slots, stream: int) -> None:
+            named = {key: _filled(value, slots) for key, value in keywords.items()}
+            found = operator(*_filled(arguments, slots), **named)
+            for at, value in zip(results, pytree.tree_leaves(found), strict=True):
+                if at is not None:
+                    slots[at] = value
+
+        return run
+
+    def _known(self, argument: Any) -> Any:
+        """An argument with enumerations in place; tensors stay references."""
+        if isinstance(argument, list):
+            return [self._known(part) for part in argument]
+        if isinstance(argument, dict):
+            if set(argument) == {"device"}:
+                return self._device if argument["device"] == self._device.type else torch.device("cpu")
+            if len(argument) == 1 and next(iter(argument)) in ENUMERATIONS:
+                ((kind, name),) = argument.items()
+                found = getattr(torch, name)
+                if not isinstance(found, ENUMERATIONS[kind]):
+                    raise ValueError(f"{name!r} is no {kind}")
+                return found
+            if set(argument) == {"slot"}:
+                return _Reference(argument["slot"])
+            raise ValueError(f"unknown argument {argument!r}")
+        return argument
+
+
+def _operand(entry: Any) -> Mapping[str, Any]:
+    """Where a slot comes from: an input, or a use of weights."""
+    found = typed.mapping(entry, "an operand")
+    if "input" in found:
+        return typed.fields(found, "an operand", ("input",))
+    fields = typed.fields(found, "an operand", tables.WEIGHTS_OPERAND)
+    WeightLayout.read(fields)  # makes sense
+    return fields
+
+
+def _load_kernels(
+    described: Sequence[Mapping[str, Any]], blobs: Mapping[str, bytes], device: torch.device
+) -> list[DeviceKernel]:
+    if not described:
+        return []
+    described = [typed.fields(kernel, "a compiled kernel", tables.KERNEL) for kernel in described]
+    with torch.cuda.device(device):
+        torch.cuda.current_stream(device).synchronize()  # a context must exist before modules load
+        return [
+            DeviceKernel(
+                blobs[kernel["blob"]], kernel["name"], kernel["types"], kernel["warps"], kernel["shared_bytes"]
+            )
+            for kernel in described
+        ]
+
+
+class _Reference(int):
+    """The number of a slot whose tensor is meant."""
+
+
+def _filled(argument: Any, slots: _Slots) -> Any:
+    kind = type(argument)
+    if kind is _Reference:
+        return slots[argument]
+    if kind is list:
+        return [_filled(part, slots) for part in argument]
+    return argument
+
+
+def _view(slot: int, base: int, shape: list[int], strides: list[int], offset: int) -> _Step:
+    def run(slots: _Slots, stream: int) -> None:
+        source = slots[base]
+        slots[slot] = torch.as_strided(source, shape, strides, source.storage_offset() + offset)
+
+    return run
+
+
+def _launch(kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any]) -> _Step:
+    known = [_Reference(a["slot"]) if isinstance(a, dict) else a for a in arguments]
+
+    def run(slots: _Slots, stream: int) -> None:
+        kernel.launch(grid, [slots[a] if type(a) is _Reference else a for a in known], stream)
+
+    return run
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    if namespace != _NAMESPACE:
+        raise ValueError(f"a compiled program calls operators of ATen only, not {name!r}")
+    found = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    if not isinstance(found, torch._ops.OpOverload):
+        raise ValueError(f"{name!r} is no operator")
+    return found
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype")
+    return found
+
+
+@dataclass(frozen=True)
+class _Home:
+    """The allocation that an output is the whole of.
+
+    Attributes:
+        slot: Where it is kept.
+        shape: Its extents, dense and in row-major order.
+        dtype: Its type.
+    """
+
+    slot: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _homes(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[_Home | None]:
+    """Where each output lies, if it is all of an allocation of its own in the order of its elements."""
+    made = {step[1]: step for step in steps if step[0] in ("empty", "view")}
+    taken: set[int] = set()
+    homes: list[_Home | None] = []
+    for output in outputs:
+        step, count = made.get(output), None
+        while step is not None and step[0] == "view" and step[5] == 0 and _is_dense(step[3], step[4]):
+            count = math.prod(step[3])
+            step = made.get(step[2])
+        fits = step is not None and step[0] == "empty" and _is_dense(step[2], step[3]) and step[1] not in taken
+        if not fits or (count is not None and count != math.prod(step[2])):  # type: ignore[index]
+            homes.append(None)
+            continue
+        assert step is not None
+        taken.add(step[1])
+        homes.append(_Home(step[1], tuple(step[2]), _dtype(step[4])))
+    return homes
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    expected = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _is_at(result: torch.Tensor, target: torch.Tensor) -> bool:
+    return result.data_ptr() == target.data_ptr() and result.shape == target.shape and result.is_contiguous()
+
+
+def _deaths(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[list[int]]:
+    """The slots that no later step reads, per step. Views keep their memory alive by themselves."""
+    last: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        for slot in _slots_of(step):
+            last[slot] = index
+    deaths: list[list[int]] = [[] for _ in steps]
+    for slot, index in last.items():
+        if slot not in outputs:
+            deaths[index].append(slot)
+    return deaths
+
+
+def _slots_of(step: Sequence[Any]) -> list[int]:
+    kind = step[0]
+    if kind == "empty":
+        return [step[1]]
+    if kind == "view":
+        return [step[1], step[2]]
+    found = [slot for slot in step[-1] if type(slot) is int] if kind == "op" else []
+
+    def collect(part: Any) -> None:
+        if isinstance(part, dict):
+            if set(part) == {"slot"}:
+                found.append(part["slot"])
+            else:
+                for inner in part.values():
+                    collect(inner)
+        elif isinstance(part, list):
+            for inner in part:
+                collect(inner)
+
+    for part in step[2:4]:
+        collect(part)
+    return found
+
+
+class SpecializedProgram:
+    """Runs what was compiled for the shapes at hand, or interprets.
+
+    Args:
+        compiled: Each for shapes of its own.
+        program: Runs any shapes.
+    """
+
+    def __init__(self, compiled: Sequence[CompiledProgram], program: Program) -> None:
+        self._compiled = tuple(compiled)
+        self._by_shapes = {each.shapes: each for each in compiled}
+        self._program = program
+
+    @property
+    def constants(self) -> object:
+        """The constants that a run which starts now reads."""
+        return (self._program.constants, *(each.constants for each in self._compiled))
+
+    def load_constants(self) -> None:
+        """Takes the engine's weights as they are now."""
+        for each in self._compiled:
+            each.load_constants()
+
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
+        """Computes the outputs.
+
+        Args:
+            values: One per input, in order.
+            targets: None, or memory for each output that no input shares.
+
+        Raises:
+            LayerFailure: A layer refused its operands or failed.
+        """
+        found = self._by_shapes.get(tuple(tuple(value.shape) for value in values))
+        return (self._program if found is None else found).run(values, targets)

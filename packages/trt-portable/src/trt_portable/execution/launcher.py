@@ -1,0 +1,67 @@
+"""How an execution context starts the work of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from trt_portable.runtime.binding import Binding
+from trt_portable.shape_tensors import Value
+
+
+class Executable(Protocol):
+    """What a tactic makes of a program. Any number of threads may run it at once."""
+
+    @property
+    def constants(self) -> object:
+        """What a run that starts now reads besides its inputs; whoever records a run keeps it alive."""
+
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> Sequence[Value]:
+        """Computes the outputs, on the current stream.
+
+        Args:
+            values: One per input, in order.
+            targets: None, or memory for each output that no input shares. A result may be left there: then it is the
+                target itself.
+
+        Raises:
+            LayerFailure: A layer refused its operands or failed.
+        """
+
+
+class Launcher(Protocol):
+    """Runs an executable for one context: one thread, one run at a time."""
+
+    def launch(self, values: Sequence[Value], outputs: Sequence[Binding]) -> bool:
+        """Computes the outputs into the memory bound to them.
+
+        Args:
+            values: One per input, in order.
+            outputs: In order; each has an address.
+
+        Returns:
+            False, and nothing was done, when this launcher cannot run what it was given.
+
+        Raises:
+            LayerFailure: A layer refused its operands or failed.
+        """
+
+
+class DirectLauncher:
+    """Starts every kernel from Python, each time."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+
+    def launch(self, values: Sequence[Value], outputs: Sequence[Binding]) -> bool:
+        """Runs the executable; always possible."""
+        for binding, value in zip(outputs, self._executable.run(values), strict=True):
+            binding.write(value)
+        return True
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether somebody records the current stream of a device into a graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,120 @@
+"""From the structure of a plan to layers in executable order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from trt_portable.enums import LayerType
+from trt_portable.errors import PortableError
+from trt_portable.execution.program import LayerCall
+from trt_portable.network.layer import ILayer
+from trt_portable.network.serialization import layers_from_json, leaf_layers
+from trt_portable.plan.engine_info import EngineInfo, IOTensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+
+_FROZEN: Final[dict[type[ILayer], type[ILayer]]] = {}
+
+
+def freeze(layers: Iterable[ILayer]) -> None:
+    """Fixes the attributes of layers that were rebuilt from a plan."""
+    for layer in layers:
+        kind = type(layer)
+        if kind._ATTRIBUTES and not kind._IS_FROZEN:
+            values = {attribute.name: getattr(layer, attribute.name) for attribute in kind._ATTRIBUTES}
+            layer.__class__ = _FROZEN.get(kind) or _frozen(kind)
+            layer.__dict__.update(values)
+
+
+def _frozen(kind: type[ILayer]) -> type[ILayer]:
+    plain = dict.fromkeys(attribute.name for attribute in kind._ATTRIBUTES)
+    made = type(kind.__name__, (kind,), {**plain, "_IS_FROZEN": True, "__doc__": kind.__doc__})
+    return _FROZEN.setdefault(kind, made)
+
+
+@dataclass(frozen=True)
+class LoadedNetwork:
+    """A network in executable order, before a tactic was chosen.
+
+    Attributes:
+        calls: Layers bound to tensor ids.
+        inputs: Ids of the network inputs.
+        outputs: Ids of the network outputs.
+        visible: Ids of tensors that something besides the layers reads.
+    """
+
+    calls: tuple[LayerCall, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    visible: frozenset[int]
+
+
+def load_network(
+    structure: Mapping[str, Any], info: EngineInfo, device: torch.device
+) -> tuple[LoadedNetwork, Sequence[ILayer]]:
+    """Rebuilds layers for a device; their weights are bound by whoever holds them.
+
+    Args:
+        structure: The network part of a plan, its layers in executable order.
+        info: The engine part of the same plan.
+        device: Where the layers will run; ``meta`` for shapes alone.
+
+    Returns:
+        The program, and all layers, nested ones included, in the order that weight slots refer to.
+    """
+    layers = layers_from_json(structure).layers
+    names = {tensor["id"]: tensor["name"] for tensor in structure["tensors"]}
+    calls = []
+    everything = tuple(leaf_layers(layers))
+    freeze(everything)
+    for layer in everything:
+        layer._device = device
+    for layer, entry in zip(layers, structure["layers"], strict=True):
+        outputs = tuple(entry["outputs"])
+        calls.append(
+            LayerCall(
+                layer=layer,
+                inputs=tuple(entry["inputs"]),
+                outputs=outputs,
+                compute=layer._compute,
+                output_names=tuple(names[tensor] for tensor in outputs),
+                name=layer.name,
+            )
+        )
+    _check_order(calls, info)
+    loaded = LoadedNetwork(
+        calls=tuple(calls),
+        inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
+        outputs=tuple(tensor.id for tensor in info.io if not tensor.is_input),
+        visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
+    )
+    return loaded, everything
+
+
+def _check_order(calls: Sequence[LayerCall], info: EngineInfo) -> None:
+    """Every tensor is made once, before it is read, and every output is made.
+
+    Raises:
+        PortableError: The plan says otherwise.
+    """
+    made = {tensor.id for tensor in info.io if tensor.is_input}
+    for call in calls:
+        unmade = {tensor for tensor in call.inputs if tensor is not None} - made
+        again = made.intersection(call.outputs)
+        if unmade or again or len(set(call.outputs)) != len(call.outputs):
+            raise PortableError(f"layer {call.name!r} reads tensors before they are made, or makes some twice")
+        made.update(call.outputs)
+    missing = [tensor.name for tensor in info.io if tensor.id not in made]
+    if missing:
+        raise PortableError(f"no layer makes {', '.join(map(repr, missing))}")
+
+
+def shape_only_inputs(loaded: LoadedNetwork, inputs: Sequence[IOTensor]) -> frozenset[str]:
+    """Names of inputs of which no layer reads more than the extents."""
+    read = {tensor for call in loaded.calls if call.layer.type is not LayerType.SHAPE for tensor in call.inputs}
+    return frozenset(tensor.name for tensor in inputs if tensor.id not in read | set(loaded.outputs))

@@ -1,0 +1,337 @@
+"""Replay: the kernels of a run, recorded once as a CUDA graph and started all together from then on.
+
+Starting kernels one by one costs the host 5 to 10 microseconds each, which at small batches is most of a
+run. A recording fixes shapes and addresses, so a context keeps one for each of a few shapes. A recording
+reads inputs from buffers of its own and leaves outputs in memory of its own; both are copied around it.
+Where the same addresses keep coming back, a second recording is made at these addresses, which copies no
+input.
+
+What cannot be recorded is launched directly: runs inside somebody else's capture, engines that wait for
+data, and whatever made PyTorch or the driver refuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from trt_portable.enums import LayerType
+from trt_portable.execution.launcher import Executable, is_capturing
+from trt_portable.runtime.binding import Binding
+from trt_portable.runtime.engine_state import EngineState
+from trt_portable.shape_tensors import Value, as_tensor
+
+SWITCH: Final = "TRT_PORTABLE_REPLAY"
+"""Environment variable that turns replay off where it is "0"; read when a context is created."""
+
+_WARM_UP_RUNS: Final = 1  # first runs choose algorithms and fill allocators
+_MAX_SHAPES: Final = 8
+_MAX_KNOWN_SHAPES: Final = 256
+_RUNS_BEFORE_EVICTION: Final = 16  # keeps the cost of recordings small against runs when shapes never settle
+_RUNS_BEFORE_PINNING: Final = 4
+_MAX_PINNED: Final = 4
+_MAX_PINNINGS: Final = 16
+
+_WAITING: Final = frozenset(
+    {
+        LayerType.NON_ZERO,
+        LayerType.NMS,
+        LayerType.CONDITION,
+        LayerType.ASSERTION,
+        LayerType.PLUGIN,
+        LayerType.PLUGIN_V2,
+        LayerType.PLUGIN_V3,
+    }
+)
+_capturing = threading.Lock()
+
+Shapes = tuple[tuple[int, ...], ...]
+Addresses = tuple[int, ...]
+
+
+def may_record(device: torch.device) -> bool:
+    """Whether runs on a device may be recorded at all."""
+    return device.type == "cuda" and os.environ.get(SWITCH) != "0"
+
+
+def can_replay(state: EngineState) -> bool:
+    """Whether the runs of an engine may be recorded: on CUDA, nothing on the host, nothing waits for data."""
+    if state.host_inputs or not may_record(state.device):
+        return False
+    if state.streams:  # a recording would wait for each transfer where it begins
+        return False
+    return not any(layer.type in _WAITING or layer._DATA_DEPENDENT for layer in state.layers)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """One recorded run.
+
+    Attributes:
+        graph: Replays it on the current stream.
+        inputs: Where it reads; None where it reads the application's own memory.
+        results: What it computes; empty where it writes to the application's own memory.
+        keep: What must live as long as the recording: constants of the time it was made.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[torch.Tensor] | None
+    results: list[Value]
+    keep: object
+
+
+def record_run(
+    executable: Executable, values: Sequence[Value], results: Sequence[Value], device: torch.device
+) -> Callable[[], None] | None:
+    """One run as a graph, after a warm-up, that leaves its outputs in memory made beforehand, as engines do.
+
+    Args:
+        executable: What runs.
+        values: Its inputs, which the caller keeps alive.
+        results: What it computed of them before, for the extents.
+        device: Where it runs.
+
+    Returns:
+        What replays the graph on the current stream; None where the run cannot be recorded.
+    """
+    if is_capturing(device) or not _capturing.acquire(blocking=False):
+        return None
+
+    def run() -> list[Value]:
+        found = list(executable.run(values, targets))
+        for value, target in zip(found, targets, strict=True):
+            if target is not None and value is not target:
+                target.copy_(as_tensor(value))
+        return found
+
+    try:
+        targets = [
+            torch.empty(value.shape, dtype=value.dtype, device=device) if isinstance(value, torch.Tensor) else None
+            for value in results
+        ]
+        graph, _ = _recorded(torch.cuda.Stream(device), torch.cuda.graph_pool_handle(), run)
+    except RuntimeError:
+        return None
+    finally:
+        _capturing.release()
+    recording = _Recording(graph, None, [target for target in targets if target is not None], executable.constants)
+    return lambda: recording.graph.replay()  # with all that it reads and writes
+
+
+def _recorded(
+    stream: torch.cuda.Stream, pool: Any, run: Callable[[], list[Value]]
+) -> tuple[torch.cuda.CUDAGraph, list[Value]]:
+    """Records a run, and returns its results too.
+
+    Raises:
+        RuntimeError: A layer waits for data, there is no memory, or somebody else's capture is in the way.
+    """
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    graph = torch.cuda.CUDAGraph()
+    _forget_workspaces()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            results = run()
+            graph.capture_end()
+        except BaseException:
+            abandon_capture(graph, stream)
+            raise
+    _forget_workspaces()
+    return graph, results
+
+
+def abandon_capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
+    """Ends a capture that failed, on its stream.
+
+    A capture that was invalidated cannot be ended in order, and PyTorch's random generator then refuses to draw numbers
+    outside of captures from there on. An empty capture that succeeds sets it right.
+    """
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the graph is empty
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+            return
+        with contextlib.suppress(RuntimeError):
+            empty = torch.cuda.CUDAGraph()
+            empty.capture_begin(capture_error_mode="thread_local")
+            empty.capture_end()
+
+
+class ReplayLauncher:
+    """Records runs of a context after a warm-up, and replays them.
+
+    Args:
+        state: The engine; `can_replay` holds.
+        executable: What runs.
+    """
+
+    def __init__(self, state: EngineState, executable: Executable) -> None:
+        self._state = state
+        self._executable = executable
+        self._device = state.device
+        self._generation = state.generation
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+        self._done: torch.cuda.Event | None = None
+        self._last_stream = -1
+        self._is_refused = False
+        self._runs: dict[Shapes, int] = {}
+        self._recordings: OrderedDict[Shapes, _Recording] = OrderedDict()
+        self._uses: dict[tuple[Shapes, Addresses], int] = {}
+        self._pinned: OrderedDict[tuple[Shapes, Addresses], _Recording] = OrderedDict()
+        self._pinnings = 0
+
+    def launch(self, values: Sequence[Value], outputs: Sequence[Binding]) -> bool:
+        """Replays the run; False while there is no recording of it, and inside captures."""
+        if self._is_refused or is_capturing(self._device):
+            return False
+        if self._generation != self._state.generation:  # a refit: recordings read the old weights
+            self._forget()
+        shapes = tuple(value.shape for value in values)
+        addresses = (*(value.data_ptr() for value in values), *(binding.address for binding in outputs))  # type: ignore[union-attr]
+        recording = self._pinned.get((shapes, addresses)) or self._at_addresses(shapes, addresses, values, outputs)
+        if recording is None:
+            recording = self._recordings.get(shapes) or self._record(shapes, values)
+            if recording is None:
+                return False
+        self._replay(recording, values, outputs)
+        return True
+
+    def _replay(self, recording: _Recording, values: Sequence[Value], outputs: Sequence[Binding]) -> None:
+        stream = torch.cuda.current_stream(self._device)
+        if self._done is None:
+            self._done = torch.cuda.Event()
+        elif stream.cuda_stream != self._last_stream:  # recordings share memory, so they never overlap
+            stream.wait_event(self._done)
+        self._last_stream = stream.cuda_stream
+        if recording.inputs is not None:
+            for buffer, value in zip(recording.inputs, values, strict=True):
+                buffer.copy_(value, non_blocking=True)  # type: ignore[arg-type]
+        recording.graph.replay()
+        for binding, value in zip(outputs, recording.results, strict=False):
+            binding.write(value)
+        self._done.record(stream)
+
+    def _forget(self) -> None:
+        """Drops everything that was recorded."""
+        self._generation = self._state.generation
+        if self._done is not None:
+            self._done.synchronize()  # memory of a recording must not go while it runs
+        self._recordings.clear()
+        self._pinned.clear()
+        self._runs.clear()
+        self._uses.clear()
+        self._pool = None  # PyTorch gives up a pool with the last recording in it
+
+    def _record(self, shapes: Shapes, values: Sequence[Value]) -> _Recording | None:
+        """A recording for shapes that came often enough, if it can be made."""
+        if len(self._runs) >= _MAX_KNOWN_SHAPES:
+            self._runs.clear()
+        runs = self._runs[shapes] = self._runs.get(shapes, 0) + 1
+        is_full = len(self._recordings) >= _MAX_SHAPES
+        if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
+            return None
+        inputs = [torch.empty(value.shape, dtype=value.dtype, device=self._device) for value in values]
+        recording = self._capture(inputs, inputs, ())
+        if recording is not None:
+            if is_full:
+                oldest, _ = self._recordings.popitem(last=False)
+                self._runs.pop(oldest, None)
+            self._recordings[shapes] = recording
+        return recording
+
+    def _at_addresses(
+        self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
+    ) -> _Recording | None:
+        """A recording at addresses that came often enough, if it can be made."""
+        known = self._recordings.get(shapes)
+        if known is None or self._pinnings >= _MAX_PINNINGS:
+            return None
+        if not all(isinstance(value, torch.Tensor) and value.is_cuda for value in known.results):
+            return None  # an output known on the host
+        if not all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)):
+            return None  # an input without an address
+        key = (shapes, addresses)
+        if len(self._uses) >= _MAX_KNOWN_SHAPES:
+            self._uses.clear()
+        uses = self._uses[key] = self._uses.get(key, 0) + 1
+        if uses < _RUNS_BEFORE_PINNING:
+            return None
+        recording = self._capture(None, values, outputs)
+        if recording is not None:
+            self._pinnings += 1
+            if len(self._pinned) >= _MAX_PINNED:
+                self._pinned.popitem(last=False)
+            self._pinned[key] = recording
+        return recording
+
+    def _capture(
+        self, buffers: list[torch.Tensor] | None, values: Sequence[Value], outputs: Sequence[Binding]
+    ) -> _Recording | None:
+        """Records a run that reads `values`, and writes to `outputs` where these are given."""
+        if not _capturing.acquire(blocking=False):
+            return None
+
+        def run() -> list[Value]:
+            results = list(self._executable.run(values, _targets(values, outputs)))
+            if outputs:
+                _write_all(results, outputs, values)
+            return results
+
+        try:
+            if self._stream is None or self._pool is None:
+                self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
+            graph, results = _recorded(self._stream, self._pool, run)
+        except RuntimeError:
+            self._is_refused = True
+            self._forget()
+            return None
+        finally:
+            _capturing.release()
+        return _Recording(graph, buffers, [] if outputs else results, self._executable.constants)
+
+
+def _targets(values: Sequence[Value], outputs: Sequence[Binding]) -> list[torch.Tensor | None]:
+    """The bound memory of each output; None where writing to it early could change what is read or written later."""
+    targets = [binding.target() for binding in outputs]
+    spans = [_span(value) for value in (*values, *targets) if isinstance(value, torch.Tensor)]
+    is_shared = [target is not None and sum(_overlap(_span(target), span) for span in spans) > 1 for target in targets]
+    return [None if found else target for target, found in zip(targets, is_shared, strict=True)]
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _write_all(results: Sequence[Value], outputs: Sequence[Binding], inputs: Sequence[Value]) -> None:
+    """Copies results to bound memory; views of inputs first to memory that no other output overwrites."""
+    read = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
+    apart = [
+        value.clone() if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in read else value
+        for value in results
+    ]
+    for binding, value in zip(outputs, apart, strict=True):
+        binding.write(value)
+
+
+def _forget_workspaces() -> None:
+    """Makes matrix products of a recording take their workspace from the recording's own memory.
+
+    PyTorch keeps one workspace for each stream; recordings that shared one could not run at once.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()

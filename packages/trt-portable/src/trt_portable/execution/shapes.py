@@ -1,0 +1,171 @@
+"""What input shapes mean for outputs and memory: a program run on tensors without data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from trt_portable.dtypes import CARRIERS
+from trt_portable.enums import LayerType
+from trt_portable.execution.loaded_network import load_network
+from trt_portable.execution.program import ABSENT, LayerCall, LayerFailure, Program
+from trt_portable.plan.engine_info import EngineInfo, Shape
+from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.weight_store import WeightStore
+from trt_portable.shape_tensors import HostValues, Value
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
+
+_META: Final = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class ShapeReport:
+    """What is known of a run before it happens.
+
+    Attributes:
+        outputs: Meta tensors or host values per output; None where the extents depend on data.
+        bounds: Greatest extents per output; None where there is no bound.
+        peak_bytes: Most bytes of values alive at once, inputs and constants left out.
+    """
+
+    outputs: tuple[Value | None, ...]
+    bounds: tuple[Shape | None, ...]
+    peak_bytes: int
+
+
+def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
+    """Runs a program whose weights are bound to no data.
+
+    Extents that depend on data are unknown, and so is what follows from them. Beside each unknown value
+    runs a stand-in of the greatest extents that it can have.
+
+    Args:
+        program: Its layers live on the ``meta`` device.
+        values: Meta tensors, or host values for shape inputs.
+
+    Raises:
+        LayerFailure: A layer refused the shapes.
+    """
+    exact = program.start(values)
+    bounds = list(exact)
+    live = peak = 0
+    sizes: dict[int, int] = {}
+    for inputs, (_, _, outputs, dying, call) in zip(program.reads, program.steps, strict=True):
+        results = _results(call, inputs, exact, len(outputs))
+        limits: Sequence[Value | None] = results
+        if None in results:
+            limits = _limits(call, inputs, bounds, len(outputs))
+        for at, result, limit in zip(outputs, results, limits, strict=True):
+            exact[at], bounds[at] = result, limit
+            if isinstance(limit, torch.Tensor):
+                sizes[at] = limit.nbytes
+                live += limit.nbytes
+        peak = max(peak, live)
+        for at in dying:
+            exact[at] = bounds[at] = None
+            live -= sizes.pop(at, 0)
+    return ShapeReport(
+        outputs=tuple(exact[at] for at in program.output_slots),
+        bounds=tuple(_extents(bounds[at]) for at in program.output_slots),
+        peak_bytes=peak,
+    )
+
+
+def _results(
+    call: LayerCall, inputs: Sequence[int], slots: Sequence[Value | None], count: int
+) -> Sequence[Value | None]:
+    unknown = (None,) * count
+    operands = [slots[at] for at in inputs]
+    if _lacks_operand(inputs, operands):
+        first = operands[0] if operands else None
+        if not call.layer._LIKE_FIRST_INPUT or first is None:
+            return unknown
+        return (_empty(tuple(first.shape), CARRIERS[call.layer._outputs[0].dtype]),)
+    try:
+        return call.compute(operands)
+    except Exception as error:
+        if call.layer._DATA_DEPENDENT or _needs_data(error):
+            return unknown
+        raise LayerFailure(call.name, error) from error
+
+
+def _limits(
+    call: LayerCall, inputs: Sequence[int], slots: Sequence[Value | None], count: int
+) -> Sequence[Value | None]:
+    operands = [slots[at] for at in inputs]
+    unknown = (None,) * count
+    if _lacks_operand(inputs, operands):
+        return unknown
+    limit = _greatest(call.layer, operands)
+    if limit is not None:
+        return limit
+    try:
+        return call.compute(operands)
+    except Exception:  # greatest extents need not fit each other
+        return unknown
+
+
+def _greatest(layer: ILayer, operands: Sequence[Value | None]) -> Sequence[Value] | None:
+    """The greatest outputs of a layer whose output extents depend on data, where they are bounded."""
+    shape = tuple(operands[0].shape) if operands and operands[0] is not None else ()
+    if layer.type is LayerType.NON_ZERO:
+        count = 1
+        for extent in shape:
+            count *= extent
+        return (_empty((len(shape), count), CARRIERS[layer.get_output_type(0)]),)
+    if layer.type is LayerType.NMS:
+        scores = operands[1]
+        assert scores is not None
+        batch, boxes, classes = (int(extent) for extent in scores.shape)
+        most = operands[2] if len(operands) > 2 else None
+        per_class = boxes
+        if isinstance(most, HostValues):
+            per_class = min(boxes, int(most.numbers()[0]))
+        indices = _empty((batch * classes * per_class, 3), CARRIERS[layer.get_output_type(0)])
+        return (indices, _empty((), torch.int32))
+    return None
+
+
+def _empty(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=_META)
+
+
+def _lacks_operand(inputs: Sequence[int], operands: Sequence[Value | None]) -> bool:
+    connected = zip(inputs, operands, strict=True)
+    return any(value is None and at != ABSENT for at, value in connected)
+
+
+def _needs_data(error: BaseException) -> bool:
+    """Whether a computation failed only because its operands have no data."""
+    return isinstance(error, NotImplementedError) or "meta tensor" in str(error)
+
+
+def _extents(value: Value | None) -> Shape | None:
+    return None if value is None else tuple(int(extent) for extent in value.shape)
+
+
+META: Final = torch.device("meta")
+
+
+def load_shape_program(
+    structure: Mapping[str, Any], info: EngineInfo, tensors: Sequence[torch.Tensor | None]
+) -> Program:
+    """Rebuilds layers that know the numbers of shapes, and no other weights.
+
+    Args:
+        structure: The network part of a plan.
+        info: The engine part of the same plan.
+        tensors: A flat tensor per use of weights.
+    """
+    loaded, layers = load_network(structure, info, META)
+    slots = info.weight_slots
+    numbers = [tensor if is_host_constant(slot) else None for slot, tensor in zip(slots, tensors, strict=True)]
+    WeightStore(slots, layers, numbers)
+    program = Program(loaded.calls, loaded.inputs, loaded.outputs)
+    program.load_constants()
+    return program

@@ -1,0 +1,1 @@
+"""What a loaded network is rewritten to before it runs: neighbouring layers as one kernel."""

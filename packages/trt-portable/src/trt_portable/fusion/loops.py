@@ -1,0 +1,110 @@
+"""Loops whose iterations run as programs: neighbours fused, constants computed once, no look-up by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from trt_portable.execution.program import LayerCall, PackingCompute, Program, forget_packed
+from trt_portable.fusion.neighbours import Shape, constant_shapes
+from trt_portable.network.layer import ILayer
+from trt_portable.network.loop import LoopRegion
+from trt_portable.network.region import Values
+from trt_portable.shape_tensors import Value
+
+Fuse = Callable[[Sequence[LayerCall], frozenset[int], Mapping[int | None, Shape]], list[LayerCall]]
+"""Fuses neighbours among calls, of which some tensors are visible elsewhere, and some are constants from elsewhere."""
+
+
+def fuse_loops(calls: Sequence[LayerCall], constants: Mapping[int | None, Shape], fuse: Fuse) -> list[LayerCall]:
+    """Lets every iteration of the loops among calls run as a program.
+
+    Args:
+        calls: Layers in executable order.
+        constants: Shapes of constant tensors that other layers make.
+        fuse: Fuses neighbours in a body.
+    """
+    known = {**constants, **constant_shapes(calls)}
+    return [
+        replace(call, compute=FusedLoop(call.layer, _inside(call, known), fuse))
+        if isinstance(call.layer, LoopRegion)
+        else call
+        for call in calls
+    ]
+
+
+def _inside(call: LayerCall, constants: Mapping[int | None, Shape]) -> dict[int | None, Shape]:
+    """Constants that a loop reads, by the identity of their tensors in it."""
+    pairs = zip(call.layer._inputs, call.inputs, strict=True)
+    return {id(tensor): constants[at] for tensor, at in pairs if at in constants}
+
+
+class FusedLoop(PackingCompute):
+    """A loop: computes its outputs from its inputs.
+
+    Args:
+        loop: What is computed; the constants of its body are taken anew when a refit replaced them.
+        constants: Shapes of its inputs that are constant, by the identity of their tensors.
+        fuse: Fuses neighbours in its body.
+    """
+
+    def __init__(self, loop: LoopRegion, constants: Mapping[int | None, Shape], fuse: Fuse) -> None:
+        self._loop = loop
+        self._bound: object = None  # the weights that the programs hold
+        test = loop._test
+        body = [layer for layer in loop._body if not any(layer is other for other in test)]
+        ends = [layer._inputs[1] for layer in loop._recurrences] + [layer._inputs[0] for layer in loop._results]
+        wanted = {id(tensor) for tensor in (*ends, loop._while)}
+        read = {id(tensor) for layer in body for tensor in layer._inputs}
+        self._test = _Part(test, wanted | read, constants, fuse)
+        self._body = _Part(body, wanted, constants, fuse)
+
+    def __call__(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        """Runs the loop."""
+        bound = self._loop._bound
+        if bound is not self._bound:
+            self._test.program.load_constants()
+            self._body.program.load_constants()
+            self._bound = bound
+        return self._loop._iterate(inputs, self._test.run, self._body.run)
+
+    def forget(self) -> int:
+        """Gives up what the layers of the body packed, and returns how many bytes it was."""
+        calls = (*self._test.program.calls, *self._body.program.calls)
+        return forget_packed(call.compute for call in calls)
+
+
+class _Part:
+    """Layers of an iteration as a program.
+
+    Args:
+        layers: In executable order.
+        wanted: Identities of tensors that something else reads.
+        constants: Shapes of constant tensors from outside.
+        fuse: Fuses neighbours.
+    """
+
+    def __init__(
+        self, layers: Sequence[ILayer], wanted: Iterable[int], constants: Mapping[int | None, Shape], fuse: Fuse
+    ) -> None:
+        calls = [_call_of(layer) for layer in layers]
+        made = {tensor for call in calls for tensor in call.outputs}
+        self._inputs = sorted({tensor for call in calls for tensor in call.inputs if tensor is not None} - made)
+        self._outputs = sorted(made.intersection(wanted))
+        self.program = Program(fuse(calls, frozenset(self._outputs), constants), self._inputs, self._outputs)
+
+    def run(self, values: Values) -> None:
+        """Adds what is wanted to the values of an iteration."""
+        results = self.program.run([values[tensor] for tensor in self._inputs])
+        values.update(zip(self._outputs, results, strict=True))
+
+
+def _call_of(layer: ILayer) -> LayerCall:
+    return LayerCall(
+        layer=layer,
+        inputs=tuple(None if tensor is None else id(tensor) for tensor in layer._inputs),
+        outputs=tuple(id(tensor) for tensor in layer._outputs),
+        compute=layer._compute,
+        output_names=tuple(tensor.name for tensor in layer._outputs),
+        name=layer.name,
+    )

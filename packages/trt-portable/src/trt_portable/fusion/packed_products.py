@@ -1,0 +1,415 @@
+"""Products with constant weights on the CPU, by oneDNN or MKL: weights packed once, no code generated.
+
+PyTorch's ordinary kernels read weights as they lie in memory and return before an activation begins. Those that it
+ships for its compiler read weights in blocks of the processor's own width. oneDNN's also apply an activation or add
+another tensor to a result while it is in registers. MKL's do not, but on Intel's processors they are the faster ones.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.enums import DataType, LayerType
+from trt_portable.execution.paging import page_out, passing_copy
+from trt_portable.execution.program import Compute, LayerCall, PackingCompute
+from trt_portable.fusion.epilogues import (
+    CLAMP,
+    Epilogue,
+    Kernels,
+    OneByOne,
+    fuse_products,
+    is_linear,
+    is_plain_convolution,
+)
+from trt_portable.fusion.neighbours import Linear, linear_form
+from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
+from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.shape_tensors import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.fusion.neighbours import LinearForm
+    from trt_portable.layers.convolution import IConvolutionLayer
+
+Shape = tuple[int, ...]
+
+_CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""How kernels of convolutions lie when they are packed, by rank."""
+
+IN_PLACE: Final[Mapping[str, Callable[..., torch.Tensor]]] = {
+    "relu": torch.relu_,
+    "leaky_relu": F.leaky_relu_,
+    "hardsigmoid": partial(F.hardsigmoid, inplace=True),
+    CLAMP: torch.clamp_,
+}
+"""Activations that follow a kernel in place, by their name in an `Epilogue`: oneDNN's own make numbers of NaN.
+
+The result is still in a cache, so that costs 1 % of ResNet-50.
+"""
+
+
+def convolved_shape(layer: IConvolutionLayer, shape: Sequence[int]) -> Shape:
+    """Extents of the result of a convolution with the same explicit padding on both sides."""
+    axes = zip(shape[2:], layer.pre_padding, layer._spans(), layer.stride_nd, strict=True)
+    extents = ((extent + 2 * padding - span) // stride + 1 for extent, padding, span, stride in axes)
+    return (shape[0], layer.num_output_maps, *extents)
+
+
+def has_prepacked_kernels() -> bool:
+    """Whether this PyTorch has the kernels, for this processor."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def has_mkl_products() -> bool:
+    """Whether this PyTorch has MKL, and its products with packed matrices."""
+    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")
+
+
+class PrepackedProduct(PackingCompute):
+    """A product with weights that are packed for it.
+
+    Weights are packed at the first run, and again when a refit replaced them. The memory of what was packed is given
+    back where it is a mapped file's.
+
+    Args:
+        plain: Computes the same from the same inputs, layer by layer.
+    """
+
+    def __init__(self, plain: OneByOne) -> None:
+        self._plain = plain
+        self._packed: tuple[torch.Tensor, _Packed] | None = None  # weights, and the same packed
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result; layer by layer where the kernel cannot, as of no elements."""
+        first = inputs[0]
+        assert first is not None
+        x = as_tensor(first)
+        found = self._run(x, inputs) if x.numel() else None
+        return self._plain(inputs) if found is None else found
+
+    @abstractmethod
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The result for a first input with elements; None where the kernel cannot compute it."""
+
+    def forget(self) -> int:
+        """Gives up the packed weights, and returns how many bytes they were; the next run packs them again."""
+        packed, self._packed = self._packed, None
+        return 0 if packed is None else packed[0].nbytes
+
+    def _weights(self, found: torch.Tensor, x: torch.Tensor) -> _Packed:
+        """Weights, packed for the extents of the first input that came; other extents may use them too."""
+        packed = self._packed
+        if packed is None or packed[0] is not found:
+            arranged = self._arrange(found)
+            if arranged.data_ptr() != found.data_ptr():
+                page_out(found)  # before as much again is needed for what is packed
+            self._packed = packed = (found, self._pack(arranged, x))
+            page_out(found)
+        return packed[1]
+
+    @abstractmethod
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        """Weights in the order that packing reads: a copy for the time of it, or themselves."""
+
+    @abstractmethod
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed: ...
+
+
+class _Packed(NamedTuple):
+    """Packed weights.
+
+    Attributes:
+        weights: Only their kernel can read them.
+        rows: Of the left operand that they were packed for.
+    """
+
+    weights: torch.Tensor
+    rows: int
+
+
+class OneDnnProduct(PrepackedProduct):
+    """A product and its epilogue as one kernel of oneDNN.
+
+    Args:
+        epilogue: What follows the product.
+        plain: Computes the same from the same inputs, layer by layer.
+    """
+
+    def __init__(self, epilogue: Epilogue, plain: OneByOne) -> None:
+        super().__init__(plain)
+        self._activate = IN_PLACE.get(epilogue.unary)
+        self._coefficients = epilogue.scalars
+        self._epilogue = epilogue if self._activate is None else Epilogue(adds=epilogue.adds)
+
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        if not self._epilogue.adds:
+            return (self._activated(self._multiply(x, inputs)),)
+        last = inputs[-1]
+        assert last is not None
+        other = as_tensor(last)
+        if other.shape != self._result_shape(x, inputs):
+            return None  # the sum broadcasts
+        return (self._activated(self._multiply_and_add(x, other, inputs)),)
+
+    def _activated(self, made: torch.Tensor) -> torch.Tensor:
+        return made if self._activate is None else self._activate(made, *self._coefficients)
+
+    @abstractmethod
+    def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _multiply_and_add(
+        self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]
+    ) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
+
+
+class PrepackedConvolution(OneDnnProduct):
+    """A convolution with its own weights. Its result has channels last in memory, which the next one likes.
+
+    Args:
+        layer: Symmetric padding, and one input.
+        epilogue: What follows.
+        plain: The same, layer by layer.
+        overwrites: Whether nobody else reads the tensor that is added, nor anything that shares its memory: then the
+            result may take its place, which saves a pass over memory.
+    """
+
+    def __init__(
+        self,
+        layer: IConvolutionLayer,
+        epilogue: Epilogue,
+        plain: OneByOne,
+        *,
+        overwrites: bool = False,
+    ) -> None:
+        super().__init__(epilogue, plain)
+        self.overwrites = overwrites
+        self._layer = layer
+        self._paddings = list(layer.pre_padding)
+        self._stride, self._dilation = list(layer.stride_nd), list(layer.dilation_nd)
+
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        order = _CHANNELS_LAST.get(weights.dim())  # else PyTorch copies them into memory that stays with the C library
+        if order is None or weights.is_contiguous(memory_format=order):
+            return weights
+        return passing_copy(weights, torch.empty_like(weights, device="meta", memory_format=order).stride())
+
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
+        geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
+        packed = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(x.shape))
+        return _Packed(packed, x.shape[0])
+
+    def _operands(self, x: torch.Tensor) -> tuple[Any, ...]:
+        kernel, bias = self._layer._own_weights(x)
+        geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
+        return (self._weights(kernel, x).weights, bias, *geometry)
+
+    def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        how = self._epilogue
+        found: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, *self._operands(x), how.unary, how.scalars, how.algorithm
+        )
+        return found
+
+    def _multiply_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        if self.overwrites and other.dim() == 4 and other.is_contiguous(memory_format=torch.channels_last):
+            sum_: torch.Tensor = torch.ops.mkldnn._convolution_pointwise_.binary(
+                other, x, *self._operands(x), "add", 1.0, None, [], None
+            )
+            return sum_
+        found: torch.Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
+            x, other, *self._operands(x), "add", 1.0, None, [], None
+        )
+        return found
+
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
+        return convolved_shape(self._layer, x.shape)
+
+
+class PrepackedLinear(OneDnnProduct):
+    """A product with a constant matrix, the second input, plus a bias, the third, where there is one.
+
+    Args:
+        form: How it reads the matrix, and whether there is a bias.
+        epilogue: What follows.
+        plain: The same, layer by layer.
+    """
+
+    def __init__(self, form: LinearForm, epilogue: Epilogue, plain: OneByOne) -> None:
+        super().__init__(epilogue, plain)
+        self._form = form
+
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        return _rows_of_columns(weights, self._form)
+
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
+        rows = x.numel() // x.shape[-1]
+        return _Packed(torch.ops.mkldnn._reorder_linear_weight(weights, rows), rows)
+
+    def _operands(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        matrix, bias = _matrix_and_bias(inputs, self._form)
+        return self._weights(matrix, x).weights, bias
+
+    def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        how = self._epilogue
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, *self._operands(x, inputs), how.unary, how.scalars, how.algorithm
+        )
+        return found
+
+    def _multiply_and_add(self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *self._operands(x, inputs), "add")
+        return found
+
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
+        matrix = inputs[1]
+        assert matrix is not None
+        return (*x.shape[:-1], matrix.shape[-2 if self._form.is_transposed else -1])
+
+
+class MklLinear(PrepackedProduct):
+    """The same by MKL; what follows runs layer by layer.
+
+    MKL packs for a number of rows. Others, which may come later, are multiplied by the matrix as it lies.
+
+    Args:
+        form: How the product reads the matrix, and whether there is a bias.
+        plain: The product and what follows, layer by layer.
+    """
+
+    def __init__(self, form: LinearForm, plain: OneByOne) -> None:
+        super().__init__(plain)
+        self._form = form
+
+    def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        matrix, bias = _matrix_and_bias(inputs, self._form)
+        packed = self._weights(matrix, x)
+        if x.numel() // x.shape[-1] != packed.rows:
+            return None
+        columns = _as_columns(matrix, self._form)  # of which the operator reads no more than the extents
+        product = torch.ops.mkl._mkl_linear(x, packed.weights, columns, bias, packed.rows)
+        return self._plain.finish((product,), inputs)
+
+    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
+        return _rows_of_columns(weights, self._form)
+
+    def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
+        rows = x.numel() // x.shape[-1]
+        return _Packed(torch.ops.mkl._mkl_reorder_linear_weight(weights, rows), rows)
+
+
+def _matrix_and_bias(inputs: Sequence[Value | None], form: LinearForm) -> tuple[torch.Tensor, torch.Tensor | None]:
+    matrix, bias = inputs[1], inputs[2] if form.has_bias else None
+    assert matrix is not None
+    return as_tensor(matrix), None if bias is None else as_tensor(bias).reshape(-1)
+
+
+def _as_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
+    """A matrix as (N, K)."""
+    flat = matrix.reshape(matrix.shape[-2:])
+    return flat if form.is_transposed else flat.mT
+
+
+def _rows_of_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
+    """A matrix as (N, K), row by row."""
+    columns = _as_columns(matrix, form)
+    return columns if form.is_transposed else passing_copy(columns, (columns.shape[1], 1))
+
+
+_MAKE_MEMORY: Final = frozenset({LayerType.ELEMENTWISE, LayerType.NORMALIZATION, LayerType.POOLING})
+
+
+def prepack_products(
+    calls: Sequence[LayerCall], visible: Collection[int], choose: ProductChoice
+) -> list[LayerCall] | None:
+    """Replaces float32 products with constant weights by packed ones, each with what only its result goes through.
+
+    Args:
+        calls: Layers in executable order, linear maps fused.
+        visible: Ids of tensors that something besides the layers reads.
+        choose: Which kernel a product with a matrix has.
+
+    Returns:
+        The calls; None where there is nothing to pack.
+    """
+    packed = fuse_products(calls, visible, _PrepackedKernels(choose))
+    if packed is not None:
+        _let_sums_overwrite(packed, visible)
+    return packed
+
+
+def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) -> None:
+    """Lets a convolution add to a tensor in place that nothing reads afterwards.
+
+    Packed kernels, and layers of some kinds, make memory of their own, and keep none of what they read. Others may hand
+    views on.
+    """
+    last: dict[int | None, LayerCall] = {}
+    makers: dict[int, LayerCall] = {}
+    readers: dict[int | None, list[LayerCall]] = defaultdict(list)
+    for call in calls:
+        for tensor in call.inputs:
+            readers[tensor].append(call)
+            last[tensor] = call
+        makers.update(dict.fromkeys(call.outputs, call))
+    for call in calls:
+        if not isinstance(call.compute, PrepackedConvolution) or len(call.inputs) < 2:
+            continue
+        other = call.inputs[-1]
+        if other is None or other in visible or last[other] is not call or call.inputs.count(other) > 1:
+            continue
+        around = [makers.get(other), *readers[other]]
+        call.compute.overwrites = all(each is not None and _makes_memory(each) for each in around)
+
+
+def _makes_memory(call: LayerCall) -> bool:
+    is_plain = call.layer._KIND in _MAKE_MEMORY and call.compute == call.layer._compute
+    return is_plain or isinstance(call.compute, PrepackedProduct)
+
+
+class _PrepackedKernels(Kernels):
+    """oneDNN's: any activation that it has, and sums, behind which activations are computed in place.
+
+    Products with a matrix may have MKL's, or run layer by layer, and so may convolutions of one place.
+    """
+
+    def __init__(self, choose: ProductChoice) -> None:
+        self._choose = choose
+
+    def takes(self, call: LayerCall) -> bool:
+        return is_plain_convolution(call, DataType.FLOAT) or is_linear(call, DataType.FLOAT)
+
+    def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
+        return not epilogue.adds or epilogue.unary == "none" or epilogue.unary in IN_PLACE
+
+    def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
+        layer = product.layer
+        if isinstance(layer, IConvolutionLayer):
+            packed = PrepackedConvolution(layer, epilogue, plain)
+            if not _sees_one_place(layer):
+                return packed
+            case = ProductCase(layer.num_output_maps, None, epilogue)
+            return self._choose(case, {ONEDNN: packed, LAYERS: plain})
+        form = linear_form(product)
+        assert form is not None and isinstance(product.compute, Linear)
+        ways: dict[str, Compute] = {ONEDNN: PrepackedLinear(form, epilogue, plain)}
+        if has_mkl_products():
+            ways[MKL] = MklLinear(form, plain)
+        ways[LAYERS] = plain
+        return self._choose(ProductCase(product.compute.columns, form, epilogue), ways)
+
+
+def _sees_one_place(layer: IConvolutionLayer) -> bool:
+    """Whether the images of a convolution have one place: a product, whose result lies alike in either layout."""
+    image, result = layer._inputs[0], layer._outputs[0]
+    assert image is not None
+    return layer.num_groups == 1 and all(extent == 1 for extent in (*image.shape[2:], *result.shape[2:]))
