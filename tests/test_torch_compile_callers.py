@@ -94,7 +94,7 @@ def test_an_interrupted_build_is_made_at_the_next_call(model: nn.Module, monkeyp
 
     compiled, x = torch.compile(model, backend=torch_tensorrt_backend, options=OPTIONS), torch.randn(2, 4)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(compiled_graph.Compilation, "run", interrupt)
+        patch.setattr(compiled_graph.LoweredModel, "build", interrupt)
         compiled(x)
     torch.testing.assert_close(compiled(x), model(x))
 

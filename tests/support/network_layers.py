@@ -11,9 +11,7 @@ from torch import nn
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import trt
 from trt_core.provider_log import provider_logger
-from trt_frontends.compiler import lower
-from trt_frontends.preparation import begin
-from trt_partition import split_into_blocks
+from trt_frontends.pipeline import capture_model
 
 
 def only_network(module: nn.Module, inputs: Sequence[Any]) -> Any:
@@ -22,12 +20,12 @@ def only_network(module: nn.Module, inputs: Sequence[Any]) -> Any:
     Raises:
         AssertionError: The model needs several engines, or PyTorch for a part of it.
     """
-    compilation = lower(begin(module, None, inputs, None, {"min_block_size": 1}))
-    plan = compilation.plan()
+    lowered = capture_model(module, None, inputs, None, {"min_block_size": 1}).lower()
+    plan = lowered.plan()
     assert len(plan.blocks) == 1 == len(plan.engines)
-    block = split_into_blocks(compilation.graph, plan).get_submodule(plan.engines[0].name)
+    (block,) = lowered.split(plan).blocks.values()
     network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    BlockInterpreter(block, network, compilation.settings, compilation.ranges).run()
+    BlockInterpreter(block, network, lowered.settings, lowered.ranges).run()
     return network
 
 

@@ -34,8 +34,7 @@ def rows(names: tuple[str, ...] = NAMES) -> list[Row]:
 def measure(name: str, folder: str) -> dict[str, float]:
     """Makes the engines of a model with a cache, gives them other weights, and makes them again without a cache."""
     from trt_frontends import refit_module_weights
-    from trt_frontends.compiler import lower
-    from trt_frontends.preparation import begin
+    from trt_frontends.pipeline import capture_model
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -46,9 +45,9 @@ def measure(name: str, folder: str) -> dict[str, float]:
 
     def engines(source: torch.nn.Module | torch.export.ExportedProgram, **more: str) -> tuple[torch.nn.Module, float]:
         examples = (torch.ones(1, 4),) if source is warm_up else inputs
-        compilation = lower(begin(source, None, examples, None, {**settings, **more}, needs_weights=True))
+        lowered = capture_model(source, None, examples, None, {**settings, **more}, needs_weights=True).lower()
         start = time.perf_counter()
-        compiled = compilation.run()
+        compiled = lowered.build().module
         return compiled, time.perf_counter() - start
 
     engines(warm_up)  # imports are not what is measured

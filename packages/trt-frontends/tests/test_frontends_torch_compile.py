@@ -12,7 +12,7 @@ from torch import nn
 
 from trt_core import ExecutionError, SettingsError
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.pipeline import Compilation
+from trt_frontends.pipeline import BuiltModel, LoweredModel
 from trt_frontends.torch_compile import compiled_graph
 
 
@@ -20,14 +20,14 @@ from trt_frontends.torch_compile import compiled_graph
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Reports of the graphs that are compiled while the test runs."""
     found: list[Any] = []
-    run = Compilation.run
+    build = LoweredModel.build
 
-    def spy(compilation: Compilation) -> Any:
-        compiled = run(compilation)
-        found.append(compiled.meta["partition_report"])
-        return compiled
+    def spy(lowered: LoweredModel) -> BuiltModel:
+        built = build(lowered)
+        found.append(built.module.meta["partition_report"])
+        return built
 
-    monkeypatch.setattr(Compilation, "run", spy)
+    monkeypatch.setattr(LoweredModel, "build", spy)
     return found
 
 

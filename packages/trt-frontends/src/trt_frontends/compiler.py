@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import CompilationSettings, SettingsError
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.entry_point import entry_point
 from trt_frontends.offload import offload
-from trt_frontends.pipeline import Compilation, Progress, announce, no_progress
-from trt_frontends.preparation import CALIBRATION, Preparation, begin
-from trt_frontends.snapshot import take_snapshot
-from trt_frontends.visible_log import visible_log
+from trt_frontends.pipeline import CALIBRATION, Progress, capture_model, no_progress
 from trt_partition import PartitionReport
-
-if TYPE_CHECKING:
-    from trt_frontends.precision.automatic import AutomaticPrecision
 
 
 @entry_point
@@ -73,21 +66,10 @@ def compile(
         1.0
     """
     given = {**settings, CALIBRATION: autocast_calibration_dataloader}
-    begun = begin(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
-    _require_graphs(begun.settings)
-    with visible_log(begun.settings):
-        compilation, compiled = _build(begun)
-    graph = compilation.graph
-    if compiled is None:
-        report = compilation.report()
-        announce(report, compilation.settings)
-        graph.meta["partition_report"] = report
-        compiled = graph
-    else:
-        take_snapshot(compiled, graph)
-    reader = begun.reader(graph.graph)
-    result = CompiledModule(compiled, compiled.graph, reader, _graphs_on(compilation.settings))
-    if compilation.settings.offload_module_to_cpu and not compilation.settings.dryrun:
+    captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
+    built = captured.build()
+    result = built.wrap(captured.reader(built.lowered.graph.graph))
+    if captured.settings.offload_module_to_cpu and not captured.settings.dryrun:
         offload(module, result)
     return result
 
@@ -126,49 +108,5 @@ def explain(
         CALIBRATION: autocast_calibration_dataloader,
         "require_full_compilation": False,
     }
-    return lower(begin(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)).report()
-
-
-def lower(begun: Preparation) -> Compilation:
-    """Lowers the rest of the way, and chooses precision where that is asked for; builds nothing.
-
-    Raises:
-        InputError, LoweringError, SettingsError: See `Preparation.finish`.
-    """
-    return begun.finish() if begun.settings.max_error is None else _automatic(begun).compilation()
-
-
-def _build(begun: Preparation) -> tuple[Compilation, fx.GraphModule | None]:
-    """Builds the engines of a model, none for a dry run. Where precision is to be chosen, it is chosen first."""
-    if begun.settings.max_error is None:
-        compilation = begun.finish()
-        return compilation, None if begun.settings.dryrun else compilation.run()
-    automatic = _automatic(begun)
-    if begun.settings.dryrun:
-        compilation = automatic.compilation()
-        compilation.graph.meta["precision_report"] = automatic.report(built=False)
-        return compilation, None
-    compilation, compiled = automatic.build()
-    compiled.meta["precision_report"] = automatic.report(built=True)
-    return compilation, compiled
-
-
-def _automatic(begun: Preparation) -> AutomaticPrecision:
-    from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
-
-    return AutomaticPrecision(begun)
-
-
-def _require_graphs(settings: CompilationSettings) -> None:
-    """Finds at the door that CUDA graphs are asked for where there can be none."""
-    device = settings.device.torch_device
-    if settings.use_cuda_graphs and device.type != "cuda":
-        raise SettingsError(
-            "use_cuda_graphs needs a CUDA device",
-            why=f"the model is compiled for {device}",
-            hint="move the model and its inputs to the GPU, or leave the setting out",
-        )
-
-
-def _graphs_on(settings: CompilationSettings) -> torch.device | None:
-    return settings.device.torch_device if settings.use_cuda_graphs and not settings.dryrun else None
+    captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)
+    return captured.lower().report()

@@ -26,7 +26,7 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
             raise
         except Exception as error:
             raise InternalError(
-                f"{function.__name__} failed on this model",
+                f"{function.__name__.lstrip('_')} failed on this model",
                 why=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0] or 'no message'}",
                 hint="this is a defect: report it with the model, and with the error that this one was raised from",
             ) from error

@@ -1,24 +1,88 @@
-"""The compile pipeline: a captured program becomes a lowered graph, a plan, blocks, engines, and a module to call."""
+"""The one pipeline: capture, lower, decide, split, build, wrap.
+
+Each stage is an object with what is known by then, and with methods that lead to the next:
+
+- `capture_model` gives a `CapturedModel`, whose types are still its own;
+- `CapturedModel.lower` gives a `LoweredModel`, where a graph that was lowered elsewhere enters;
+- `LoweredModel.plan` decides what runs where, `report` says it, and `split` cuts the graph into blocks;
+- `LoweredModel.build` gives a `BuiltModel` with the engines of the blocks;
+- `BuiltModel.wrap` gives what users call.
+
+Whoever needs less leaves earlier, so nothing can disagree with what `compile` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, preserve_predicate
-from trt_core import BuildError, CompilationSettings, ConversionError, PartitionError, Reason, Verdict, logger
+from trt_converters import (
+    DYNAMO_CONVERTERS,
+    ConverterRegistry,
+    ConverterSupport,
+    preserve_predicate,
+    require_registry,
+)
+from trt_core import (
+    BuildError,
+    CompilationSettings,
+    ConversionError,
+    Device,
+    Input,
+    PartitionError,
+    Provider,
+    Reason,
+    SettingsError,
+    Verdict,
+    current_provider,
+    logger,
+    read_settings,
+)
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
+from trt_core.settings_reader import level_of_caller
+from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
+from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import EngineSource
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.input_names import require_names_of
 from trt_frontends.layouts import keep_layouts, reshape_in_pytorch
 from trt_frontends.result_views import restore_result_views, shared_bases_returned
-from trt_lowering import sizes_left_open, tracing_lock
-from trt_partition import PartitionPlan, PartitionReport, make_plan, make_report, split_into_blocks, write_report
+from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
+from trt_frontends.snapshot import take_snapshot
+from trt_frontends.visible_log import visible_log
+from trt_frontends.weightless import require_weights
+from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering, sizes_left_open, tracing_lock
+from trt_lowering.contract import Observer
+from trt_partition import (
+    PartitionPlan,
+    PartitionReport,
+    make_plan,
+    make_report,
+    require_known_modules,
+    require_report_path,
+    split_into_blocks,
+    write_report,
+)
+from trt_runtime.program.exported_guards import conditions_of
+from trt_runtime.program.graph_signature import reader_of, signature_of
+
+if TYPE_CHECKING:
+    from trt_frontends.precision.automatic import AutomaticPrecision
+    from trt_frontends.precision.calibration import Calibration
+    from trt_runtime.program.conditions import Condition
+    from trt_runtime.program.input_reader import InputReader
+
+CALIBRATION: Final = "autocast_calibration_dataloader"
+"""The one keyword of `compile` that goes with its settings and is none: inputs are no plain values."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps of it are done, and how many there are."""
@@ -28,8 +92,252 @@ def no_progress(what: str, done: int, total: int) -> None:
     """Ignores progress."""
 
 
+# Capture -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CapturedModel:
+    """A captured model whose types are still its own.
+
+    Attributes:
+        module: What was captured.
+        decomposed: Its graph.
+        ranges: Ranges of the symbolic dimensions.
+        conditions: What the model asks of sizes beyond their ranges.
+        registry: Where converters are looked up.
+        progress: Told what is being done.
+        examples: Inputs that the model was captured with; None where they are unknown.
+        calibration_data: Inputs that the user wants precision decided on.
+    """
+
+    module: nn.Module | torch.export.ExportedProgram
+    decomposed: DecomposedGraph
+    ranges: ShapeRanges
+    conditions: tuple[Condition, ...]
+    registry: ConverterRegistry
+    progress: Progress
+    examples: ExampleInputs | None
+    calibration_data: Iterable[Any] | None
+
+    @property
+    def settings(self) -> CompilationSettings:
+        """What to compile with."""
+        return self.decomposed.settings
+
+    def reader(self, graph: fx.Graph) -> InputReader:
+        """Returns what checks the inputs of a call, and brings them into the flat order of the graph.
+
+        Args:
+            graph: The graph of this model at any stage of lowering.
+        """
+        return reader_of(graph, self.ranges, self.conditions, parameter_names(self.module))
+
+    def calibration(self) -> Calibration:
+        """Returns the inputs that precision is decided on."""
+        from trt_frontends.precision.calibration import Calibration  # measuring is seldom asked for
+
+        reader = self.reader(self.decomposed.graph.graph)
+        return Calibration(self.examples, self.calibration_data, reader, self.settings.device.torch_device)
+
+    def rules(self) -> PrecisionRules:
+        """Returns what the settings keep in float32; whatever has to be measured for that is.
+
+        Raises:
+            InputError: Something has to be measured, and the inputs for it cannot be used.
+        """
+        if self.settings.autocast_max_output_threshold is None:
+            return PrecisionRules.of(self.settings)
+        from trt_frontends.precision.exclusions import exclusions
+
+        return exclusions(self.decomposed, lambda: self.calibration().flat())
+
+    def with_settings(self, settings: CompilationSettings) -> CapturedModel:
+        """Returns a twin that computes in the types that other settings ask for; they may differ in that only."""
+        return dataclasses.replace(self, decomposed=self.decomposed.with_settings(settings))
+
+    def lower(self, rules: PrecisionRules | None = None) -> LoweredModel:
+        """Lowers the rest of the way; nothing is left to be done with this object.
+
+        Args:
+            rules: What stays in float32; by default what the settings keep there, and where they have a `max_error`,
+                what is measured for that.
+
+        Raises:
+            InputError: See `rules`.
+            LoweringError: A pass broke its contract.
+            SettingsError: `torch_executed_modules` names a module that the model does not have.
+        """
+        if rules is None and self.settings.max_error is not None:
+            return self._automatic().lower()
+        with visible_log(self.settings):
+            graph = self.decomposed.finish(self.rules() if rules is None else rules)
+        require_known_modules(graph, self.settings)
+        return LoweredModel(graph, self.settings, self.ranges, self.registry, self.progress)
+
+    def build(self) -> BuiltModel:
+        """Goes on to engines; to none for a dry run, which announces its report.
+
+        Raises:
+            TrtError: See `lower` and `LoweredModel.build`.
+        """
+        _require_graphs(self.settings)
+        dryrun = bool(self.settings.dryrun)
+        with visible_log(self.settings):
+            if self.settings.max_error is None:
+                lowered = self.lower()
+                return lowered.leave_in_pytorch() if dryrun else lowered.build()
+            automatic = self._automatic()
+            built = automatic.lower().leave_in_pytorch() if dryrun else automatic.build()
+            built.module.meta["precision_report"] = automatic.report(built=not dryrun)
+            return built
+
+    def _automatic(self) -> AutomaticPrecision:
+        from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
+
+        return AutomaticPrecision(self)
+
+
+def capture_model(
+    module: nn.Module | torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    progress: Progress = no_progress,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    *,
+    needs_weights: bool = False,
+    observe: Observer | None = None,
+) -> CapturedModel:
+    """Captures a model, and lowers it as far as values do not matter.
+
+    Args:
+        module, inputs, arg_inputs, kwarg_inputs: See `compile`.
+        given: Settings as the user gave them, with `autocast_calibration_dataloader` where it was given.
+        progress: Told what is being done.
+        registry: Where converters are looked up.
+        needs_weights: Refuse a model without weights, unless the settings ask for a dry run.
+        observe: Sees the graph after every lowering pass.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: The inputs cannot be read, or do not fit the model; or the model has no weights.
+        PartitionError: The report cannot be saved where `dryrun` says.
+        SettingsError: A setting cannot be read, or is one of `torch.compile`.
+
+    Warns:
+        UserWarning: A setting has no effect outside `torch.compile`.
+    """
+    settings = settings_in(given)
+    require_registry(registry)
+    _refuse_settings_of_graphs(settings)
+    if isinstance(settings.dryrun, str):
+        require_report_path(settings.dryrun)
+    examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
+    settings = with_device(settings, given, device_of(module, examples))
+    if needs_weights and not settings.dryrun:
+        _require_device(settings.device)
+    with visible_log(settings):
+        progress("capturing", 0, 1)
+        program = capture(module, examples, settle_sizes=needs_weights and not settings.dryrun)
+        if needs_weights and not settings.dryrun:
+            require_weights(program)
+        progress("lowering", 0, 1)
+        preserve = preserve_predicate(settings, registry)
+        decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)
+    if decomposed.unmatched_exclusions:
+        from trt_frontends.precision.exclusions import warn_of_unmatched
+
+        warn_of_unmatched(decomposed)
+    flat = None if examples is None else examples.in_order_of(keyword_inputs(program))
+    ranges = ShapeRanges.from_placeholders(decomposed.graph, flat, program.range_constraints)
+    _require_one_profile(ranges, settings)
+    as_asked = any(isinstance(leaf, Input) for leaf in flat or ())
+    structure: Sequence[Any] = ()
+    if program is module:
+        structure = conditions_of_structure(program, ranges) if needs_weights else ()
+    elif needs_weights:
+        drop_assumptions(decomposed.graph.graph, ranges)  # those of decompositions
+    conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked, more=structure)
+    if program is module and flat is not None:
+        require_names_of(signature_of(decomposed.graph.graph, ranges), flat)
+    if examples is None and program.example_inputs is not None:
+        args, kwargs = program.example_inputs
+        examples = ExampleInputs(tuple(args), dict(kwargs))
+    return CapturedModel(module, decomposed, ranges, conditions, registry, progress, examples, given.get(CALIBRATION))
+
+
+def settings_in(given: Mapping[str, Any]) -> CompilationSettings:
+    """Reads the settings among the keywords that `compile` takes.
+
+    Raises:
+        SettingsError: A setting cannot be read.
+    """
+    return read_settings({name: value for name, value in given.items() if name != CALIBRATION})
+
+
+def _refuse_settings_of_graphs(settings: CompilationSettings) -> None:
+    """The counterpart of `backend.refuse_settings_of_whole_models`."""
+    if settings.gradients == "pytorch":
+        raise SettingsError(
+            'gradients="pytorch" is for torch.compile',
+            why="a compiled model computes no gradients: it has engines in place of the graph that PyTorch would run",
+            hint='write torch.compile(model, backend="torch_tensorrt", options={"gradients": "pytorch"}), or leave it '
+            "out",
+        )
+    if settings.torch_fallback != "eager":
+        warnings.warn(
+            f'torch_fallback="{settings.torch_fallback}" has no effect outside torch.compile: '
+            "what stays in PyTorch runs operator by operator, as it does in a saved program",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
+
+
+def _require_device(device: Device) -> None:
+    """Checks that a device is there, before anything is captured or built for it."""
+    if device.is_cpu:
+        return
+    if device.is_dla and current_provider() is Provider.PORTABLE:
+        raise SettingsError(
+            f"device={device} cannot be built for",
+            why="the provider in use is trt_portable, which knows no deep learning accelerator",
+            hint="use TensorRT on a board that has one, or build for its GPU",
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.gpu_id >= count:
+        raise SettingsError(
+            f"device={device} is not here",
+            why=f"PyTorch {torch.__version__} sees {count or 'no'} CUDA device{'' if count == 1 else 's'}",
+            hint='give device="cpu", or run where the GPU is; explain and dryrun need no device',
+        )
+
+
+def _require_graphs(settings: CompilationSettings) -> None:
+    """Finds at the door that CUDA graphs are asked for where there can be none."""
+    device = settings.device.torch_device
+    if settings.use_cuda_graphs and device.type != "cuda":
+        raise SettingsError(
+            "use_cuda_graphs needs a CUDA device",
+            why=f"the model is compiled for {device}",
+            hint="move the model and its inputs to the GPU, or leave the setting out",
+        )
+
+
+def _require_one_profile(ranges: ShapeRanges, settings: CompilationSettings) -> None:
+    if settings.refit and ranges.profiles:
+        raise SettingsError(
+            "refit goes with one optimization profile",
+            why=f"the inputs have {len(ranges.profiles)}, and TensorRT refits engines of one profile only",
+            hint="give each input one range, or leave refit out",
+        )
+
+
+# Lowered, decided, split -------------------------------------------------------------------------------------------
+
+
 @dataclass
-class Compilation:
+class LoweredModel:
     """One lowered graph on its way to engines.
 
     Attributes:
@@ -39,6 +347,7 @@ class Compilation:
         registry: Where converters are looked up.
         progress: Told what is being done.
         excluded: Nodes (by name) that run in PyTorch, and why; those that fail to build join them.
+        is_block: Whether the graph is a block of a model that was split before: its results lie as they have to.
     """
 
     graph: fx.GraphModule
@@ -47,7 +356,8 @@ class Compilation:
     registry: ConverterRegistry = field(default_factory=lambda: DYNAMO_CONVERTERS)
     progress: Progress = no_progress
     excluded: dict[str, Verdict] = field(default_factory=dict)
-    _engines: dict[tuple[str, ...], nn.Module] = field(default_factory=dict)
+    is_block: bool = False
+    _source: EngineSource | None = field(default=None, repr=False)
 
     def plan(self) -> PartitionPlan:
         """Decides which nodes run in engines.
@@ -63,8 +373,25 @@ class Compilation:
         origin = ConverterSupport(self.settings, self.registry).origin
         return make_report(self.graph, plan or self.plan(), self.settings, self.ranges, origin)
 
-    def run(self) -> fx.GraphModule:
-        """Builds every engine and returns the module to call.
+    def split(self, plan: PartitionPlan) -> BuiltModel:
+        """Cuts the graph into blocks whose results lie in memory as those of the captured program do.
+
+        Returns:
+            The model before any engine is built; PyTorch runs all of its blocks.
+        """
+        engines = [block.name for block in plan.engines]
+        with shared_bases_returned(self.graph.graph) as count:
+            module = split_into_blocks(self.graph, plan)
+            if not self.is_block and preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
+                keep_layouts(module, engines)
+            reshape_in_pytorch(module, engines)
+            restore_result_views(module, self.graph, count, engines)
+        called = {str(node.target) for node in module.graph.find_nodes(op="call_module")}
+        blocks = {name: _graph_module(module, name) for name in engines if name in called}
+        return BuiltModel(self, plan, module, blocks)
+
+    def build(self) -> BuiltModel:
+        """Decides, splits, and builds every engine.
 
         A node that fails to convert, and a block that fails to build, go to PyTorch: the graph is partitioned again
         without them, and engines that are built already are kept.
@@ -74,58 +401,70 @@ class Compilation:
             IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot run in an engine.
             PartitionError: The partitioner put nodes into an engine that had failed to build.
         """
-        source = EngineSource(self.settings, self.registry, self.graph)
+        engines: dict[tuple[str, ...], nn.Module] = {}
+        self._source = EngineSource(self.settings, self.registry, self.graph)
         while True:
-            plan = self.plan()
-            split = self._split(plan)
-            failure = self._build_engines(plan, split, source)
+            built = self.split(self.plan())
+            failure = self._build_engines(built, engines)
             if failure is None:
                 break
             self._exclude(failure)
+        report = self.report(built.plan)
+        announce(report, self.settings)
+        built.module.meta["partition_report"] = report
+        built.module.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)
+        built.module.meta["shape_ranges"] = self.ranges
+        return built
+
+    def leave_in_pytorch(self) -> BuiltModel:
+        """Returns the model without engines, as a dry run does, and announces its report."""
+        plan = self.plan()
         report = self.report(plan)
         announce(report, self.settings)
-        split.meta["partition_report"] = report
-        split.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)
-        split.meta["shape_ranges"] = self.ranges
-        return split
+        self.graph.meta["partition_report"] = report
+        return BuiltModel(self, plan, self.graph, {})
 
-    def blocks(self) -> dict[str, fx.GraphModule]:
-        """Returns the blocks that would become engines, by name; nothing is built."""
-        plan = self.plan()
-        split = self._split(plan)
-        children = {block.name: split.get_submodule(block.name) for block in plan.engines}
-        return {name: child for name, child in children.items() if isinstance(child, fx.GraphModule)}
+    def engine(self, block: fx.GraphModule, name: str) -> nn.Module:
+        """Returns the engine of a block, from the engine cache where that is in use and has it.
 
-    def _split(self, plan: PartitionPlan) -> fx.GraphModule:
-        """Cuts the graph into blocks whose results lie in memory as those of the captured program do."""
-        engines = [block.name for block in plan.engines]
-        with shared_bases_returned(self.graph.graph) as count:
-            split = split_into_blocks(self.graph, plan)
-            if preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
-                keep_layouts(split, engines)
-            reshape_in_pytorch(split, engines)
-            restore_result_views(split, self.graph, count, engines)
-        return split
+        Args:
+            block: One of the blocks of this model, or a part of one.
+            name: What to call the engine.
 
-    def _build_engines(
-        self, plan: PartitionPlan, split: fx.GraphModule, source: EngineSource
-    ) -> dict[str, Verdict] | None:
-        blocks = plan.engines
+        Raises:
+            ConversionError: A node of the block cannot be converted.
+            BuildError: The provider refuses the block.
+        """
+        with tracing_lock(), sizes_left_open(block):  # trt-portable traces what it builds
+            return self.source.engine(block, self.ranges, name)
+
+    @property
+    def source(self) -> EngineSource:
+        """Where engines come from.
+
+        Raises:
+            CacheError: The directory of the engine cache is not private, or cannot be used.
+        """
+        if self._source is None:
+            self._source = EngineSource(self.settings, self.registry, self.graph)
+        return self._source
+
+    def _build_engines(self, built: BuiltModel, engines: dict[tuple[str, ...], nn.Module]) -> dict[str, Verdict] | None:
+        """Builds the engines of blocks that have none; returns what to leave out where one cannot be built."""
+        blocks = [block for block in built.plan.engines if block.name in built.blocks]
         for done, block in enumerate(blocks):
             self.progress("building engines", done, len(blocks))
-            child = split.get_submodule(block.name)
-            assert isinstance(child, fx.GraphModule)
-            engine = self._engines.get(block.nodes)
+            child = built.blocks[block.name]
+            engine = engines.get(block.nodes)
             if engine is None:
                 try:
-                    with tracing_lock(), sizes_left_open(child):  # trt-portable traces what it builds
-                        engine = source.engine(child, self.ranges, block.name)
+                    engine = self.engine(child, block.name)
                 except ConversionError as error:
                     return self._exclude_node(error, child)
                 except BuildError as error:
                     return self._exclude_block(error, block.name, block.nodes)
-                self._engines[block.nodes] = engine
-            split.set_submodule(block.name, engine)
+                engines[block.nodes] = engine
+            built.put(block.name, engine)
         self.progress("building engines", len(blocks), len(blocks))
         return None
 
@@ -163,6 +502,67 @@ class Compilation:
 def announce(report: PartitionReport, settings: CompilationSettings) -> None:
     """Prints or saves a report when `dryrun` asks for it; else it goes to the logger at DEBUG."""
     write_report(report, settings.dryrun)
+
+
+# Built -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model that is split into blocks.
+
+    Attributes:
+        lowered: What it was split from.
+        plan: What runs where.
+        module: Calls the blocks; it is called like the lowered graph.
+        blocks: The blocks for engines as PyTorch runs them, by name.
+        engines: Those engines that are built, by name; `module` runs them.
+    """
+
+    lowered: LoweredModel
+    plan: PartitionPlan
+    module: fx.GraphModule
+    blocks: dict[str, fx.GraphModule]
+    engines: dict[str, nn.Module] = field(default_factory=dict)
+
+    def put(self, name: str, engine: nn.Module) -> None:
+        """Lets an engine run in the place of a block."""
+        self.engines[name] = engine
+        self.module.set_submodule(name, engine)
+
+    @contextlib.contextmanager
+    def running(self, pieces: Mapping[str, nn.Module]) -> Iterator[None]:
+        """Lets others run in the place of blocks for a while: the blocks themselves, or engines of parts of them."""
+        before = {name: self.module.get_submodule(name) for name in pieces}
+        try:
+            for name, piece in pieces.items():
+                self.module.set_submodule(name, piece)
+            yield
+        finally:
+            for name, child in before.items():
+                self.module.set_submodule(name, child)
+
+    def wrap(self, reader: InputReader) -> CompiledModule:
+        """Returns what users call. Its weights are those of this time.
+
+        Args:
+            reader: What checks the inputs of calls.
+
+        Raises:
+            ExecutionError: `use_cuda_graphs` is set, and calls cannot be recorded.
+        """
+        settings = self.lowered.settings
+        is_built = self.module is not self.lowered.graph
+        if is_built:
+            take_snapshot(self.module, self.lowered.graph)
+        graphs_on = settings.device.torch_device if settings.use_cuda_graphs and is_built else None
+        return CompiledModule(self.module, self.module.graph, reader, graphs_on)
+
+
+def _graph_module(module: fx.GraphModule, name: str) -> fx.GraphModule:
+    child = module.get_submodule(name)
+    assert isinstance(child, fx.GraphModule)
+    return child
 
 
 def dynamic_shapes_of(graph: fx.GraphModule, ranges: ShapeRanges) -> dict[str, Any] | None:

@@ -86,6 +86,33 @@ def test_dynamic_models_are_searched(deep: nn.Module, plant_fault: Any) -> None:
     assert report.is_proved
 
 
+def test_the_engines_that_are_searched_are_those_that_compile_builds(plant_fault: Any) -> None:
+    class ChannelsLast(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x * 2) + 1
+
+    # the result leaves its engine in the order of its memory, through a permutation that the model does not have
+    plant_fault(aten.permute.default)
+    model, x = ChannelsLast(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1)
+    assert not torch.allclose(compiled(x), model(x))
+    report = bisect(model, arg_inputs=(x,), min_block_size=1)
+    assert report.stage is Stage.ENGINES
+    assert [engine.error for engine in report.engines] == [pytest.approx(0.5, rel=1e-3)]
+
+
+def test_what_cannot_be_converted_is_left_to_pytorch_as_compile_leaves_it(deep: nn.Module, plant_fault: Any) -> None:
+    def fails(ctx: Any, **arguments: Any) -> Any:
+        raise RuntimeError("no such layer")
+
+    original = DYNAMO_CONVERTERS[aten.sigmoid.default]
+    DYNAMO_CONVERTERS.register(Converter(original.target, fails, original.checks, priority=original.priority + 1))
+    plant_fault(aten.tanh.default)
+    report = bisect(deep, arg_inputs=(torch.randn(2, 8),), min_block_size=1)
+    assert _operators(report) == ["torch.ops.aten.tanh.default"]
+    assert report.is_proved
+
+
 @pytest.fixture
 def plant_in_layer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes layers of hyperbolic tangents wrong where their first extent is so."""

@@ -14,7 +14,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import operator_name
 from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
-from trt_frontends.accuracy.blocks import EngineCase, LoweredModel
+from trt_frontends.accuracy.blocks import EngineCase, run_engines
 from trt_frontends.accuracy.culprit_search import CulpritSearch
 from trt_frontends.accuracy.eager_model import Model, eager_only, require_no_engines, without_wrapper
 from trt_frontends.accuracy.experiment import Experiment
@@ -24,7 +24,7 @@ from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
 from trt_frontends.accuracy.subject import Subject
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.pipeline import Progress, no_progress
+from trt_frontends.pipeline import BuiltModel, Progress, no_progress
 from trt_frontends.result_tensors import tensors_of
 from trt_lowering.precision_rules import reduced_type
 
@@ -81,8 +81,8 @@ def bisect(
     with torch.no_grad(), eager_only():
         expected = [tensors_of(run_case(case, eager, "the model")) for case in cases]
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
-    search = _Search(subject, LoweredModel.prepare(subject), cases, expected, allowed, most, progress)
-    experiment = Experiment(search.lowered, cases, expected, None if state is None else Path(state))
+    experiment = Experiment.begin(subject.lower(), cases, expected, None if state is None else Path(state))
+    search = _Search(subject, experiment.built, cases, expected, allowed, most, progress)
     without_engines = experiment.error(node.name for node in experiment.nodes)
     before = experiment.error(())
     if before <= allowed:
@@ -98,7 +98,7 @@ class _Search:
 
     Attributes:
         subject: The model.
-        lowered: Its graph.
+        built: It, split as it is compiled.
         cases: Inputs to compare on.
         expected: What eager PyTorch computes for each.
         allowed: Largest error that is right.
@@ -107,7 +107,7 @@ class _Search:
     """
 
     subject: Subject
-    lowered: LoweredModel
+    built: BuiltModel
     cases: Sequence[SampleInputs]
     expected: Sequence[Sequence[torch.Tensor]]
     allowed: float
@@ -123,13 +123,15 @@ class _Search:
             allowed: Largest error that is right here.
         """
         before = experiment.error(())
-        lowered = self.lowered
-        engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in lowered.engines)
+        built = self.built
+        engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in built.blocks)
         search = CulpritSearch(experiment, allowed, self.most, self.progress)
         found = search.run()
-        culprits = _describe(found, experiment, lowered, self.cases)
+        culprits = _describe(found, experiment, built, self.cases)
         operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
-        remedies = [operators] if reduced_type(lowered.settings) is None else [exclusions_of(found, ()), operators]
+        remedies = (
+            [operators] if reduced_type(built.lowered.settings) is None else [exclusions_of(found, ()), operators]
+        )
         remedy, after = proof.first_right(remedies, allowed) if culprits else ({}, before)
         return BisectReport(
             proof.name,
@@ -219,23 +221,23 @@ class _Proof:
     def _error(self, remedy: Remedy) -> float:
         given = self._subject.settings
         joined = {name: {*(given.get(name) or ()), *values} for name, values in remedy.items()}
-        lowered = LoweredModel.prepare(self._subject.with_settings({**given, **joined}))
-        experiment = Experiment(lowered, self._cases, self._expected or ())
+        lowered = self._subject.with_settings({**given, **joined}).lower()
+        experiment = Experiment.begin(lowered, self._cases, self._expected or ())
         return (experiment if self._expected is not None else experiment.against_pytorch()).error(())
 
 
 def _describe(
-    nodes: Sequence[fx.Node], experiment: Experiment, lowered: LoweredModel, cases: Sequence[SampleInputs]
+    nodes: Sequence[fx.Node], experiment: Experiment, built: BuiltModel, cases: Sequence[SampleInputs]
 ) -> tuple[Culprit, ...]:
     """Returns what is known of nodes, each on the inputs on which it is most wrong by itself."""
     lone: dict[fx.Node, LoneOperator] = {}
     found: dict[fx.Node, Culprit] = {}
     for case in cases:
-        engines = {engine.name: engine for engine in lowered.run_engines(case)}
+        engines = {engine.name: engine for engine in run_engines(built, case)}
         for node in nodes:
             engine = engines[experiment.engine_of(node)]
             if node not in lone:
-                lone[node] = LoneOperator.build(node, engine, lowered)
+                lone[node] = LoneOperator.build(node, engine, built.lowered)
             culprit = _culprit(lone[node], engine)
             if node not in found or (culprit.error_alone or 0) > (found[node].error_alone or 0):
                 found[node] = culprit

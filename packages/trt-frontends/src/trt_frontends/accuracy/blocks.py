@@ -10,15 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters import build_block
-from trt_core import CompilationSettings
-from trt_frontends.accuracy.subject import Subject
 from trt_frontends.comparison.output_error import OutputError, measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.compiler import lower
-from trt_frontends.engine_module import engine_module
-from trt_frontends.pipeline import Compilation
-from trt_partition import split_into_blocks
+from trt_frontends.pipeline import BuiltModel
 
 
 @dataclass(frozen=True)
@@ -47,76 +41,33 @@ class EngineCase:
         )
 
 
-@dataclass(frozen=True)
-class LoweredModel:
-    """A model on its way to engines, before any is built.
+def run_engines(built: BuiltModel, case: SampleInputs) -> list[EngineCase]:
+    """Runs a whole model in PyTorch, and returns what each engine would get and should make of it."""
+    found: dict[str, tuple[torch.Tensor, ...]] = {}
 
-    Attributes:
-        compilation: Its lowered graph and what to compile it with.
-        split: The same with a child for each block, also run by PyTorch.
-        engines: Names of the children that become engines.
-    """
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_: Any, inputs: tuple[Any, ...]) -> None:
+            found[name] = tuple(item.detach().clone() for item in inputs)
 
-    compilation: Compilation
-    split: fx.GraphModule
-    engines: tuple[str, ...]
+        return hook
 
-    @classmethod
-    def prepare(cls, subject: Subject) -> LoweredModel:
-        """Captures, lowers, partitions and splits a model; see `compile` for what is raised."""
-        compilation = lower(subject.begin(needs_weights=True))
-        plan = compilation.plan()
-        split = split_into_blocks(compilation.graph, plan)
-        return cls(compilation, split, tuple(block.name for block in plan.engines))
+    handles = [block.register_forward_pre_hook(keep(name)) for name, block in built.blocks.items()]
+    try:
+        with torch.no_grad(), built.running(built.blocks):
+            case.call(built.module)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [EngineCase(name, block, found[name], _values(block, found[name])) for name, block in built.blocks.items()]
 
-    @property
-    def graph(self) -> fx.GraphModule:
-        """The lowered graph, which PyTorch can run, called like the model."""
-        return self.compilation.graph
 
-    def run_engines(self, case: SampleInputs) -> list[EngineCase]:
-        """Runs the whole model in PyTorch, and returns what each engine would get and should make of it."""
-        found: dict[str, tuple[torch.Tensor, ...]] = {}
-
-        def keep(name: str) -> Callable[..., None]:
-            def hook(_: Any, inputs: tuple[Any, ...]) -> None:
-                found[name] = tuple(item.detach().clone() for item in inputs)
-
-            return hook
-
-        handles = [self.split.get_submodule(name).register_forward_pre_hook(keep(name)) for name in self.engines]
-        try:
-            with torch.no_grad():
-                case.call(self.split)
-        finally:
-            for handle in handles:
-                handle.remove()
-        cases = []
-        for name in self.engines:
-            graph = self.split.get_submodule(name)
-            assert isinstance(graph, fx.GraphModule)
-            cases.append(EngineCase(name, graph, found[name], _values(graph, found[name])))
-        return cases
-
-    def engine_values(self, case: EngineCase, nodes: Sequence[fx.Node]) -> dict[str, torch.Tensor]:
-        """Builds the engine with these of its nodes as outputs, runs it, and returns their values by name."""
-        graph = with_results(case.graph, nodes)
-        engine = self.build(graph, case.name)
-        with torch.no_grad():
-            values = engine(*case.inputs)
-        results = values if isinstance(values, (tuple, list)) else (values,)
-        return dict(zip([node.name for node in nodes], results, strict=True))
-
-    def build(self, block: fx.GraphModule, name: str) -> torch.nn.Module:
-        """Builds the engine of a block, and returns the module that runs it."""
-        compilation = self.compilation
-        built = build_block(block, compilation.settings, compilation.ranges, name, compilation.registry)
-        return engine_module(built, block, compilation.settings)
-
-    @property
-    def settings(self) -> CompilationSettings:
-        """What the model is compiled with."""
-        return self.compilation.settings
+def engine_values(built: BuiltModel, case: EngineCase, nodes: Sequence[fx.Node]) -> dict[str, torch.Tensor]:
+    """Builds an engine with these of its nodes as outputs, runs it, and returns their values by name."""
+    engine = built.lowered.engine(with_results(case.graph, nodes), case.name)
+    with torch.no_grad():
+        values = engine(*case.inputs)
+    results = values if isinstance(values, (tuple, list)) else (values,)
+    return dict(zip([node.name for node in nodes], results, strict=True))
 
 
 def with_results(block: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:

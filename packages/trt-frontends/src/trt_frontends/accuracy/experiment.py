@@ -13,12 +13,12 @@ import torch
 from torch import fx, nn
 
 from trt_core import InputError, Reason, Verdict
-from trt_frontends.accuracy.blocks import LoweredModel
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.pipeline import Compilation
+from trt_frontends.pipeline import BuiltModel, LoweredModel
 from trt_frontends.result_tensors import tensors_of
 
+_LEFT_OUT = Verdict.refuse(Reason.BUILD_FAILED, "it failed to build when the search began")
 _IN_PYTORCH = Verdict.refuse(Reason.FORCED_OPERATOR, "kept in PyTorch to look for the cause of an error")
 
 
@@ -29,36 +29,61 @@ class Experiment:
     is given, so that a search that was interrupted goes on where it stopped.
 
     Args:
-        lowered: The model.
+        built: The model. Engines that are not built are built when they are asked for.
         cases: Inputs to compare on.
         expected: Eager's outputs for them: tensors, in order.
-        state: File that answers are kept in; it belongs to one model, one set of inputs and one set of settings.
+        answers: What is known already.
 
     Attributes:
+        built: The model.
         builds: How many engines were built.
         asked: How many times the model was run to find an answer.
-
-    Raises:
-        InputError: The file holds the answers of another search.
     """
 
     def __init__(
         self,
+        built: BuiltModel,
+        cases: Sequence[SampleInputs],
+        expected: Sequence[Sequence[torch.Tensor]],
+        answers: _Answers,
+    ) -> None:
+        self.built = built
+        self.builds = len(built.engines)
+        self.asked = 0
+        self._cases = cases
+        self._expected = expected
+        self._pieces: dict[tuple[str, frozenset[str]], nn.Module] = {}
+        self._operators = {name: _operators(block) for name, block in built.blocks.items()}
+        self._answers = answers
+        self._question = ""
+
+    @classmethod
+    def begin(
+        cls,
         lowered: LoweredModel,
         cases: Sequence[SampleInputs],
         expected: Sequence[Sequence[torch.Tensor]],
         state: Path | None = None,
-    ) -> None:
-        self.builds = 0
-        self.asked = 0
-        self._lowered = lowered
-        self._cases = cases
-        self._expected = expected
-        self._pieces: dict[tuple[str, frozenset[str]], nn.Module] = {}
-        self._children = {name: _child(lowered.split, name) for name in lowered.engines}
-        self._operators = {name: _operators(child) for name, child in self._children.items()}
-        self._answers = _Answers(state, _identity(lowered, expected))
-        self._question = ""
+    ) -> Experiment:
+        """Builds the engines that `compile` builds; where answers are kept, they say what that left to PyTorch.
+
+        Args:
+            lowered: The model.
+            cases, expected: See the class.
+            state: File that answers are kept in; it belongs to one model, one set of inputs and one set of settings.
+
+        Raises:
+            InputError: The file holds the answers of another search.
+            TrtError: What building raises.
+        """
+        answers = _Answers(state, _identity(lowered, expected))
+        if answers.left_out is None:
+            built = lowered.build()
+            answers.left_out = tuple(lowered.excluded)
+        else:
+            lowered.excluded.update(dict.fromkeys(answers.left_out, _LEFT_OUT))
+            built = lowered.split(lowered.plan())
+        return cls(built, cases, expected, answers)
 
     def against_pytorch(self) -> Experiment:
         """Returns the same search with the lowered graph's own results in PyTorch as what is right.
@@ -67,15 +92,15 @@ class Experiment:
         """
         other = copy.copy(self)
         other.builds = other.asked = 0
-        with torch.no_grad():
-            other._expected = [tensors_of(case.call(self._lowered.split)) for case in self._cases]
+        with torch.no_grad(), self.built.running(self.built.blocks):
+            other._expected = [tensors_of(case.call(self.built.module)) for case in self._cases]
         other._question = "against PyTorch: "
         return other
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
         """Every node that runs in an engine, in the order of the graph."""
-        return tuple(node for name in self._lowered.engines for node in self._operators[name])
+        return tuple(node for nodes in self._operators.values() for node in nodes)
 
     def engine_of(self, node: fx.Node) -> str:
         """Returns the name of the engine that a node is in."""
@@ -98,15 +123,9 @@ class Experiment:
         return self.error(node.name for other, nodes in self._operators.items() if other != name for node in nodes)
 
     def _measure(self, kept: frozenset[str]) -> float:
-        split = self._lowered.split
-        try:
-            for name in self._lowered.engines:
-                split.set_submodule(name, self._piece(name, kept))
-            with torch.no_grad():
-                results = [tensors_of(case.call(split)) for case in self._cases]
-        finally:
-            for name, child in self._children.items():
-                split.set_submodule(name, child)
+        pieces = {name: self._piece(name, kept) for name in self.built.blocks}
+        with torch.no_grad(), self.built.running(pieces):
+            results = [tensors_of(case.call(self.built.module)) for case in self._cases]
         return max(
             (
                 measure_error(left, right).scaled
@@ -120,36 +139,49 @@ class Experiment:
         """The module that runs a block with some of its nodes in PyTorch."""
         operators = {node.name for node in self._operators[name]}
         here = kept & operators
-        child = self._children[name]
         if here == operators:
-            return child
+            return self.built.blocks[name]
+        if not here and name in self.built.engines:
+            return self.built.engines[name]
         piece = self._pieces.get((name, here))
         if piece is None:
             self.builds += 1
-            piece = self._build(child, here, name)
-            if len(self._pieces) > 2 * len(self._children) + 4:
+            piece = self._build(name, here)
+            if len(self._pieces) > 2 * len(self._operators) + 4:
                 self._pieces.pop(next(iter(self._pieces)))
             self._pieces[name, here] = piece
         return piece
 
-    def _build(self, child: fx.GraphModule, kept: frozenset[str], name: str) -> nn.Module:
+    def _build(self, name: str, kept: frozenset[str]) -> nn.Module:
+        lowered = self.built.lowered
         if not kept:
-            return self._lowered.build(child, name)
-        compilation = self._lowered.compilation
-        settings = compilation.settings.replace(min_block_size=1, require_full_compilation=False, dryrun=False)
-        excluded = dict.fromkeys(kept, _IN_PYTORCH)
-        return Compilation(child, settings, compilation.ranges, compilation.registry, excluded=excluded).run()
+            return lowered.engine(self.built.blocks[name], name)
+        settings = lowered.settings.replace(min_block_size=1, require_full_compilation=False, dryrun=False)
+        part = LoweredModel(
+            self.built.blocks[name],
+            settings,
+            lowered.ranges,
+            lowered.registry,
+            excluded=dict.fromkeys(kept, _IN_PYTORCH),
+            is_block=True,
+        )
+        return part.build().module
 
 
 class _Answers:
-    """Errors by question and set of nodes, mirrored in a file."""
+    """Errors by question and set of nodes, mirrored in a file.
+
+    Attributes:
+        left_out: Nodes that compiling left to PyTorch as they failed to build; None before it was tried.
+    """
 
     def __init__(self, path: Path | None, identity: str) -> None:
         self._path = path
         self._identity = identity
         self._known: dict[str, float] = {}
+        self.left_out: tuple[str, ...] | None = None
         if path is not None and path.exists():
-            self._known = self._read(path)
+            self._known, self.left_out = self._read(path)
 
     def get(self, key: str) -> float | None:
         return self._known.get(key)
@@ -159,15 +191,17 @@ class _Answers:
         if self._path is not None:
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             try:
-                temporary.write_text(json.dumps({"search": self._identity, "errors": self._known}), encoding="utf-8")
+                kept = {"search": self._identity, "left_out": self.left_out, "errors": self._known}
+                temporary.write_text(json.dumps(kept), encoding="utf-8")
                 os.replace(temporary, self._path)
             finally:
                 temporary.unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> dict[str, float]:
+    def _read(self, path: Path) -> tuple[dict[str, float], tuple[str, ...]]:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             identity, errors = data["search"], {str(key): float(value) for key, value in data["errors"].items()}
+            left_out = tuple(map(str, data["left_out"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 "this is not the state of a search", where=str(path), why=str(error), hint="give a new file"
@@ -179,7 +213,7 @@ class _Answers:
                 why="model, weights, inputs or settings differ",
                 hint="give a new file, or remove this one",
             )
-        return errors
+        return errors, left_out
 
 
 def _key(names: frozenset[str]) -> str:
@@ -193,12 +227,6 @@ def _identity(lowered: LoweredModel, expected: Sequence[Sequence[torch.Tensor]])
         for tensor in results:
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def _child(split: fx.GraphModule, name: str) -> fx.GraphModule:
-    child = split.get_submodule(name)
-    assert isinstance(child, fx.GraphModule)
-    return child
 
 
 def _operators(child: fx.GraphModule) -> Mapping[fx.Node, None]:

@@ -11,8 +11,9 @@ from torch import fx, nn
 from trt_converters import BlockInterpreter
 from trt_core import TrtError, device_scope, trt
 from trt_core.provider_log import provider_logger
-from trt_frontends.accuracy.blocks import EngineCase, LoweredModel
+from trt_frontends.accuracy.blocks import EngineCase
 from trt_frontends.comparison.output_error import measure_error
+from trt_frontends.pipeline import LoweredModel
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class LoneOperator:
             return cls(node, None)
         operands = tuple(item.name for item in block.graph.nodes if item.op == "placeholder")
         try:
-            return cls(node, lowered.build(block, "alone"), operands, _layers_of(block, lowered))
+            return cls(node, lowered.engine(block, "alone"), operands, _layers_of(block, lowered))
         except TrtError:  # it converts in its block, and not alone
             return cls(node, None)
 
@@ -53,12 +54,11 @@ class LoneOperator:
 
 
 def _layers_of(block: fx.GraphModule, lowered: LoweredModel) -> tuple[str, ...]:
-    compilation = lowered.compilation
     with device_scope(lowered.settings.device.torch_device):
         network = trt.Builder(provider_logger()).create_network(
             1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         )
-        BlockInterpreter(block, network, lowered.settings, compilation.ranges, compilation.registry).run()
+        BlockInterpreter(block, network, lowered.settings, lowered.ranges, lowered.registry).run()
         # pooling and activation layers have a `type` of their own, which hides the kind of layer
         kind_of = trt.ILayer.type.fget
         layers = [network.get_layer(index) for index in range(network.num_layers)]

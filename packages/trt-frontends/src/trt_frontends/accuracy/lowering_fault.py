@@ -10,7 +10,6 @@ from torch import fx
 from trt_frontends.accuracy.subject import Subject
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.compiler import lower
 from trt_frontends.result_tensors import tensors_of
 
 
@@ -38,7 +37,7 @@ def find_lowering_passes(
             beyond.append(name)
         last = found
 
-    lower(subject.begin(observe=observe))
+    subject.capture(observe=observe).lower()
     return tuple(jumps or beyond[:1])
 
 

@@ -16,9 +16,9 @@ from trt_frontends.accuracy.bisect_report import Culprit, Remedy, describe_tenso
 from trt_frontends.accuracy.experiment import Experiment
 from trt_frontends.accuracy.subject import Subject
 from trt_frontends.comparison.sample_inputs import SampleInputs
+from trt_frontends.pipeline import CapturedModel
 from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.precision.trials import PrecisionTrials
-from trt_frontends.preparation import Preparation
 from trt_lowering.precision_rules import reduced_type
 
 
@@ -27,13 +27,13 @@ class PrecisionFault:
     """A model whose settings reduce precision.
 
     Attributes:
-        begun: The model, in its own types.
+        captured: The model, in its own types.
         trials: Runs it with some nodes in float32 and the rest reduced.
         flat: The first of its inputs.
         reduced_to: The reduced type, by name.
     """
 
-    begun: Preparation
+    captured: CapturedModel
     trials: PrecisionTrials
     flat: Sequence[Any]
     reduced_to: str
@@ -43,14 +43,14 @@ class PrecisionFault:
         cls, subject: Subject, cases: Sequence[SampleInputs], expected: Sequence[Sequence[torch.Tensor]]
     ) -> PrecisionFault | None:
         """Captures a model again; None where its settings reduce nothing."""
-        begun = subject.begin()
-        dtype = reduced_type(begun.settings)
+        captured = subject.capture()
+        dtype = reduced_type(captured.settings)
         if dtype is None:
             return None
-        reader = begun.reader(begun.decomposed.graph.graph)
+        reader = captured.reader(captured.decomposed.graph.graph)
         inputs = [reader.read(case.args, case.kwargs) for case in cases]
-        trials = PrecisionTrials(begun.decomposed, begun.settings, begun.rules(), inputs, expected)
-        return cls(begun, trials, inputs[0], dtype_name(dtype))
+        trials = PrecisionTrials(captured.decomposed, captured.settings, captured.rules(), inputs, expected)
+        return cls(captured, trials, inputs[0], dtype_name(dtype))
 
     def is_to_blame(self, allowed: float) -> bool:
         """Whether the result is right once nothing is reduced."""
@@ -65,7 +65,7 @@ class PrecisionFault:
             if node.name in operands and isinstance(value, torch.Tensor):
                 values[node.name] = value
 
-        GraphRun(self.begun.decomposed.graph, see).results(self.flat)
+        GraphRun(self.captured.decomposed.graph, see).results(self.flat)
         engines = {node.name: experiment.engine_of(node) for node in experiment.nodes}
         everything = [node.name for node in self.trials.nodes]
         return tuple(

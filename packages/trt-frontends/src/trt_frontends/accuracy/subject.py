@@ -11,7 +11,7 @@ import torch
 
 from trt_converters import ConverterRegistry
 from trt_frontends.accuracy.eager_model import Model
-from trt_frontends.preparation import Preparation, begin
+from trt_frontends.pipeline import CapturedModel, LoweredModel, capture_model
 from trt_lowering.contract import Observer
 
 
@@ -46,9 +46,9 @@ class Subject:
         """Returns the same model with other settings."""
         return dataclasses.replace(self, settings=settings)
 
-    def begin(self, *, needs_weights: bool = False, observe: Observer | None = None) -> Preparation:
-        """Captures the model, and lowers as far as values do not matter; see `preparation.begin`."""
-        return begin(
+    def capture(self, *, needs_weights: bool = False, observe: Observer | None = None) -> CapturedModel:
+        """Captures the model, and lowers as far as values do not matter; see `pipeline.capture_model`."""
+        return capture_model(
             self.model,
             None,
             self.arg_inputs,
@@ -58,3 +58,7 @@ class Subject:
             needs_weights=needs_weights,
             observe=observe,
         )
+
+    def lower(self) -> LoweredModel:
+        """Captures and lowers the model as `compile` does; see there for what is raised."""
+        return self.capture(needs_weights=True).lower()

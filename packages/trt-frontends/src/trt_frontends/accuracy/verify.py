@@ -20,9 +20,10 @@ from trt_frontends.capture import device_of
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.comparison.wide_mode import run_wide
-from trt_frontends.compiler import compile as compile_model
+from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.preparation import settings_in
+from trt_frontends.pipeline import BuiltModel, settings_in
 from trt_frontends.result_tensors import NUMERIC, as_tensor
 
 TOLERANCES: Final = {
@@ -96,8 +97,9 @@ def verify(
             f"compiled is {kind_of(compiled)}, which cannot be called",
             hint="give what `compile` returned, or leave it out",
         )
+    built: BuiltModel | None = None
     if compiled is None:
-        compiled = compile_model(model, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, registry=registry, **settings)
+        built, compiled = _compile(subject)
     comparison = _Comparison(subject.eager, compiled, exact=exact)
     with torch.no_grad():
         for case in cases:
@@ -106,7 +108,7 @@ def verify(
     if depth:
         from trt_frontends.accuracy.depth import errors_along_depth
 
-        errors_inside = errors_along_depth(subject, cases[0])
+        errors_inside = errors_along_depth(built or subject.lower().build(), cases[0])
     return AccuracyReport(
         model=subject.name,
         provider=provider_identity(),
@@ -116,6 +118,13 @@ def verify(
         depth=errors_inside,
         skipped_exact=comparison.skipped_exact,
     )
+
+
+@entry_point
+def _compile(subject: Subject) -> tuple[BuiltModel, CompiledModule]:
+    captured = subject.capture(needs_weights=True)
+    built = captured.build()
+    return built, built.wrap(captured.reader(built.lowered.graph.graph))
 
 
 class _Comparison:

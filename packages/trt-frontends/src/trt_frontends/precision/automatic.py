@@ -16,14 +16,13 @@ from trt_core import CompilationSettings, InputError, logger
 from trt_core.dtypes import dtype_name
 from trt_core.provenance import module_path
 from trt_frontends.comparison.wide_mode import run_wide
-from trt_frontends.pipeline import Compilation, Progress, no_progress
+from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
 from trt_frontends.precision.exclusions import has_weights
 from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.precision.groups import OperatorGroup, group_operators
 from trt_frontends.precision.report import GroupPrecision, PrecisionReport
 from trt_frontends.precision.selection import Selection, select
 from trt_frontends.precision.trials import PrecisionTrials, worst_error
-from trt_frontends.preparation import Preparation, begin
 from trt_frontends.result_tensors import tensors_of
 from trt_lowering.operator_traits import draws_random_numbers
 from trt_lowering.precision_rules import reduced_type
@@ -54,29 +53,31 @@ class AutomaticPrecision:
     no engine is built for it. See `selection` for the algorithm, and for the number of questions.
 
     Args:
-        begun: The model; its settings have a `max_error`. It is left as it is.
+        captured: The model; its settings have a `max_error`. It is left as it is.
 
     Raises:
         InputError: The model has no weights, or there are no inputs to measure on, or they cannot be used.
     """
 
-    def __init__(self, begun: Preparation) -> None:
-        allowed = begun.settings.max_error
+    def __init__(self, captured: CapturedModel) -> None:
+        allowed = captured.settings.max_error
         assert allowed is not None
-        if not has_weights(begun.decomposed.graph):
+        if not has_weights(captured.decomposed.graph):
             raise InputError(
                 "precision cannot be chosen: the model has no weights to measure errors with",
                 hint="load the weights, or give precision by name in place of max_error",
             )
-        self._begun = begun
+        self._captured = captured
         self._allowed = allowed
-        self._cases = list(begun.calibration().cases())
-        reader = begun.reader(begun.decomposed.graph.graph)
+        self._cases = list(captured.calibration().cases())
+        reader = captured.reader(captured.decomposed.graph.graph)
         self._flat = [reader.read(case.args, case.kwargs) for case in self._cases]
-        self._expected, self._reference = _reference(begun.decomposed.graph, self._flat)
-        plain = (GraphRun(begun.decomposed.graph).results(flat) for flat in self._flat)
+        self._expected, self._reference = _reference(captured.decomposed.graph, self._flat)
+        plain = (GraphRun(captured.decomposed.graph).results(flat) for flat in self._flat)
         self._plain_error = worst_error(plain, self._expected)
-        self._rules = dataclasses.replace(begun, decomposed=begun.decomposed.with_settings(self._wanted()[0])).rules()
+        self._rules = dataclasses.replace(
+            captured, decomposed=captured.decomposed.with_settings(self._wanted()[0])
+        ).rules()
         self._tried: list[tuple[str, float]] = []
         self._runs = 0
         self._engines = 0
@@ -87,34 +88,33 @@ class AutomaticPrecision:
     def settings(self) -> CompilationSettings:
         """The choice as settings: a type, and the nodes that are excluded."""
         if self._choice is None or not self._choice.selection.reduced:
-            return self._begun.settings.replace(precision=torch.float32, enable_autocast=False)
+            return self._captured.settings.replace(precision=torch.float32, enable_autocast=False)
         kept = {f"^{name}$" for group in self._kept(self._choice) for name in group.nodes}
         settings = self._choice.settings
         return settings.replace(autocast_excluded_nodes=settings.autocast_excluded_nodes | kept)
 
-    def compilation(self) -> Compilation:
-        """Returns the compilation of the choice."""
+    def lower(self) -> LoweredModel:
+        """Lowers the model in the types that were chosen."""
         sensitive = {}
         if self._choice is not None:
             for group, why in zip(self._choice.groups, self._reasons(self._choice), strict=True):
                 sensitive.update(dict.fromkeys(group.nodes, why) if why else {})
         rules = dataclasses.replace(self._rules, sensitive=sensitive)
-        return self._begun.with_settings(self.settings).finish(rules)
+        return self._captured.with_settings(self.settings).lower(rules)
 
-    def build(self) -> tuple[Compilation, fx.GraphModule]:
+    def build(self) -> BuiltModel:
         """Builds engines of the choice, and runs them. Where they are beyond the error, less is reduced, and so on.
 
         Returns:
-            The compilation of the last choice, and its engines.
+            The model with the engines of the last choice.
 
         Raises:
             TrtError: What building raises.
         """
         while True:
-            compilation = self.compilation()
-            compiled = compilation.run()
-            if self._is_proved_by(compiled):
-                return compilation, compiled
+            built = self.lower().build()
+            if self._is_proved_by(built.module):
+                return built
 
     def _is_proved_by(self, compiled: fx.GraphModule) -> bool:
         """Whether the choice stands; else there is another one now."""
@@ -167,14 +167,14 @@ class AutomaticPrecision:
         if self._choice is None or not self._choice.selection.reduced:
             return self.settings
         kept = {name for group in self._kept(self._choice) for name in group.nodes}
-        nodes = [node for node in self._begun.decomposed.graph.graph.nodes if node.name in kept]
+        nodes = [node for node in self._captured.decomposed.graph.graph.nodes if node.name in kept]
         settings = self._choice.settings
         patterns = frozenset(map(_pattern_of_kind, nodes))
         return settings.replace(autocast_excluded_nodes=settings.autocast_excluded_nodes | patterns)
 
     def _wanted(self) -> list[CompilationSettings]:
         """The settings that may be chosen: the type that was named, else every reduced one, the finest first."""
-        settings = self._begun.settings
+        settings = self._captured.settings
         if reduced_type(settings) is not None:
             return [settings]
         return [settings.replace(precision=dtype) for dtype in (torch.float16, torch.bfloat16)]
@@ -198,10 +198,10 @@ class AutomaticPrecision:
         return best
 
     def _trials(self, settings: CompilationSettings) -> _CandidateTrials:
-        trials = PrecisionTrials(self._begun.decomposed, settings, self._rules, self._flat, self._expected)
-        ranges = self._begun.ranges
+        trials = PrecisionTrials(self._captured.decomposed, settings, self._rules, self._flat, self._expected)
+        ranges = self._captured.ranges
         groups = group_operators(trials.nodes, lambda node: estimate_flops(node, lambda size: ranges.bounds(size)[1]))
-        return _CandidateTrials(settings, trials, groups, self._begun.progress)
+        return _CandidateTrials(settings, trials, groups, self._captured.progress)
 
     def _kept(self, choice: _Candidate) -> list[OperatorGroup]:
         return [group for index, group in enumerate(choice.groups) if index not in choice.selection.reduced]
@@ -298,8 +298,8 @@ def choose_precision(
         InputError: See `AutomaticPrecision`.
         TrtError: What compiling raises.
     """
-    begun = begin(model, None, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True)
-    automatic = AutomaticPrecision(begun)
+    captured = capture_model(model, None, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True)
+    automatic = AutomaticPrecision(captured)
     if engines:
         automatic.build()
     return automatic.report(built=engines)

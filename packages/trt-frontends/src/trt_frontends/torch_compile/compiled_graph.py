@@ -23,7 +23,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.ranges import ShapeRanges
 from trt_frontends.flat_function import flat_function
-from trt_frontends.pipeline import Compilation, announce
+from trt_frontends.pipeline import LoweredModel
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
 from trt_frontends.torch_compile.output_views import borrowed_results, cut_output_views
@@ -283,12 +283,10 @@ class CompiledGraph:
         except LoweringError as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(self._gm.graph.nodes), error)
             return self._in_pytorch(), None
-        compilation = Compilation(lowered, settings, ranges, self._registry)
+        model = LoweredModel(lowered, settings, ranges, self._registry)
         if settings.dryrun:
-            report = compilation.report()
-            announce(report, settings)
-            return self._in_pytorch(), report
-        compiled = compilation.run()
+            return self._in_pytorch(), model.leave_in_pytorch().module.meta["partition_report"]
+        compiled = model.build().module
         if settings.torch_fallback == "inductor":
             compile_pytorch_blocks(compiled)
         run = _runner(compiled, kept, borrowed_results(lowered), cut.tail, cut.inputs)

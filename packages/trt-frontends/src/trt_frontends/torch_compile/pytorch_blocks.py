@@ -13,7 +13,7 @@ def compile_pytorch_blocks(split: fx.GraphModule) -> None:
     """Gives the PyTorch blocks of a split graph a compiled `forward`. They are compiled at their first call.
 
     Args:
-        split: What `Compilation.run` returned; changed in place.
+        split: The module of a `BuiltModel`; changed in place.
     """
     for child in split.children():
         if isinstance(child, fx.GraphModule):
