@@ -1,4 +1,7 @@
-"""Which package may import which: the architecture's table, held against the sources and the declared dependencies."""
+"""Which package may import which: the architecture's table, held against the sources and the declared dependencies.
+
+And the one module of each package that may name PyTorch's private parts.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import ast
 import re
 import sys
 from collections.abc import Collection, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import torch
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +43,10 @@ ALSO_DEPENDS_ON: Final[dict[str, set[str]]] = {
 
 COMES_WITH: Final = {"sympy": "torch", "triton": "torch", "typing_extensions": "torch"}
 """Modules that a dependency itself brings, and the dependency that brings them: Triton only where it is for CUDA."""
+
+
+PYTHONS: Final = frozenset({"_getframe", "_replace"})
+"""Names that only look private: of `sys`, and of named tuples."""
 
 
 def _distribution(package: str) -> str:
@@ -160,3 +169,112 @@ if TYPE_CHECKING:
     from j import k
 """
     assert {module for _, module in imports_of(source)} == {"a.b", "c", "e", "g.h", "i", "j"}
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_only_internals_name_private_parts_of_pytorch(package: str) -> None:
+    allowed = _attributes(package) | _attributes("trt_core" if package != "trt_portable" else package)
+    trees = {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / "packages" / _distribution(package) / "src").rglob("*.py"))
+    }
+    for tree in trees.values():
+        allowed |= own_names(tree)
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path, tree in trees.items()
+        if path.name != "internals.py"
+        for line, name in private_parts(tree, allowed)
+    ]
+    assert not wrong, "take these from internals.py:\n" + "\n".join(wrong)
+
+
+def test_the_scan_sees_private_parts_wherever_they_hide() -> None:
+    source = """
+from torch._ops import OpOverload
+from torch.utils import _pytree
+import torch._inductor
+def f(x: torch._ops.OpOverload, node):
+    from torch.fx.experimental.proxy_tensor import make_fx
+    torch._check(torch._int_mm(x, x) is torch.ops.aten._safe_softmax)
+    return node._schema, node._hidden, torch.compiler._flag, x.mine, getattr(torch.export, "_guards", None)
+class C:
+    def g(self): return self._own, other._own
+    _own = 1
+"""
+    tree = ast.parse(source)
+    assert [name for _, name in sorted(private_parts(tree, {"_schema"} | own_names(tree)))] == [
+        "torch._ops.OpOverload",
+        "torch.utils._pytree",
+        "torch._inductor",
+        "torch._ops.OpOverload",
+        "torch.fx.experimental.proxy_tensor.make_fx",
+        "._hidden",
+        "torch.compiler._flag",
+        "torch.export._guards",
+    ]
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """Returns what a module itself defines or sets: its private names are its package's own."""
+    names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
+    return names | {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def private_parts(tree: ast.Module, allowed: set[str]) -> Iterator[tuple[int, str]]:
+    """Yields (line, name) of private modules, functions and attributes of PyTorch in a source.
+
+    Operators are no private parts, whatever their names: `torch._int_mm` is `torch.ops.aten._int_mm`.
+
+    Args:
+        tree: The source.
+        allowed: Private attributes that may be read.
+    """
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and _root(node.args[0]) == "torch":
+            names = [f"{ast.unparse(node.args[0])}.{ast.unparse(node.args[1])[1:-1]}"]
+        elif isinstance(node, ast.Attribute) and not _is_operator(node):
+            if _root(node) != "torch":
+                if _is_private(node.attr) and node.attr not in allowed | PYTHONS:
+                    yield node.lineno, f".{node.attr}"
+            elif id(node) not in inner and node.attr not in allowed:
+                names = [ast.unparse(node)]
+        yield from ((node.lineno, name) for name in names if _is_private_part(name))
+
+
+def _is_private_part(dotted: str) -> bool:
+    root, *parts = dotted.split(".")
+    return root == "torch" and (any(map(_is_private, parts)) or parts[:2] == ["fx", "experimental"])
+
+
+def _root(node: ast.expr) -> str | None:
+    """Returns the first name of a chain of attributes, None where it begins with something else."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _is_operator(node: ast.Attribute) -> bool:
+    """Whether this is an operator, by whatever name, or `torch._check`, which PyTorch documents."""
+    return node.attr == "_check" or hasattr(torch.ops.aten, node.attr) or ".ops." in ast.unparse(node)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def _attributes(package: str) -> set[str]:
+    return set(getattr(import_module(f"{package}.internals"), "ATTRIBUTES", {}))

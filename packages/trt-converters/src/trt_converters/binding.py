@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import fx
 
+from trt_core.internals import OpOverload
 from trt_core.operators import operator_name
 
 
@@ -28,7 +28,7 @@ def bind_arguments(node: fx.Node) -> dict[str, Any]:
         BindingError: An argument is unknown, given twice, or missing.
     """
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         raise BindingError(f"{operator_name(target)} has no schema")
     parameters = target._schema.arguments
     if len(node.args) > len(parameters):

@@ -23,6 +23,7 @@ from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import read_attribute
 from trt_core.dtypes import dtype_name
 from trt_core.extents import extent_of
+from trt_core.internals import OpOverload
 from trt_core.provenance import node_location
 from trt_core.ranges import ShapeRanges
 from trt_core.uncacheable import Uncacheable
@@ -120,7 +121,7 @@ class _GraphWriter:
         ]
 
     def _arguments(self, node: fx.Node) -> Any:
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, OpOverload):
             try:
                 bound = bind_arguments(node)
             except BindingError as error:

@@ -16,13 +16,14 @@ from trt_converters.plugin_call import PluginCall, describe_call, plugin_extents
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import to_trt, trt
 from trt_core.dtypes import from_trt, parse_dtype
+from trt_core.internals import OpOverload
 from trt_core.provider import provider_module
 
 VERSION = "1"
 
 
 def plugin_from_operator(
-    op: torch._ops.OpOverload,
+    op: OpOverload,
     *,
     checks: tuple[Check, ...] | Check = (),
     priority: int = 0,
@@ -48,7 +49,7 @@ def plugin_from_operator(
     Raises:
         TypeError: The argument is not an operator overload, or the operator writes to its arguments.
     """
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         raise TypeError(f"{op!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")
     if op._schema.is_mutable:
         raise TypeError(f"{op} writes to its arguments, and engines do not; give an operator that returns its result")
@@ -68,7 +69,7 @@ def plugin_from_operator(
     return creator
 
 
-def _creator(op: torch._ops.OpOverload) -> Any:
+def _creator(op: OpOverload) -> Any:
     """Returns the operator's creator, made and registered when there is none."""
     known = trt.get_plugin_registry().get_creator(op.name(), VERSION, "")
     if known is not None:
@@ -91,7 +92,7 @@ def _plugin_classes(api: ModuleType) -> tuple[Any, Any]:
     ):
         """Runs one call of an operator."""
 
-        def __init__(self, op: torch._ops.OpOverload, call: PluginCall) -> None:
+        def __init__(self, op: OpOverload, call: PluginCall) -> None:
             for base in (api.IPluginV3, api.IPluginV3OneCore, api.IPluginV3OneBuild, api.IPluginV3OneRuntime):
                 base.__init__(self)
             self.op, self.call = op, call
@@ -151,7 +152,7 @@ def _plugin_classes(api: ModuleType) -> tuple[Any, Any]:
     class OperatorPluginCreator(api.IPluginCreatorV3One):  # type: ignore[misc, name-defined]
         """Makes the plugins of one operator."""
 
-        def __init__(self, op: torch._ops.OpOverload) -> None:
+        def __init__(self, op: OpOverload) -> None:
             api.IPluginCreatorV3One.__init__(self)
             self.op = op
             self.name, self.plugin_version, self.plugin_namespace = op.name(), VERSION, ""

@@ -8,10 +8,9 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
-from torch._ops import OpOverload
-
 from trt_converters.converter import Check, Converter, ConverterFunction, Version
 from trt_core import SettingsError, operator_name
+from trt_core.internals import OpOverload
 
 _TAKES_MORE: Final = CO_VARARGS | CO_VARKEYWORDS
 

@@ -25,6 +25,7 @@ from trt_core import (
     total_verdict,
 )
 from trt_core.extents import depends_on_data, extent_of
+from trt_core.internals import HigherOrderOperator
 from trt_core.lowering_notes import LEFT_COMPLEX
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
@@ -113,7 +114,7 @@ class ConverterSupport:
     def _missing(self, node: fx.Node) -> Verdict:
         if self.registry.is_disabled(node.target):
             return Verdict.refuse(Reason.DISABLED_CONVERTER)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, HigherOrderOperator):
             return Verdict.refuse(Reason.HIGHER_ORDER)
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
+
+from trt_core.internals import pytree
 
 LEAST_DYNAMIC: Final = 2
 """Smallest extent of an example in a dimension that is to vary: export takes 0 and 1 for fixed."""

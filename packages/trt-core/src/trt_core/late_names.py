@@ -13,16 +13,20 @@ def late_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
         package: The package's `__name__`; its `__all__` is what `dir` shows besides what is there already.
-        homes: The module that each name is in. A module of the package that is public itself is its own home. Else no
-            name may be that of a module of the package, which takes its place as soon as something imports it.
+        homes: The module that each name is in, or `module:name` where it is called otherwise there. A module of the
+            package that is public itself is its own home. Else no name may be that of a module of the package, which
+            takes its place as soon as something imports it.
     """
 
     def find(name: str) -> Any:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(home)
-        value = module if home == f"{package}.{name}" else getattr(module, name)
+        path, _, there = home.partition(":")
+        if path == f"{package}.{name}":
+            value = import_module(path)
+        else:  # what `from path import there` does, modules of a package included
+            value = getattr(__import__(path, fromlist=(there or name,)), there or name)
         setattr(sys.modules[package], name, value)
         return value
 

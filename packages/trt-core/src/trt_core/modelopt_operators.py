@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.internals import has_operator
 from trt_core.quantization import fake_quantize, fake_quantize_blocks, limits
 
 _FLOAT8: Final = torch.float8_e4m3fn
@@ -126,7 +127,7 @@ def _infer(input: torch.Tensor, *options: Any) -> torch.Tensor:
 
 def _is_registered(name: str) -> bool:
     try:
-        return bool(torch._C._dispatch_has_kernel(f"tensorrt::{name}"))
+        return bool(has_operator(f"tensorrt::{name}"))
     except RuntimeError:
         return False
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from trt_core.internals import pytree
 
 
 def children_of(structure: pytree.TreeSpec) -> list[pytree.TreeSpec]:

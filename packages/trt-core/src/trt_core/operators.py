@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import SettingsError
+from trt_core.internals import HigherOrderOperator, OpOverload, OpOverloadPacket, all_operator_names
 from trt_core.suggest import did_you_mean
 
 Target = Callable[..., Any] | str
@@ -24,11 +25,11 @@ _FORM: Final = "write it as torch.ops.<namespace>.<name>[.<overload>]"
 
 def operator_name(target: Any) -> str:
     """Returns the name of an operator: `torch.ops.aten.relu.default`, `_operator.add`, `torch.sym_max`."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return f"torch.ops.{target}"
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverloadPacket):
         return f"torch.ops.{target}"
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return f"torch.ops.higher_order.{target.name()}"
     if isinstance(target, str):
         return target
@@ -78,7 +79,7 @@ def canonical_operators(specs: Iterable[Any], where: str = "torch_executed_ops")
 
 def _operator_of(spec: Any, where: str) -> str:
     name = operator_name(spec)
-    kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+    kinds = (OpOverload, OpOverloadPacket, HigherOrderOperator)
     if isinstance(spec, kinds) or (callable(spec) and _is_of_sizes(name)):
         return name
     raise SettingsError(
@@ -112,6 +113,6 @@ def _exists(parts: list[str]) -> bool:
 
 
 def _known_operators(namespace: str) -> list[str]:
-    names = torch._C._dispatch_get_all_op_names()
+    names = all_operator_names()
     prefix = f"{namespace}::"
     return [name.replace("::", ".") for name in names if name.startswith(prefix)]

@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.internals import OpOverload
 from trt_core.operators import operator_name, packet_name
 
 QUANTIZED: Final = frozenset({torch.int8, torch.float8_e4m3fn})
@@ -55,7 +56,7 @@ def is_dequantization(target: Any) -> bool:
 
     Such an operator is not computed ahead even where its operands are known: that would lose what it says.
     """
-    return isinstance(target, torch._ops.OpOverload) and packet_name(operator_name(target)) in _UNDOING
+    return isinstance(target, OpOverload) and packet_name(operator_name(target)) in _UNDOING
 
 
 def is_scale(user: fx.Node, operand: fx.Node) -> bool:

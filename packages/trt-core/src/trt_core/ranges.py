@@ -90,7 +90,7 @@ class ShapeRanges:
         return int(result) if result.is_Integer else 1
 
     def _interval(self, expr: Any) -> tuple[int, int]:
-        from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # sympy is costly to import
+        from trt_core.internals import ValueRanges, bound_sympy  # sympy is costly to import
 
         ranges = {
             symbol: ValueRanges(*(self.symbols.get(str(symbol), (0, 1, UNBOUNDED))[::2]))
@@ -108,7 +108,7 @@ def allow_extent_one(program: Any) -> None:
     Args:
         program: A `torch.export.ExportedProgram`; its range constraints are changed.
     """
-    from torch.utils._sympy.value_ranges import ValueRanges  # sympy is costly to import
+    from trt_core.internals import ValueRanges  # sympy is costly to import
 
     for symbol, known in program.range_constraints.items():
         if known.lower == 2:
@@ -125,7 +125,7 @@ def constrain_to_inputs(program: Any, inputs: Sequence[Any]) -> None:
         program: A `torch.export.ExportedProgram`; its range constraints are changed.
         inputs: What it was captured with, one per input of the user: `Input`s, tensors or anything else.
     """
-    from torch.utils._sympy.value_ranges import ValueRanges  # sympy is costly to import
+    from trt_core.internals import ValueRanges  # sympy is costly to import
 
     by_name = {str(symbol): symbol for symbol in program.range_constraints}
     names = program.graph_signature.user_inputs

@@ -11,6 +11,7 @@ import torch
 
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import PlanError, RefitError
+from trt_core.internals import OpOverload
 from trt_core.weight_recipes import (
     Applied,
     Literal,
@@ -283,7 +284,7 @@ def _place(table: list[_Json], entry: _Json) -> int:
     return len(table) - 1
 
 
-def _operator(name: _Json) -> torch._ops.OpOverload:
+def _operator(name: _Json) -> OpOverload:
     namespace, packet, overload = str(name).split(".")
     if namespace not in ("aten", "prims"):
         raise PlanError(f"the refit table of a plan names the operator {name!r}, which is not one of PyTorch's own")
@@ -291,7 +292,7 @@ def _operator(name: _Json) -> torch._ops.OpOverload:
     why = why_not_repeatable(found)
     if why:
         raise PlanError("the refit table of a plan names an operator that it may not", why=why)
-    assert isinstance(found, torch._ops.OpOverload)
+    assert isinstance(found, OpOverload)
     return found
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
+from trt_core.internals import OpOverload
 from trt_core.weight_recipes import Applied, Literal, Lost, Recipe, Source, operands_of, walk
 
 _SMALLEST_LIMIT: Final = 1 << 26

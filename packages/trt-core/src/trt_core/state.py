@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import fx
+
+from trt_core.internals import OpOverload
 
 
 def is_state(node: fx.Node) -> bool:
@@ -24,7 +25,7 @@ def _writes_to(user: fx.Node, node: fx.Node) -> bool:
     if user.op == "call_module":
         return _child_writes_to(user, node)
     target = user.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable:
         return False
     for position, argument in enumerate(target._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:

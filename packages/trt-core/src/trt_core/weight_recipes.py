@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.internals import OpOverload
+
 RECIPE: Final = "weight_recipe"
 """Key of `fx.Node.meta`: the recipe of the tensor that a `get_attr` node reads; absent where nothing is known."""
 
@@ -55,7 +57,7 @@ class Applied:
         item: Which of several results; None for an operator with one.
     """
 
-    operator: torch._ops.OpOverload
+    operator: OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     item: int | None = None
@@ -143,7 +145,7 @@ def apply_operator(operator: Any, args: Any, kwargs: Any, *, item: int | None = 
 
 def why_not_repeatable(operator: Any) -> str:
     """Says why an operator cannot be part of a recipe; nothing when it can."""
-    if not isinstance(operator, torch._ops.OpOverload):
+    if not isinstance(operator, OpOverload):
         return f"{operator} is no operator"
     if operator.namespace not in ("aten", "prims"):
         return f"{operator} is not one of PyTorch's own operators"

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from trt_core.internals import OpOverload, TorchDispatchMode
 from trt_core.nesting import tensors_in
 from trt_core.weight_recipes import Literal, Lost, Recipe, apply_operator, sources_of
 
@@ -66,7 +66,7 @@ class WeightRecorder:
         for index, tensor in enumerate(result if several else (result,)):
             if isinstance(tensor, torch.Tensor):
                 self._recipes[tensor] = apply_operator(operator, args, kwargs, item=index if several else None)
-        if isinstance(operator, torch._ops.OpOverload) and operator._schema.is_mutable:
+        if isinstance(operator, OpOverload) and operator._schema.is_mutable:
             self._forget_written(operator, tensors)
 
     def note_read(self, tensors: Any) -> None:

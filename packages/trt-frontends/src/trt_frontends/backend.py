@@ -17,6 +17,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, Device, SettingsError, logger, read_settings
 from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
+from trt_frontends.internals import TracingContext
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.gradients import gradients_needed_at, refuse_gradients
 from trt_frontends.torch_compile.model_report import CapturedGraph, remember_graph
@@ -115,8 +116,7 @@ def _compile(
     registry: ConverterRegistry,
     graph: CapturedGraph,
 ) -> Runner:
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._dynamo.exc import TorchDynamoException
+    from trt_frontends.internals import TorchDynamoException, aot_autograd
 
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
         graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry)
@@ -146,8 +146,7 @@ def _compile(
 
 def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
     """Hands the graph to a backend of PyTorch's own, which knows gradients; to none where that fails as well."""
-    from torch._dynamo.backends.registry import lookup_backend
-    from torch._dynamo.exc import TorchDynamoException
+    from trt_frontends.internals import TorchDynamoException, lookup_backend
 
     backend = lookup_backend("inductor" if settings.torch_fallback == "inductor" else "aot_eager")
     try:
@@ -166,7 +165,7 @@ def _nothing(gm: fx.GraphModule, _: Sequence[Any]) -> Runner:
 
 def _lasting_inputs() -> tuple[set[int], set[int]]:
     """Positions of the functional graph's inputs that AOTAutograd knows to stay the same, and to be written to."""
-    context = torch._guards.TracingContext.try_get()
+    context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:
         return set(), set()
@@ -197,7 +196,7 @@ def _make_known() -> None:
     After capturing for backends that it knows, Dynamo drops the weak references by which it remembers tensors, and
     `torch.utils.swap_tensors`, for which these are in the way, works on weights.
     """
-    from torch._dynamo import register_backend
+    from trt_frontends.internals import register_backend
 
     with contextlib.suppress(AssertionError):  # this module was imported twice
         register_backend(torch_tensorrt_backend, name="trt_frontends")

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_core import InputError
+from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.state import is_state
 from trt_frontends.flat_function import flat_function, has_own_hooks

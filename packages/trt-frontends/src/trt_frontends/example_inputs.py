@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trt_core import Device, Input, InputError
 from trt_core.export_examples import LEAST_DYNAMIC
+from trt_core.internals import pytree
 from trt_core.wording import kind_of
 
 

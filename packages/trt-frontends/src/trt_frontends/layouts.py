@@ -149,7 +149,8 @@ def _same_step(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
 
 def _polynomial(step: int | torch.SymInt) -> Any:
     import sympy  # costly to import, and here already where sizes are symbolic
-    from torch.utils._sympy.functions import Max
+
+    from trt_frontends.internals import Max
 
     if isinstance(step, int):
         return sympy.Integer(step)

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import RefitError, logger
+from trt_core.internals import pytree
 from trt_frontends.compiler import compile
 from trt_frontends.refit import weights_in
 from trt_runtime.refit import refit_module

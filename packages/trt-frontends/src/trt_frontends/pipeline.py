@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_converters import (
     DYNAMO_CONVERTERS,
@@ -46,6 +45,7 @@ from trt_core import (
     logger,
     read_settings,
 )
+from trt_core.internals import pytree
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_core.settings_reader import level_of_caller

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from trt_core import InputError, RefitError
+from trt_core.internals import pytree
 from trt_core.wording import kind_of
 from trt_runtime.refit import refit_module
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
+
+from trt_core.internals import pytree
 
 NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
 """Types of leaves of a result that are compared by value."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.operator_traits import is_size_query, is_symbolic_function
 from trt_lowering.results import base_of, views_of_results

@@ -17,9 +17,9 @@ from typing import Any, Final
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from trt_core import Input, logger
+from trt_core.internals import pytree
 from trt_core.provenance import source_line
 from trt_core.ranges import ShapeRanges
 from trt_frontends.comparison.output_error import measure_error
@@ -277,7 +277,7 @@ def _attributes_kept(module: nn.Module) -> Iterator[None]:
 
 def _add_guards(env: Any, kept: Mapping[Any, str]) -> None:
     """Adds conditions to what a program asks of its sizes, as if PyTorch had noted them."""
-    from torch._guards import ShapeGuard
+    from trt_frontends.internals import ShapeGuard
 
     for condition, place in kept.items():
         env.guards.append(ShapeGuard(condition, _place(place), size_oblivious=False))
@@ -290,6 +290,6 @@ def _add_guards(env: Any, kept: Mapping[Any, str]) -> None:
 
 def _place(place: str) -> Any:
     """Where a model asked for something, as PyTorch notes it."""
-    from torch._guards import SLoc
+    from trt_frontends.internals import SLoc
 
     return SLoc(place, None)

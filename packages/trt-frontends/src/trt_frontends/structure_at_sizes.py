@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
+from trt_core.internals import FakeTensorMode, OpOverload, pytree
 from trt_core.log import unlogged
 
 

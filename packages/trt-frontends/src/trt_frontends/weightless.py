@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from trt_core import InputError
+from trt_core.internals import FakeTensor, FakeTensorMode, pytree
 
 
 def is_weightless(tensor: torch.Tensor) -> bool:

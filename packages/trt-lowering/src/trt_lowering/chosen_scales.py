@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.operator_traits import argument
 
 Form = Callable[[Mapping[str, Any]], Any]

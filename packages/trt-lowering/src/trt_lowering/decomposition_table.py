@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_core.internals import OpOverload, has_kernel
 from trt_lowering.complex_numbers.short_time import short_time_fourier_transform
 from trt_lowering.encoder_layer import transformer_encoder_layer
+from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
 from trt_lowering.operator_traits import (
     is_data_dependent,
     is_kept_in_torch,
@@ -127,7 +128,7 @@ def find_decomposition(target: OpOverload) -> Decomposition | None:
     core = _core_table().get(target)
     if core is not None:
         return Decomposition(core, Source.CORE)
-    reference = torch._decomp.decomposition_table.get(target)
+    reference = decomposition_table.get(target)
     if reference is not None:
         return Decomposition(reference, Source.REFERENCE)
     return None
@@ -136,17 +137,17 @@ def find_decomposition(target: OpOverload) -> Decomposition | None:
 @functools.cache
 def is_composite(target: OpOverload) -> bool:
     """Whether the operator is defined by other operators (`CompositeImplicitAutograd`)."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return key in target.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key)
+    key = DispatchKey.CompositeImplicitAutograd
+    return key in target.py_kernels or has_kernel(target.name(), key)
 
 
 def _run_composite(target: OpOverload, *args: Any, **kwargs: Any) -> Any:
     # a torch function mode of the tracer would send the call back to the operator itself
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return target.decompose(*args, **kwargs)
 
 
 @functools.lru_cache(maxsize=1)
 def _core_table() -> dict[Any, Callable[..., Any]]:
-    table: dict[Any, Callable[..., Any]] = torch._decomp._core_aten_decompositions_post_autograd()
+    table: dict[Any, Callable[..., Any]] = core_decompositions()
     return table

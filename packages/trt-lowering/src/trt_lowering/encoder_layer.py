@@ -7,6 +7,8 @@ from typing import Final
 import torch
 from torch.nn import functional
 
+from trt_core.internals import has_kernel
+
 _NAME: Final = "aten::_transformer_encoder_layer_fwd"
 
 
@@ -15,7 +17,7 @@ def declare_encoder_layer() -> None:
 
     Without it Dynamo captures no code that calls the layer once sizes vary. It knows the shape for every backend then.
     """
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(_NAME, "Meta"):
+    if not has_kernel(_NAME, "Meta"):
         torch.library.register_fake(_NAME, lambda src, *_, **__: torch.empty_like(src))
 
 

@@ -9,12 +9,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from trt_core import logger
+from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, enable_python_dispatcher, make_fx
 from trt_core.log import unlogged
 from trt_core.uncollected import uncollected
 from trt_lowering.decomposition_table import (

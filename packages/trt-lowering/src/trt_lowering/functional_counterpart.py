@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.node_metadata import cast_value, insert_call, same_shape
 from trt_lowering.operator_traits import tensor_value
 

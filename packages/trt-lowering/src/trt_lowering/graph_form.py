@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
 from trt_core import LoweringError
+from trt_core.internals import HigherOrderOperator, OpOverload
 from trt_core.provenance import node_location
 from trt_lowering.operator_traits import is_symbolic_function, mutated_arguments
 

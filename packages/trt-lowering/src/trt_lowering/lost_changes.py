@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from trt_core import LoweringError
+from trt_core.internals import OpOverload
 from trt_core.provenance import node_location
 from trt_lowering.attributes import read_attribute
 from trt_lowering.node_metadata import graph_results, same_layout

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.movement import moves
 from trt_lowering.operator_traits import argument
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.operator_traits import tensor_value
 
 _COPYING: Final = frozenset(

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import SettingsError
 from trt_core.dtypes import dtype_name
+from trt_core.internals import FakeTensor, OpOverload
 from trt_core.provenance import node_location
 from trt_lowering.masks import may_mask
 from trt_lowering.node_metadata import cast_value, insert_call

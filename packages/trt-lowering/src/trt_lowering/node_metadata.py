@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from trt_core.internals import FakeTensor, FakeTensorMode
 from trt_core.precision import EXCLUDED
 
 CASTS: Final = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype})

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
 from trt_core import CompilationSettings, operator_name
+from trt_core.internals import HigherOrderOperator, OpOverload
 from trt_core.operators import packet_name
 
 _SYMBOLIC_FUNCTIONS = frozenset(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_core.internals import OpOverload
 from trt_core.operators import operator_name, packet_name
 from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_core.provenance import module_paths, node_location

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
+from trt_lowering.internals import decomposition_table, fake_implementations
 from trt_lowering.whole_operators import keep_whole
 
 aten = torch.ops.aten
@@ -22,11 +23,9 @@ aten = torch.ops.aten
 @contextlib.contextmanager
 def keep_recurrent_layers() -> Iterator[None]:
     """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them."""
-    from torch._decomp import decomposition_table  # what fake tensors take shapes from where sizes vary
-    from torch._subclasses.fake_impls import op_implementations_dict  # and where they do not
-
     rules = {operator: functools.partial(_in_mode, shapes) for operator, shapes in _SHAPES.items()}
-    with _replaced(decomposition_table, _SHAPES), _replaced(op_implementations_dict, rules), keep_whole(_SHAPES):
+    # fake tensors take shapes from the first where sizes vary, from the second where they do not
+    with _replaced(decomposition_table, _SHAPES), _replaced(fake_implementations, rules), keep_whole(_SHAPES):
         yield
 
 

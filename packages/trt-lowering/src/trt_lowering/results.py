@@ -9,8 +9,8 @@ from __future__ import annotations
 import operator
 
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.operator_traits import may_alias, tensor_value
 

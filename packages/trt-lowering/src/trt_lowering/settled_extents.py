@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
+
+from trt_core.internals import FakeTensor, pytree
 
 
 def settle_extents(graph: fx.Graph, known: Mapping[Any, int] | None = None) -> None:

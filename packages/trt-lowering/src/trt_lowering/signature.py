@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind, InputSpec
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import graph_results
 
 

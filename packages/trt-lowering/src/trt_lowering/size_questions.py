@@ -50,8 +50,8 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
     Args:
         found: Gets the questions, each once.
     """
-    from torch.fx.experimental import symbolic_shapes  # costly to import
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from trt_core.internals import ShapeEnv
+    from trt_lowering.internals import symbolic_shapes  # costly to import
 
     environments: Any = ShapeEnv
     evaluate, thread = environments.evaluate_expr, threading.get_ident()
@@ -85,7 +85,7 @@ def _is_truth_value(expression: Any) -> bool:
 
 def _place_in_model() -> str | None:
     """Returns where a model asks what is being evaluated; None where an operator wants to know it."""
-    from torch.fx.experimental.symbolic_shapes import uninteresting_files
+    from trt_lowering.internals import uninteresting_files
 
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename in uninteresting_files():

@@ -21,7 +21,7 @@ def tracing_lock() -> contextlib.AbstractContextManager[object]:
     `torch.export` and `make_fx` keep what they do in globals, and patch the call of every module. Dynamo holds this
     lock while it compiles, so that taking it covers `torch.compile` as well.
     """
-    from torch._dynamo.convert_frame import compile_lock  # costly to import
+    from trt_core.internals import compile_lock  # costly to import
 
     return compile_lock
 

@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch._ops import OpOverload
-
+from trt_core.internals import OpOverload
 from trt_lowering.decomposition_table import is_composite
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
@@ -29,10 +28,10 @@ def keep_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
     Args:
         operators: What to keep.
     """
-    from torch.export.exported_program import _override_composite_implicit_decomp  # costly to import
+    from trt_lowering.internals import composites_replaced  # costly to import
 
     kept = {operator: _answer(operator) for operator in operators if _is_keepable(operator)}
-    with _override_composite_implicit_decomp(kept):
+    with composites_replaced(kept):
         yield
 
 
@@ -55,9 +54,9 @@ def _answer(operator: OpOverload) -> Callable[..., Any]:
 
 
 def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Callable[..., Any]:
-    from torch._export.utils import _get_decomp_for_cia
+    from trt_lowering.internals import composite_kernel
 
-    composite: Callable[..., Any] = _get_decomp_for_cia(operator)  # looked up now, before the swap
+    composite: Callable[..., Any] = composite_kernel(operator)  # looked up now, before the swap
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return NotImplemented if is_kept(*args) else composite(*args, **kwargs)

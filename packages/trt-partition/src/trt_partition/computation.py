@@ -13,6 +13,9 @@ from typing import Final
 import torch
 from torch import fx
 
+from trt_core.internals import OpOverload
+from trt_partition.internals import Argument, FunctionSchema
+
 RULE: Final = (
     "min_block_size counts operators that compute: views, casts, copies, tuple unpacking and arithmetic on sizes "
     "do not count"
@@ -39,25 +42,25 @@ def counts_as_computation(node: fx.Node) -> bool:
     target = node.target
     if target is operator.getitem:
         return False
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
     return _computes(target)
 
 
 @functools.cache
-def _computes(target: torch._ops.OpOverload) -> bool:
+def _computes(target: OpOverload) -> bool:
     schema = target._schema
     if schema.name in _COPIES or torch.Tag.view_copy in target.tags:
         return False
     return not _returns_view(schema)
 
 
-def _returns_view(schema: torch._C.FunctionSchema) -> bool:
+def _returns_view(schema: FunctionSchema) -> bool:
     """A schema says `Tensor(a) self -> Tensor(a)` when the result is a view of the argument."""
     return any(_is_read_alias(item) for item in schema.returns) and any(
         _is_read_alias(item) for item in schema.arguments
     )
 
 
-def _is_read_alias(item: torch._C.Argument) -> bool:
+def _is_read_alias(item: Argument) -> bool:
     return item.alias_info is not None and not item.alias_info.is_write

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.internals import OpOverload
 from trt_partition.computation import counts_as_computation
 
 Extent = Callable[[Any], int]
@@ -31,7 +32,7 @@ def estimate_flops(node: fx.Node, extent: Extent) -> int:
     if not outputs:
         return 0
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         formula = _FORMULAS.get(target._schema.name.split("::")[-1])
         operands = [_shape(argument, extent) for argument in node.args]
         shapes = [shape for shape in operands if shape is not None]

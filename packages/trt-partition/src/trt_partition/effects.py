@@ -11,6 +11,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.internals import HigherOrderOperator, OpOverload
+
 _SWITCHES: Final = ("train", "training")
 _RATES: Final = ("dropout_p", "dropout", "p")
 _DROPOUTS: Final = frozenset({"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
@@ -29,9 +31,9 @@ class Effect(enum.Enum):
 def effect_of(node: fx.Node) -> Effect:
     """Returns what a `call_function` node does besides computing its result."""
     target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return Effect.ORDERED
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return Effect.NONE
     schema = target._schema
     if schema.is_mutable:
@@ -48,7 +50,7 @@ def draws_random_numbers(node: fx.Node) -> bool:
     train or with a rate above zero, which their arguments say.
     """
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
@@ -60,7 +62,7 @@ def draws_random_numbers(node: fx.Node) -> bool:
     return not any(name in names and _is_zero(_argument(node, target, name)) for name in rates)
 
 
-def _argument(node: fx.Node, target: torch._ops.OpOverload, name: str) -> Any:
+def _argument(node: fx.Node, target: OpOverload, name: str) -> Any:
     if name in node.kwargs:
         return node.kwargs[name]
     for position, argument in enumerate(target._schema.arguments):

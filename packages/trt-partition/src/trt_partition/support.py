@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, operator_name, total_verdict
+from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
 from trt_core.wording import kind_of
 from trt_partition.checked_indices import CheckedIndices
@@ -92,7 +93,7 @@ def compose_support(support: OperatorSupport, settings: CompilationSettings) -> 
 
 
 def _structural_refusal(node: fx.Node) -> Verdict | None:
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator):
         return Verdict.refuse(Reason.HIGHER_ORDER)
     effect = effect_of(node)
     if effect is Effect.MUTATION:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trt_core.dtypes import dtype_name
+from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.ranges import ShapeRanges
 

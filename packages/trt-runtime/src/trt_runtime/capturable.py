@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.errors import ExecutionError
+from trt_core.internals import OpOverload
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 
@@ -55,7 +56,7 @@ def _engine_obstacles(header: PlanHeader) -> Iterator[str]:
 
 def _operator_obstacles(node: fx.Node, block: str) -> Iterator[str]:
     operator: Any = node.target
-    if node.op != "call_function" or not isinstance(operator, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(operator, OpOverload):
         return
     place = f"{operator} in {block}" if block else str(operator)
     if operator._schema.is_mutable:

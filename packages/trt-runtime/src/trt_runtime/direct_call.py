@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
-from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 from torch.autograd import forward_ad, profiler
 
 from trt_core.errors import InputError
 from trt_runtime.header import PlanHeader
+from trt_runtime.internals import (
+    dispatch_modes,
+    function_modes,
+    is_batchedtensor,
+    peek_interpreter_stack,
+    tracing_state,
+)
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -25,10 +30,10 @@ def goes_direct(inputs: Sequence[Any]) -> bool:
     """Whether a call with these inputs means the same without the dispatcher."""
     if (
         torch.compiler.is_compiling()
-        or _len_torch_function_stack()
-        or _len_torch_dispatch_stack()
+        or function_modes()
+        or dispatch_modes()
         or peek_interpreter_stack() is not None
-        or _get_tracing_state() is not None
+        or tracing_state() is not None
         or profiler._is_profiler_enabled
         or forward_ad._current_level >= 0
     ):
@@ -61,7 +66,7 @@ def refuse_gradients(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None
     Raises:
         InputError: The message names the input, and what to do.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _len_torch_dispatch_stack():
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or dispatch_modes():
         return
     for index, value in enumerate(inputs):
         if type(value) in _PLAIN and value.requires_grad:

@@ -26,6 +26,7 @@ from trt_runtime.digest import is_vouched, plan_bytes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.host_code import is_host_code_allowed
 from trt_runtime.input_check import check_inputs, device_of
+from trt_runtime.internals import current_device, current_stream
 from trt_runtime.plan_notes import content_version
 from trt_runtime.profile_choice import ProfileChoice
 from trt_runtime.weight_budget import WeightBudget
@@ -122,11 +123,11 @@ class LoadedEngine:
     def _run_on_cuda(
         self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None, index: int
     ) -> list[torch.Tensor]:
-        if torch._C._cuda_getDevice() != index:
+        if current_device() != index:
             with torch.cuda.device(index):
                 return self._run_on_cuda(inputs, outputs, index)
         pool = self.contexts if self._profiles is None else self._pool_for(inputs)
-        stream = torch._C._cuda_getCurrentRawStream(index)
+        stream = current_stream(index)
         if stream and torch.cuda.is_current_stream_capturing():  # never on the default stream
             context = pool.take_for_capture(stream) or self._new_context(pool.profile)
             give_back = pool.keep_for_graph

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from trt_core.errors import ExecutionError, TrtError
+from trt_core.internals import pytree
 from trt_runtime.capturable import require_capturable
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct

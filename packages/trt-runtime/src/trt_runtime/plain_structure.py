@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_core.export_examples import LEAST_DYNAMIC
+from trt_core.internals import pytree
 
 
 def with_plain_outputs(compiled: nn.Module) -> nn.Module:

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload
 
 from trt_core import to_trt, trt
 from trt_core.errors import RefitError
+from trt_core.internals import OpOverload
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.refit_table import RefitTable

@@ -10,7 +10,6 @@ import importlib
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_converters.call import Call
 from trt_converters.checks import dtypes, never, rank
@@ -35,6 +34,7 @@ from trt_converters.layers.quantization import (
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS
+from trt_core.internals import FakeTensor
 from trt_core.quantization import QUANTIZED, dequantize, fake_quantize_blocks, limits, quantize
 
 _INTEGER_TYPES = frozenset({torch.int8, torch.uint8, torch.int32})

@@ -57,7 +57,7 @@ def from_front(ctx: ConversionContext, index: Size, extent: Size, clamp: bool = 
 
 
 def _is_negative(index: Any) -> bool:
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
+    from trt_core.internals import statically_known_true
 
     return bool(statically_known_true(index < 0))
 
@@ -68,7 +68,7 @@ def _reaches(index: Size, smallest: int) -> bool:
 
 def known_sign(call: Call) -> Verdict | None:
     """Refuses symbolic indices that may be negative or not."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
+    from trt_core.internals import statically_known_true
 
     for name in ("start", "end", "index"):
         index = call.arguments.get(name)

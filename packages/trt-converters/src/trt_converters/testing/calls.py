@@ -75,9 +75,7 @@ def record_call(
     Raises:
         ValueError: A dimension was to be symbolic, and the operator fixes it to one value, or its extent is 0 or 1.
     """
-    from torch._dispatch.python import enable_python_dispatcher
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from trt_core.internals import FakeTensorMode, ShapeEnv, enable_python_dispatcher
 
     call_args, call_kwargs = tuple(args), dict(kwargs or {})
     tensors = list(tensors_in((call_args, call_kwargs)))
@@ -125,9 +123,8 @@ def record_call(
 
 
 def _fake(mode: Any, tensor: torch.Tensor, axes: Mapping[int, Bounds], name: str) -> torch.Tensor:
-    from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, StrictMinMaxConstraint
-    from torch.utils._sympy.value_ranges import ValueRanges
+    from trt_converters.internals import StatelessSymbolicContext, StrictMinMaxConstraint
+    from trt_core.internals import ConstantSource, DimDynamic, ValueRanges
 
     if not axes:
         fake: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from trt_converters.testing.calls import substitute
+from trt_core.internals import OpOverload
 from trt_core.nesting import tensors_in
 from trt_core.uncollected import uncollected
 
@@ -53,7 +54,7 @@ def samples_from_opinfo(name: str, dtype: torch.dtype, limit: int = 8) -> list[O
 
 def _opinfo_samples(name: str, dtype: torch.dtype, limit: int) -> Iterator[tuple[Any, Any]]:
     try:
-        from torch.testing._internal.common_methods_invocations import op_db  # seconds to import
+        from trt_converters.internals import op_db  # seconds to import
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"PyTorch's samples need {error.name}: pip install 'trt-converters[samples]'", name=error.name
@@ -72,7 +73,7 @@ def _drawn(info: Any, dtype: torch.dtype) -> Iterator[Any]:
 
     That looks for a test case in the source lines of every caller, and seeds devices that are not there.
     """
-    from torch.testing._internal.common_utils import set_rng_seed
+    from trt_converters.internals import set_rng_seed
 
     set_rng_seed(_SEED)  # NumPy's and Python's too
     samples = iter(info.sample_inputs_func(info, "cpu", dtype, False))
@@ -86,7 +87,7 @@ def _drawn(info: Any, dtype: torch.dtype) -> Iterator[Any]:
 
 
 def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from trt_core.internals import make_fx
 
     def function(*tensors: torch.Tensor) -> Any:
         primary, args, kwargs = substitute((sample.input, sample.args, sample.kwargs), iter(tensors), tensors)
@@ -97,7 +98,7 @@ def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
 
     class Recorder(fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            if isinstance(target, torch._ops.OpOverload) and list(tensors_in((args, kwargs))):
+            if isinstance(target, OpOverload) and list(tensors_in((args, kwargs))):
                 calls.append(OperatorSample(target, tuple(args), dict(kwargs)))
             return super().call_function(target, args, kwargs)
 

@@ -7,11 +7,11 @@ from typing import Any, Final, cast
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import ExecutionError, InputError, TrtError, provider_identity
 from trt_core.dtypes import dtype_name
+from trt_core.internals import pytree
 from trt_core.wording import kind_of
 from trt_frontends.accuracy.eager_model import Model, eager_only, is_wrapped, require_no_engines, without_wrapper
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from trt_core.attributes import read_attribute
+from trt_core.internals import pytree
 from trt_core.state import is_written
 from trt_lowering.operator_traits import has_hidden_state
 from trt_runtime import TRTModule

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trt_core import Input, InputError
+from trt_core.internals import pytree
 from trt_core.wording import kind_of
 from trt_frontends.comparison.same_conditions import call_alike
 from trt_frontends.example_inputs import ExampleInputs

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from trt_core.internals import TorchDispatchMode, pytree
 
 
 class WideMode(TorchDispatchMode):

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from trt_core.internals import pytree
 from trt_frontends.result_tensors import tensors_of
 from trt_lowering.operator_traits import has_hidden_state
 

@@ -13,6 +13,7 @@ from torch import fx
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS
 from trt_core.errors import SettingsError
+from trt_core.internals import OpOverload
 from trt_core.operators import canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
 from trt_frontends.quantization.config import Kind, QuantizationConfig
@@ -123,7 +124,7 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
     exclusion = _Exclusion(config.exclude)
     choices = []
     for node in editor.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
         name = node.target._schema.name
         if name not in _FORMS and name not in _ACTIVATIONS and name not in _WITHOUT_FORM:
@@ -135,7 +136,7 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
 
 
 def _decide(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig, exclusion: _Exclusion) -> Layer | Verdict:
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     name = node.target._schema.name
     if name in _WITHOUT_FORM or (name == "aten::convolution" and argument(node, "transposed")):
         what = _WITHOUT_FORM.get(name, "transposed convolutions")
@@ -167,7 +168,7 @@ def _decide(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig, ex
 
 
 def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     form = _FORMS.get(node.target._schema.name)
     if form is None:
         return None
@@ -193,7 +194,7 @@ def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
 
 
 def _of_activations(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig) -> Layer | None:
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     kind, activations = _ACTIVATIONS.get(node.target._schema.name, (None, ()))
     operands = [argument(node, parameter) for parameter in activations]
     if kind is None or not config.scheme.quantizes_activations or any(map(_is_scalar, operands)):
@@ -218,7 +219,7 @@ def _source_axis(view: fx.Node, axis: int) -> int:
 
 def _is_written(node: fx.Node) -> bool:
     return any(
-        isinstance(user.target, torch._ops.OpOverload) and user.target._schema.is_mutable and user.args[0] is node
+        isinstance(user.target, OpOverload) and user.target._schema.is_mutable and user.args[0] is node
         for user in node.users
     )
 

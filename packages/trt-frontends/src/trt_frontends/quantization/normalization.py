@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trt_core.internals import OpOverload
 from trt_frontends.quantization.editing import ProgramEditor
 from trt_lowering.operator_traits import argument
 
@@ -63,7 +64,7 @@ def _fold(editor: ProgramEditor, node: fx.Node) -> bool:
 
 def set_operand(node: fx.Node, parameter: str, value: Any) -> None:
     """Gives a call another argument, by the name of the operator's parameter."""
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     names = [declared.name for declared in node.target._schema.arguments]
     index = names.index(parameter)
     if index < len(node.args):

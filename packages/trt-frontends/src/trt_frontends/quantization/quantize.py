@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from trt_core import InputError
+from trt_core.internals import pytree
 from trt_core.quantization import is_dequantization
 from trt_core.quantization import quantize as quantize_operator
 from trt_core.settings_reader import level_of_caller

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
+from trt_core.internals import FakeTensor
 from trt_core.ranges import ShapeRanges
 from trt_frontends.flat_function import flat_function
 from trt_frontends.pipeline import LoweredModel
@@ -304,7 +304,9 @@ class CompiledGraph:
 
 def _has_seen_numbers_change() -> bool:
     """Whether Dynamo, which compiles right now, makes inputs of those numbers only that it has seen change."""
-    return bool(torch._dynamo.config.assume_static_by_default)
+    from trt_frontends.internals import dynamo_config  # costly to import
+
+    return bool(dynamo_config.assume_static_by_default)
 
 
 def _number(value: Any) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import torch
 from torch import fx, nn
 
 from trt_core import InputError
@@ -186,7 +185,9 @@ def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
     stack = list(getattr(reason, "user_stack", ()) or ())
     where = f"{stack[-1].filename}:{stack[-1].lineno}" if is_break and stack else ""
     text = str(getattr(reason, "reason", "")).strip() if is_break else ""
-    graph = CapturedGraph(text, where, has_recurrent_layers=torch._dynamo.config.allow_rnn)
+    from trt_frontends.internals import dynamo_config  # costly to import
+
+    graph = CapturedGraph(text, where, has_recurrent_layers=dynamo_config.allow_rnn)
     wrapper = _calling_wrapper()
     if wrapper is not None:
         wrapper.__dict__.setdefault(_GRAPHS, CapturedGraphs()).append(graph)
@@ -230,7 +231,9 @@ def _is_wrapper(owner: Any) -> bool:
 
 def _recurrent_layers_left_out(model: Any) -> tuple[str, ...]:
     """Says which layers Dynamo leaves alone, with the code that calls them; nothing where it was told not to."""
-    if torch._dynamo.config.allow_rnn or not isinstance(model, nn.Module):
+    from trt_frontends.internals import dynamo_config  # costly to import
+
+    if dynamo_config.allow_rnn or not isinstance(model, nn.Module):
         return ()
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
     return tuple(

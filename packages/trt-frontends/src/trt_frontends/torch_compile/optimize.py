@@ -53,7 +53,7 @@ def optimize(
         >>> sequence.shape
         torch.Size([5, 2, 8])
     """
-    from torch._dynamo import optimize as optimize_with  # costly to import
+    from trt_frontends.internals import dynamo_optimize as optimize_with  # costly to import
 
     if not callable(model):
         raise InputError(f"cannot optimize {kind_of(model)}", hint="give an nn.Module or a function")

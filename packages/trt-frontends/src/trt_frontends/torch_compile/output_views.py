@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trt_core.extents import Extent, evaluate_extent, extent_of, symbols_in
+from trt_core.internals import OpOverload, statically_known_true
 from trt_frontends.layouts import memory_order
 
 

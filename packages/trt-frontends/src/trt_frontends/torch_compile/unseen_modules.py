@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.nn.modules import module as global_hooks
+from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
 
 
 @contextlib.contextmanager
@@ -18,11 +18,7 @@ def unseen_modules() -> Iterator[None]:
     A graph is built in the middle of a call of the user's model, with hooks that may count modules, or change the
     tensors that they are shown.
     """
-    tables: tuple[dict[int, Callable[..., Any]], ...] = (
-        global_hooks._global_module_registration_hooks,
-        global_hooks._global_parameter_registration_hooks,
-        global_hooks._global_buffer_registration_hooks,
-    )
+    tables: tuple[dict[int, Callable[..., Any]], ...] = (module_hooks, parameter_hooks, buffer_hooks)
     hidden = [(table, key, hook) for table in tables for key, hook in table.items()]
     for table, key, hook in hidden:
         table[key] = functools.partial(_call_elsewhere, threading.get_ident(), hook)

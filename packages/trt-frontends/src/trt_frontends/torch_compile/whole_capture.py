@@ -13,8 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-import torch
-
+from trt_frontends.internals import use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
 from trt_lowering import keep_recurrent_layers
 
 
@@ -24,7 +23,9 @@ def whole_capture() -> Iterator[None]:
 
     What is set here is global. Dynamo holds its lock while it captures.
     """
-    with torch._dynamo.config.patch(allow_rnn=True), keep_recurrent_layers(), _one_convolution():
+    from trt_frontends.internals import dynamo_config  # costly to import
+
+    with dynamo_config.patch(allow_rnn=True), keep_recurrent_layers(), _one_convolution():
         yield
 
 
@@ -36,7 +37,7 @@ class Captures(threading.local):
         self._entered: contextlib.ExitStack | None = None
 
     def __enter__(self) -> None:
-        from torch._dynamo.callback import callback_handler
+        from trt_frontends.internals import callback_handler
 
         if self.begin not in callback_handler.start_callbacks:  # `torch._dynamo.reset` forgets all of them
             callback_handler.register_start_callback(self.begin)
@@ -69,11 +70,11 @@ def _one_convolution() -> Iterator[None]:
 
     The layout of the result, which is what the choice is asked for, is the same with and without them.
     """
-    mkldnn, nnpack = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_nnpack_enabled(False)
+    mkldnn, nnpack = uses_mkldnn(), uses_nnpack()
+    use_mkldnn(False)
+    use_nnpack(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(mkldnn)
-        torch._C._set_nnpack_enabled(nnpack)
+        use_mkldnn(mkldnn)
+        use_nnpack(nnpack)

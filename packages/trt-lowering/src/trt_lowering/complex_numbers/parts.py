@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from trt_core.internals import FakeTensorMode, enable_python_dispatcher
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant
 from trt_lowering.expansion import no_new_guards

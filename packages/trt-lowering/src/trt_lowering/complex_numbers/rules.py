@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from trt_core.internals import OpOverload, pytree
 from trt_lowering.complex_numbers import fourier
 from trt_lowering.complex_numbers.parts import Emitter, NotExpressible, Parts
 from trt_lowering.node_metadata import same_shape
@@ -38,7 +38,7 @@ def rule_of(target: Any) -> Rule | None:
     """Returns the rule of an operator, None where there is none."""
     if target is operator.getitem:
         return lambda emit, node, args, kwargs: args[0][args[1]]
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
         return None
     name = target._schema.name.removeprefix("aten::")
     return _part_by_part if name in _PART_BY_PART else _RULES.get(name)

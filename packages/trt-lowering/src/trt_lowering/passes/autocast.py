@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_core.internals import OpOverload
 from trt_core.precision import KEPT, exclusion_of
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS, dtype_name
+from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_core.quantization import is_scale
 from trt_lowering.attributes import read_attribute

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from trt_core import CompilationSettings
+from trt_core.internals import OpOverload
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import insert_call
 from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value

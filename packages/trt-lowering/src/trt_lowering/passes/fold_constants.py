@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from trt_core import CompilationSettings
+from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.attributes import add_constant, read_attribute, written_targets

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.aliasing import AliasClasses
 from trt_lowering.contract import GraphPass
 from trt_lowering.functional_counterpart import insert_functional

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
+from trt_core.internals import FakeTensor, OpOverload
 from trt_core.modelopt_operators import bits_of_blocks, outer_scale
 from trt_core.quantization import (
     QUANTIZED,

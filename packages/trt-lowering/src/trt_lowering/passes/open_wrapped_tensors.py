@@ -8,17 +8,15 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trt_core import logger
+from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, enable_python_dispatcher, make_fx
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import make_functional, no_new_guards
 from trt_lowering.inlining import copy_module
+from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import provenance_of
 from trt_lowering.tracing import compile_session
 
@@ -235,4 +233,4 @@ def is_wrapper(value: Any) -> bool:
 
 def _is_access(node: fx.Node) -> bool:
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.name == _ACCESS
+    return isinstance(target, OpOverload) and target._schema.name == _ACCESS

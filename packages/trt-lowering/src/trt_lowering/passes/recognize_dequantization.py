@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS
+from trt_core.internals import FakeTensor
 from trt_core.quantization import QUANTIZED, dequantize
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import CASTS, cast_value, insert_call

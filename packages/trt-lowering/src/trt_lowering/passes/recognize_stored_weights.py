@@ -6,11 +6,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trt_core import CompilationSettings
 from trt_core.dtypes import FLOATS
+from trt_core.internals import FakeTensor, OpOverload
 from trt_core.quantization import dequantize, limits, quantize
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torch import fx
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_lowering.contract import GraphPass
 
 _CHECKS = (

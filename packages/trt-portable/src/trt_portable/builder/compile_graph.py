@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from trt_portable.errors import PortableError
+from trt_portable.internals import OpOverload
 
 _TENSOR_CORE_BYTES: Final = 16  # rows of matrices that are multiples of it are read by the fastest kernels
 _PRODUCTS: Final = ("mm", "addmm", "bmm", "baddbmm")
@@ -25,7 +26,7 @@ class CompilationFailure(PortableError):
 
 def start_workers() -> None:
     """Starts Inductor's processes for the compilation of kernels, unless they run."""
-    from torch._inductor.async_compile import maybe_warm_pool
+    from trt_portable.internals import maybe_warm_pool
 
     maybe_warm_pool()
 
@@ -36,7 +37,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     PyTorch makes a gather by computed indices of a roll, which Inductor cannot reason about. From its parts it makes
     fewer kernels, and on PyTorch 2.11 takes three quarters of the time for a Swin transformer.
     """
-    from torch._inductor.decomposition import select_decomp_table
+    from trt_portable.internals import select_decomp_table
 
     return {**select_decomp_table(), torch.ops.aten.roll.default: rolled_by_parts}
 
@@ -69,7 +70,7 @@ def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], opti
     Raises:
         CompilationFailure: One graph became several.
     """
-    from torch._inductor import config
+    from trt_portable.internals import inductor_config as config
 
     fixed = {
         "triton.cudagraphs": False,
@@ -87,9 +88,7 @@ def _compile_functional(graph: fx.GraphModule) -> Any:
 
     Inductor pads rows of other tensors, and an output that it padded would be copied to where it belongs.
     """
-    from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-    from torch._inductor.virtualized import V
+    from trt_portable.internals import V, compile_fx_inner, joint_graph_passes
 
     arguments = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     (mode,) = {argument.fake_mode for argument in arguments}
@@ -102,8 +101,7 @@ def _compile_functional(graph: fx.GraphModule) -> Any:
 
 def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
     """The way of `torch.compile`, which replaces operators that write in place."""
-    from torch._functorch import config as functorch_config
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from trt_portable.internals import compile_fx, compile_fx_inner, functorch_config
 
     compiled: list[Any] = []
 
@@ -121,7 +119,7 @@ def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> An
 def _is_functional(graph: fx.GraphModule) -> bool:
     """Whether no operator writes to what it is given."""
     calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    return not any(isinstance(call, torch._ops.OpOverload) and call._schema.is_mutable for call in calls)
+    return not any(isinstance(call, OpOverload) and call._schema.is_mutable for call in calls)
 
 
 def _has_odd_rows(graph: fx.GraphModule) -> bool:
@@ -131,7 +129,7 @@ def _has_odd_rows(graph: fx.GraphModule) -> bool:
     nor for products of a few columns.
     """
     for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.partition("::")[2] in _PRODUCTS:
+        if isinstance(node.target, OpOverload) and node.target._schema.name.partition("::")[2] in _PRODUCTS:
             matrices = [*(argument.meta["val"] for argument in node.args[-2:]), node.meta["val"]]
             row_bytes = [matrix.shape[-1] * matrix.element_size() for matrix in matrices]
             if row_bytes[-1] >= _TENSOR_CORE_BYTES and any(count % _TENSOR_CORE_BYTES for count in row_bytes):

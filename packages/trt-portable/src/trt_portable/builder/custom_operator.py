@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from trt_portable.builder.kernel_launch import KernelLaunch
+from trt_portable.internals import OpOverload
 
 Launch: TypeAlias = Callable[..., tuple[torch.Tensor | None, KernelLaunch]]
 """Starts the kernel of an operator; returns the result, None where it got memory for that, and what it started."""
@@ -56,7 +56,7 @@ def teach_compilers(operator: Any, like_result: Callable[..., torch.Tensor]) -> 
         operator: What `define_operator` made.
         like_result: Memory for the result, from the arguments.
     """
-    from torch._inductor.lowering import constrain_to_fx_strides, make_fallback
+    from trt_portable.internals import constrain_to_fx_strides, make_fallback
 
     torch.library.register_fake(operator.name(), like_result)
     make_fallback(operator, constrain_to_fx_strides, warn=False)

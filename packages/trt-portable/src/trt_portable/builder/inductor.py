@@ -172,7 +172,7 @@ def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
 
 def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """A tensor of a graph in dense memory, copied if it lies in another way."""
-    from torch._subclasses.fake_tensor import FakeTensor
+    from trt_portable.internals import FakeTensor
 
     value = node.meta.get("val")
     if not isinstance(value, FakeTensor) or value.is_contiguous():

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_portable.builder.custom_operator import Launch, OwnOperators
 from trt_portable.errors import PortableError
+from trt_portable.internals import TorchDispatchMode, pytree
 from trt_portable.kernels.device_kernels import POINTER
 
 _SEARCH_DEPTH: Final = 8
@@ -241,9 +240,9 @@ def _refuse(*_: Any, **__: Any) -> Any:
 @contextlib.contextmanager
 def _unseen() -> Iterator[None]:
     """Runs operators that no mode sees."""
-    from torch.utils._python_dispatch import _disable_current_modes
+    from trt_portable.internals import without_modes
 
-    with _disable_current_modes():
+    with without_modes():
         yield
 
 
@@ -260,7 +259,7 @@ def _replaced(scope: dict[str, Any], fresh: Mapping[str, Any]) -> Iterator[None]
 
 def _watched(launcher: Any, recorder: LaunchRecorder) -> contextlib.AbstractContextManager[None]:
     """Tells a recorder of the launches of one Triton kernel."""
-    from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+    from trt_portable.internals import triton_cache_dir
 
     scope = launcher.__globals__
     runner = scope.get("runner")

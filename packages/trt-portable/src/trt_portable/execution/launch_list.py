@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trt_portable.errors import PortableError
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.execution.weight_layout import WeightLayout
+from trt_portable.internals import OpOverload, pytree
 from trt_portable.kernels.device_kernels import DeviceKernel
 from trt_portable.plan import tables, typed
 from trt_portable.plan.artifact import Artifact
@@ -235,7 +235,7 @@ def _operator(name: str) -> Callable[..., Any]:
     if namespace != _NAMESPACE:
         raise ValueError(f"a compiled program calls operators of ATen only, not {name!r}")
     found = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(found, OpOverload):
         raise ValueError(f"{name!r} is no operator")
     return found
 

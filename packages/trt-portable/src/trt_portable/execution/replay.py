@@ -25,6 +25,7 @@ import torch
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.launcher import Executable, is_capturing
+from trt_portable.internals import clear_product_workspaces
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
@@ -332,6 +333,4 @@ def _forget_workspaces() -> None:
 
     PyTorch keeps one workspace for each stream; recordings that shared one could not run at once.
     """
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:
-        clear()
+    clear_product_workspaces()

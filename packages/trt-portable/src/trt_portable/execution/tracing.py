@@ -25,8 +25,7 @@ from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
+    from trt_portable.internals import FakeTensorMode
     from trt_portable.network.layer import ILayer
     from trt_portable.optimization_profile import Profile
     from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
@@ -190,8 +189,7 @@ def _placeholders(
     inputs: Sequence[IOTensor], profile: Profile, device: torch.device, dynamic: bool
 ) -> tuple[FakeTensorMode, list[torch.Tensor | int | torch.SymInt]]:
     """Arguments without data: a tensor per input, or numbers for shape inputs."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from trt_portable.internals import FakeTensorMode, ShapeEnv
 
     shape_env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
@@ -216,9 +214,7 @@ def _placeholders(
 
 def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: bool) -> Any:
     """A symbolic number within a range; the optimal one where nothing else is allowed."""
-    from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
-    from torch.utils._sympy.value_ranges import ValueRanges
+    from trt_portable.internals import ConstantSource, DimDynamic, ValueRanges
 
     if not dynamic or low == high:
         return opt
@@ -238,8 +234,7 @@ def _record(
     given: Sequence[Any],
     decompositions: Mapping[Any, Callable[..., Any]] | None,
 ) -> fx.GraphModule:
-    from torch._dispatch.python import enable_python_dispatcher
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from trt_portable.internals import enable_python_dispatcher, make_fx
 
     def run(parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
         weights.bind(program, parameters)
@@ -262,7 +257,7 @@ def _compile_session() -> Iterator[None]:
 
     Otherwise Dynamo takes this trace for one of an optimized model that another thread calls, and refuses the call.
     """
-    from torch._dynamo.convert_frame import compile_lock
+    from trt_portable.internals import compile_lock
 
     with compile_lock:
         if torch.compiler._is_compiling_flag:  # whoever said so takes it back

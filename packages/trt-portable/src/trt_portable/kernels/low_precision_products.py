@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import _disable_current_modes
 
 from trt_portable.dtypes import CARRIERS, FLOATS, PACKED, is_scratch, pack, round_to, unpack
 from trt_portable.enums import DataType
+from trt_portable.internals import without_modes
 
 _ROWS, _DEPTH, _COLUMNS = 32, 64, 32
 _LARGEST: Final = 127
@@ -50,7 +50,7 @@ def _onednn_product(left: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _is_exact(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> bool:
-    with _disable_current_modes(), torch.no_grad():
+    with without_modes(), torch.no_grad():
         left = torch.full((_ROWS, _DEPTH), _LARGEST, dtype=torch.int8)
         matrix = torch.full((_COLUMNS, _DEPTH), _LARGEST, dtype=torch.int8)
         try:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from trt_portable.internals import FakeTensorMode, ShapeEnv
 
 
 class Symbols:
@@ -87,8 +86,7 @@ class Symbols:
 
     def _open(self) -> tuple[ShapeEnv, FakeTensorMode]:
         if self._environment is None or self._mode is None:
-            from torch._subclasses.fake_tensor import FakeTensorMode
-            from torch.fx.experimental.symbolic_shapes import ShapeEnv
+            from trt_portable.internals import FakeTensorMode, ShapeEnv
 
             self._environment = ShapeEnv()
             self._mode = FakeTensorMode(shape_env=self._environment)

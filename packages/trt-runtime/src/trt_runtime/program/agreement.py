@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError, TrtError
 from trt_core.extents import Extent, evaluate_extent
+from trt_core.internals import OpOverload
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import (

@@ -13,6 +13,7 @@ from torch import fx, nn
 from trt_core.attributes import read_attribute
 from trt_core.errors import ExportError
 from trt_core.extents import Extent, extent_of, is_extent, symbols_in
+from trt_core.internals import OpOverload
 from trt_core.operators import operator_name
 from trt_core.ranges import ShapeRanges
 from trt_core.refit_table import recipe_text, why_unwritable
@@ -261,7 +262,7 @@ class _Capture:
         why = why_refused(node.target)
         if why:
             raise _no_place(f"the operator {operator_name(node.target)}", node, why)
-        assert isinstance(node.target, torch._ops.OpOverload)
+        assert isinstance(node.target, OpOverload)
         schema = node.target._schema
         namespace = schema.name.partition("::")[0]
         if namespace not in OWN_NAMESPACES:

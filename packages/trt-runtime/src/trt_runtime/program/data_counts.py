@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from trt_core.internals import FakeTensor
 
 Operands = Mapping[str, Any]
 """Arguments by their names in the schema, defaults filled in."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError, TrtError
+from trt_core.internals import OpOverload
 from trt_runtime.program.declared_results import Symbols
 from trt_runtime.program.graph import (
     EngineCall,

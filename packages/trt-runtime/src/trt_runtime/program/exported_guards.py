@@ -17,6 +17,7 @@ from torch import fx
 from trt_core import logger
 from trt_core.extents import RELATIONS
 from trt_core.ranges import UNBOUNDED, ShapeRanges
+from trt_runtime.internals import guard_writer
 from trt_runtime.program.conditions import Condition, Relation, relation_of, symbols_of
 from trt_runtime.program.guard_text import NotRead, read_guard
 
@@ -79,7 +80,7 @@ def forget_assumptions(program: ExportedProgram) -> None:
 
 def rewrite_guard_text(program: ExportedProgram) -> None:
     """Makes the guards that a program is saved with those that its shape environment has."""
-    rewrite = getattr(torch.export.exported_program, "_convert_guards_to_code", None)
+    rewrite = guard_writer()
     if rewrite is not None:
         program._guards_code = rewrite(program.graph_module)
 
@@ -213,8 +214,8 @@ class _Simplifier:
 
     def _always(self, expr: Any) -> bool:
         """Whether a relation follows from the ranges of its symbols."""
-        from torch.utils._sympy.numbers import int_oo
-        from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+        from trt_core.internals import ValueRanges, bound_sympy
+        from trt_runtime.internals import int_oo
 
         if expr == True:  # noqa: E712 - sympy's true
             return True

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from trt_core.errors import ExportError
 from trt_core.extents import Extent, extent_of, symbols_in
+from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.ranges import UNBOUNDED, ShapeRanges
 from trt_core.state import is_written

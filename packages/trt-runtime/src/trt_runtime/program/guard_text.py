@@ -90,7 +90,8 @@ class _Reader:
 
     def _apply(self, name: str, operands: list[Any], node: ast.AST) -> Any:
         import sympy
-        from torch.utils._sympy import functions
+
+        from trt_runtime.internals import size_functions as functions
 
         function: Any = getattr(functions, name, None) or getattr(sympy, name, None)
         try:
@@ -116,7 +117,7 @@ class _Reader:
         return sympy.And(*(kinds[type(operator)](left, right) for operator, left, right in links))
 
     def _arithmetic(self, node: ast.BinOp) -> Any:
-        from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, FloorDiv, IntTrueDiv, Mod
+        from trt_runtime.internals import FloatPow, FloatTrueDiv, FloorDiv, IntTrueDiv, Mod
 
         left, right = self.read(node.left), self.read(node.right)
         if isinstance(node.op, ast.Add):

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trt_core.errors import InputError
+from trt_core.internals import pytree
 from trt_core.misfits import misfit
 from trt_core.profile_fit import VaryingSize, require_profile
 from trt_core.wording import with_article

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
 
 from trt_core.errors import InputError
+from trt_core.internals import OpOverload
 from trt_runtime.fixed_place import refuse_moves
 from trt_runtime.module import TRTModule
 from trt_runtime.program.captured import CapturedProgram

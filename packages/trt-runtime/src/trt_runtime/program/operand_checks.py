@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError
+from trt_core.internals import OpOverload
 from trt_runtime.program.data_counts import DATA_COUNTS, Operands, has_numbers, repetitions
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_growth import elements_in, how_to_allow, most_elements, operands_of

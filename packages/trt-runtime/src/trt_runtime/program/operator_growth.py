@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
+from trt_core.internals import OpOverload
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_counts import COUNTS
 from trt_runtime.program.product_counts import Count, MaskShape, Operands, broadcast, shapes_in

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core.errors import ExecutionError
+from trt_core.internals import OpOverload
 from trt_runtime.program.declared_results import Symbols, elements_told, list_checker, result_checker
 from trt_runtime.program.graph import OperatorCall, Value
 from trt_runtime.program.literals import leaves, replace_values, values_in

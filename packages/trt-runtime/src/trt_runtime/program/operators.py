@@ -13,9 +13,9 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from trt_core.errors import PlanError
+from trt_core.internals import OpOverload, has_operator
 from trt_runtime.program.allowed_operators import allowed_operators
 
 OWN_NAMESPACES: Final = ("aten", "prims")
@@ -85,7 +85,7 @@ def why_refused(operator: Any) -> str:
 def _is_registered(name: str, overload: str) -> bool:
     """Whether the dispatcher has the operator; TorchScript's operators are in another table."""
     try:
-        return bool(torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name))
+        return bool(has_operator(f"{name}.{overload}" if overload else name))
     except RuntimeError:
         return False
 

@@ -13,6 +13,7 @@ from torch import fx, nn
 from trt_core.errors import ExportError, InputError
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
+from trt_core.internals import OpOverload
 from trt_core.ranges import Bounds, ShapeRanges
 from trt_core.wording import kind_of
 from trt_runtime.digest import plan_bytes
@@ -194,7 +195,7 @@ def _from_exported(program: ExportedProgram) -> CapturedProgram:
 
 
 def _writes_in_place(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
 def _from_engine(engine: TRTModule) -> CapturedProgram:

@@ -1,0 +1,67 @@
+"""What our packages take from PyTorch's private modules: the seam that a new release of PyTorch is fitted at.
+
+Names that several packages use are here, and what one package alone uses is in its own `internals.py`. No other module
+names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 and 2.13, unless the table says more.
+
+| from | what for | releases |
+|---|---|---|
+| `torch._C` | which operators and kernels there are | |
+| `torch._dispatch.python` | fake tensors take the shapes of composite operators from their parts | |
+| `torch._dynamo.convert_frame` | the lock that Dynamo holds while it compiles | |
+| `torch._dynamo.source` | where a size of ours comes from, as PyTorch's guards say it | |
+| `torch._ops` | what a node of a graph calls | |
+| `torch._subclasses.fake_tensor` | tensors without data, which a graph keeps in `val` | |
+| `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
+| `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
+| `torch.utils._python_dispatch` | sees each operator that is called | |
+| `torch.utils._pytree` | nested inputs and results | `TreeSpec.children()`: 2.12 |
+| `torch.utils._sympy.value_ranges` | intervals of sizes | |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch._C import _dispatch_get_all_op_names as all_operator_names
+from torch._C import _dispatch_has_kernel as has_operator
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trt_core.late_names import late_names
+
+if TYPE_CHECKING:
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+LATE: Final = {
+    "ConstantSource": "torch._dynamo.source",
+    "DimDynamic": "torch.fx.experimental.symbolic_shapes",
+    "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
+    "ValueRanges": "torch.utils._sympy.value_ranges",
+    "bound_sympy": "torch.utils._sympy.value_ranges",
+    "compile_lock": "torch._dynamo.convert_frame",
+    "statically_known_true": "torch.fx.experimental.symbolic_shapes",
+}
+"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+
+ATTRIBUTES: Final = {
+    "_buffers": "of nn.Module",
+    "_cdata": "of a storage: tells one memory from another",
+    "_codegen": "of fx.Graph: how flat values become the results of a model",
+    "_erased": "of fx.Node: it is gone from its graph",
+    "_get_name": "of nn.Module",
+    "_modules": "of nn.Module",
+    "_parameters": "of nn.Module",
+    "_schema": "of OpOverload: arguments, results, what is written to and what is a view",
+}
+"""Private attributes of PyTorch's objects that our packages read, and what has them."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = late_names(__name__, LATE)

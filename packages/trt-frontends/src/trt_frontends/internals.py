@@ -1,0 +1,62 @@
+"""What trt-frontends alone takes from PyTorch's private modules; `trt_core.internals` has the rest, and says more.
+
+| from | what for | releases |
+|---|---|---|
+| `torch._C` | CPU libraries that are off during a capture | |
+| `torch._dynamo` | capture of `torch.compile`: settings, and registration | |
+| `torch._dynamo.backends.common` | makes functional graphs of what Dynamo captures | |
+| `torch._dynamo.backends.registry` | other backends by name | |
+| `torch._dynamo.callback` | tells when a capture begins | |
+| `torch._dynamo.exc` | what Dynamo means to raise | |
+| `torch._guards` | what is assumed of sizes and inputs during a capture | |
+| `torch.nn.modules.module._global_buffer_registration_hooks` | hooks of the process | |
+| `torch.nn.modules.module._global_module_registration_hooks` | hooks of the process | |
+| `torch.nn.modules.module._global_parameter_registration_hooks` | hooks of the process | |
+| `torch.utils._sympy.functions` | the larger of two sizes | |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch._C import _get_mkldnn_enabled as uses_mkldnn
+from torch._C import _get_nnpack_enabled as uses_nnpack
+from torch._C import _set_mkldnn_enabled as use_mkldnn
+from torch._C import _set_nnpack_enabled as use_nnpack
+from torch._guards import ShapeGuard, SLoc, TracingContext
+from torch.nn.modules.module import _global_buffer_registration_hooks as buffer_hooks
+from torch.nn.modules.module import _global_module_registration_hooks as module_hooks
+from torch.nn.modules.module import _global_parameter_registration_hooks as parameter_hooks
+
+from trt_core.late_names import late_names
+
+if TYPE_CHECKING:
+    from torch._dynamo import config as dynamo_config
+    from torch._dynamo import optimize as dynamo_optimize
+    from torch._dynamo import register_backend
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.registry import lookup_backend
+    from torch._dynamo.callback import callback_handler
+    from torch._dynamo.exc import TorchDynamoException
+    from torch.utils._sympy.functions import Max
+
+ATTRIBUTES: Final = {
+    "_forward_hooks": "of nn.Module",
+    "_forward_pre_hooks": "of nn.Module",
+}
+"""Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
+
+LATE: Final = {
+    "dynamo_config": "torch._dynamo:config",
+    "dynamo_optimize": "torch._dynamo:optimize",
+    "register_backend": "torch._dynamo",
+    "aot_autograd": "torch._dynamo.backends.common",
+    "lookup_backend": "torch._dynamo.backends.registry",
+    "callback_handler": "torch._dynamo.callback",
+    "TorchDynamoException": "torch._dynamo.exc",
+    "Max": "torch.utils._sympy.functions",
+}
+"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = late_names(__name__, LATE)

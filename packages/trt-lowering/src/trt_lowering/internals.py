@@ -1,0 +1,49 @@
+"""What trt-lowering alone takes from PyTorch's private modules; `trt_core.internals` has the rest, and says more.
+
+| from | what for | releases |
+|---|---|---|
+| `torch._C` | composite kernels, run as they are | |
+| `torch._decomp` | PyTorch's tables of decompositions, and the shapes of recurrent layers | |
+| `torch._export.utils` | the composite kernel of an operator | |
+| `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
+| `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
+| `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's | |
+| `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
+| `torch.utils._python_dispatch` | tensors that consist of tensors | |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torch._C import DisableTorchFunction, DispatchKey
+from torch._decomp import _core_aten_decompositions_post_autograd as core_decompositions
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from trt_core.late_names import late_names
+
+if TYPE_CHECKING:
+    from torch._export.utils import _get_decomp_for_cia as composite_kernel
+    from torch.export.exported_program import _override_composite_implicit_decomp as composites_replaced
+    from torch.fx.experimental import symbolic_shapes
+    from torch.fx.experimental.symbolic_shapes import uninteresting_files
+
+ATTRIBUTES: Final = {
+    "_is_compiling_flag": "of torch.compiler: a model is compiled by some thread",
+    "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
+    "_overloadname": "of OpOverload",
+}
+"""Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
+
+LATE: Final = {
+    "composite_kernel": "torch._export.utils:_get_decomp_for_cia",
+    "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
+    "symbolic_shapes": "torch.fx.experimental",
+    "uninteresting_files": "torch.fx.experimental.symbolic_shapes",
+}
+"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = late_names(__name__, LATE)

@@ -1,0 +1,106 @@
+"""One seam a package to PyTorch's private parts: `internals.py` names them all, and each of them is there.
+
+Where a new release of PyTorch moves something, the test that is named for it fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.autograd import forward_ad, profiler
+
+from trt_core.internals import ShapeEnv
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = {path.name: path for path in sorted(ROOT.glob("packages/*/src/*"))}
+"""Package to its sources."""
+
+OBJECTS: Final[dict[str, Callable[[], Any]]] = {
+    "_buffers": nn.Module,
+    "_cdata": lambda: torch.empty(1).untyped_storage(),
+    "_check_frozen": lambda: ShapeEnv(),
+    "_codegen": fx.Graph,
+    "_current_level": lambda: forward_ad,
+    "_erased": lambda: fx.Graph().placeholder("x"),
+    "_forward_hooks": nn.Module,
+    "_forward_pre_hooks": nn.Module,
+    "_get_name": nn.Module,
+    "_guards_code": lambda: torch.export.export(nn.ReLU(), (torch.ones(2),)),
+    "_is_compiling_flag": lambda: torch.compiler,
+    "_is_profiler_enabled": lambda: profiler,
+    "_modules": nn.Module,
+    "_overloadname": lambda: torch.ops.aten.relu.default,
+    "_parameters": nn.Module,
+    "_schema": lambda: torch.ops.aten.relu.default,
+}
+"""What has each private attribute that our packages read."""
+
+
+def taken(source: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (module, name there, name here) of what an `internals.py` takes from PyTorch's modules."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("torch."):
+            yield from ((node.module, alias.name, alias.asname or alias.name) for alias in node.names)
+
+
+TAKEN: Final = [
+    (package, *name)
+    for package, folder in SOURCES.items()
+    for name in taken((folder / "internals.py").read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(("package", "home", "there", "here"), TAKEN, ids=lambda text: text)
+def test_what_a_package_takes_is_where_it_says(package: str, home: str, there: str, here: str) -> None:
+    value = getattr(__import__(home, fromlist=(there,)), there)
+    assert getattr(import_module(f"{package}.internals"), here) is value
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_the_table_of_a_package_is_what_it_takes(package: str) -> None:
+    source = (SOURCES[package] / "internals.py").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(torch[\w.]*)` \|", ast.get_docstring(ast.parse(source)) or "", flags=re.MULTILINE)
+    private = ("._", ".experimental")
+    homes = {home if any(part in home for part in private) else f"{home}.{there}" for home, there, _ in taken(source)}
+    assert rows == sorted(homes | ({"torch._C"} & set(rows)))  # some builds of PyTorch lack parts of this one
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_what_is_imported_late_is_what_type_checkers_see(package: str) -> None:
+    source = (SOURCES[package] / "internals.py").read_text(encoding="utf-8")
+    for_checkers = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+    seen = {here: (home, there) for node in for_checkers for home, there, here in taken(ast.unparse(node))}
+    late = getattr(import_module(f"{package}.internals"), "LATE", {})
+    split = {here: home.partition(":") for here, home in late.items()}
+    assert seen == {here: (home, there or here) for here, (home, _, there) in split.items()}
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_private_attributes_are_there(package: str) -> None:
+    missing = [
+        name
+        for name in getattr(import_module(f"{package}.internals"), "ATTRIBUTES", {})
+        if not hasattr(OBJECTS[name](), name)
+    ]
+    assert not missing
+
+
+def test_costly_parts_are_imported_at_first_use() -> None:
+    script = f"""
+import sys
+from importlib import import_module
+for package in {sorted(SOURCES)}:
+    import_module(package + ".internals")
+assert not [name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
