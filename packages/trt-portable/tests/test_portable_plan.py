@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import trt_portable as trt
 from trt_portable.plan.container import (
     MAGIC,
+    PLAN,
     PlanError,
     _open_weights,
     _tensor_table,
@@ -53,7 +54,7 @@ def test_round_trip() -> None:
 
 def test_tensors_start_at_multiples_of_64_in_a_valid_safetensors_segment() -> None:
     data = bytes(plan())
-    (at,) = struct.unpack_from("<Q", data, 40)
+    at = PLAN.read(memoryview(data))[1].offset
     (table_bytes,) = struct.unpack_from("<Q", data, at)
     table = json.loads(data[at + 8 : at + 8 + table_bytes])
     begin = at + 8 + table_bytes
@@ -79,7 +80,7 @@ def test_offsets_beyond_four_gigabytes(tmp_path: Path) -> None:
         file.seek(len(table) + offsets["last"])
         file.write(struct.pack("<4f", 1, 2, 3, 4))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        data, weights, found = _open_weights(memoryview(mapped), slice(0, len(table) + data_bytes))
+        data, weights, found = _open_weights(memoryview(mapped)[: len(table) + data_bytes])
         assert found == offsets
         assert weights["last"].tolist() == [1, 2, 3, 4]
         assert weights["second"].shape == (2 << 30,)
@@ -143,14 +144,14 @@ def test_messages_say_what_does_not_match() -> None:
     whole = bytes(plan())
     with pytest.raises(PlanError, match="tensorrt provider"):
         read_plan(b"ftrt" + whole[4:])
-    with pytest.raises(PlanError, match="truncated: the header announces"):
+    with pytest.raises(PlanError, match=r"truncated.* bytes, and its header says"):
         read_plan(whole[:-1])
-    with pytest.raises(PlanError, match="foreign bytes"):
+    with pytest.raises(PlanError, match=f"it has {len(whole) + 1} bytes, and its header says {len(whole)}"):
         read_plan(whole + b"\0")
     for version in (1, FORMAT_VERSION - 1, FORMAT_VERSION + 1):
         other = bytearray(whole)
         struct.pack_into("<I", other, 8, version)
-        with pytest.raises(PlanError, match=f"the plan has format {version}, .* reads format {FORMAT_VERSION}; build"):
+        with pytest.raises(PlanError, match=f"format version {version}, .* reads {FORMAT_VERSION}; .*build"):
             read_plan(other)
     with pytest.raises(PlanError, match="checksum"):
         read_plan(whole[:-1] + bytes([whole[-1] ^ 1]))

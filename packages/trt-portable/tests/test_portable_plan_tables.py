@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
+from trt_core.files.container import LAYOUT
 from trt_portable.network.serialization import HOMES, layer_class
 from trt_portable.plan import tables
 from trt_portable.plan.container import PlanError, read_plan, write_plan
@@ -25,6 +26,7 @@ LAYOUTS: Final = {
     8: "4e41e6bb25eebd3d",
     9: "89c73fdd50d45d67",
     10: "75aee997ecf3bc31",
+    11: "c69f1e4f0039109a",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 
@@ -32,6 +34,7 @@ LAYOUTS: Final = {
 def _layout() -> str:
     """What a plan of the present version looks like: fields of tables, attributes and enumerations of layers."""
     parts: dict[str, Any] = {name: value for name, value in vars(tables).items() if name.isupper()}
+    parts["container"] = LAYOUT
     del parts["FORMAT_VERSION"]
     for name in sorted(name for names in HOMES.values() for name in names):
         kind = layer_class(name)

@@ -75,7 +75,8 @@ def test_a_program_with_an_older_plan_says_where_and_which(static_engine: TRTMod
     parts.plans[0] = bytes(plan)
     path.write_bytes(parts.to_bytes())
     with pytest.raises(
-        PlanError, match=rf"the plan has format {portable.FORMAT_VERSION - 1}, .* reads format"
+        PlanError,
+        match=rf"the plan has format version {portable.FORMAT_VERSION - 1}, .* reads {portable.FORMAT_VERSION}",
     ) as caught:
         load(path)
     assert str(path) in str(caught.value)

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from trt_core.errors import TrtError
 from trt_portable.enums import ErrorCodeTRT
 
 STRICT_VARIABLE: Final = "TRT_PORTABLE_STRICT"
@@ -26,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
-class PortableError(RuntimeError):
+class PortableError(TrtError):
     """Base of every error that this package defines."""
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trt_core.files import typed
 from trt_portable.dims import Dims
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.pybind import Sealed, to_integers, to_number, to_text
 
 MAX_SHAPE_INPUT_VALUES: Final = 64

@@ -19,6 +19,7 @@ from trt_portable.builder.passes.fuse_quantized_products import FuseQuantizedPro
 from trt_portable.builder.passes.merge_products import MergeProducts
 from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
 from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
+from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
 from trt_portable.builder.progress_monitor import Phase
 from trt_portable.builder.settings_without_effect import settings_without_effect
@@ -142,7 +143,7 @@ def _optimize(
             EliminateDeadLayers(),  # what reads a tensor no more must not seem to
             SimplifyMovement(),
         ]
-    for each in (*passes, EliminateDeadLayers()):
+    for each in (*passes, EliminateDeadLayers(), RecognizeRecurrences()):
         each(graph)
     structure["layers"] = graph.layers
     structure["tensors"] = list(graph.tensors.values())

@@ -26,12 +26,13 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.files import typed
 from trt_portable.errors import PortableError
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.execution.weight_layout import WeightLayout
 from trt_portable.internals import OpOverload, pytree
 from trt_portable.kernels.device_kernels import DeviceKernel
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value, as_tensor

@@ -15,7 +15,6 @@ from trt_portable.enums import (
     ElementWiseOperation,
     LayerType,
     MatrixOperation,
-    SampleMode,
     UnaryOperation,
 )
 from trt_portable.execution.program import Compute, LayerCall, ShapedCompute
@@ -28,8 +27,7 @@ from trt_portable.layers.pointwise import (
     is_usual_hard_sigmoid,
     representable,
 )
-from trt_portable.layers.slicing import ISliceLayer
-from trt_portable.network.layer import ILayer
+from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
 from trt_portable.network.rules import axes_of_mask
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -335,26 +333,6 @@ def fuse_splits(calls: Sequence[LayerCall]) -> list[LayerCall]:
             name=" | ".join(call.name for call in chain),
         )
     return [call for call in fused if call is not None]
-
-
-def narrowed_axis(layer: ILayer) -> tuple[int, int, int] | None:
-    """Axis, start and size of a slice that narrows one axis, and says in numbers how; None for other layers."""
-    if not isinstance(layer, ISliceLayer) or layer.mode is not SampleMode.STRICT_BOUNDS:
-        return None
-    if any(tensor is not None for tensor in layer._inputs[1:]):
-        return None
-    starts, sizes, strides = (list(dims or ()) for dims in (layer.start, layer.shape, layer.stride))
-    axes = list(layer.axes or range(len(starts)))
-    whole = layer._inputs[0]
-    assert whole is not None
-    extents = whole.shape
-    if any(stride != 1 for stride in strides) or any(axis < 0 for axis in axes):
-        return None
-    narrowed = [at for at, axis in enumerate(axes) if starts[at] != 0 or sizes[at] != extents[axis]]
-    if len(narrowed) != 1 or sizes[narrowed[0]] < 1:
-        return None
-    (at,) = narrowed
-    return axes[at], starts[at], sizes[at]
 
 
 def _are_side_by_side(parts: Sequence[_Part]) -> bool:

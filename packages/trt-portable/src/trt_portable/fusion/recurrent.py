@@ -7,349 +7,22 @@ Interpreted, every step is a dozen of PyTorch's kernels; PyTorch has kernels for
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from itertools import permutations
 from operator import is_
 from typing import Any, Final
 
 import torch
 
-from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LoopOutput, MatrixOperation
+from trt_portable.enums import DataType
 from trt_portable.execution.paging import page_out
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute
 from trt_portable.fusion.epilogues import OneByOne
-from trt_portable.fusion.neighbours import Linear, Shape, constant_shapes, linear_form, narrowed_axis
-from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
-from trt_portable.layers.products import IMatrixMultiplyLayer
-from trt_portable.layers.slicing import ISliceLayer
-from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.loop import ILoopOutputLayer, IRecurrenceLayer, LoopRegion
+from trt_portable.fusion.neighbours import Linear, Shape, constant_shapes, linear_form
+from trt_portable.network.loop import LoopRegion
+from trt_portable.network.recurrence import CellKind, Recurrence, Result
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers
-
-
-class CellKind(Enum):
-    """What a step of a recurrent layer computes; the values are PyTorch's names of the layers."""
-
-    LSTM = "lstm"
-    GRU = "gru"
-    TANH = "rnn_tanh"
-    RELU = "rnn_relu"
-
-    @property
-    def num_gates(self) -> int:
-        """How many parts the products have."""
-        return {CellKind.LSTM: 4, CellKind.GRU: 3}.get(self, 1)
-
-    @property
-    def num_states(self) -> int:
-        """How many values one step hands on to the next."""
-        return 2 if self is CellKind.LSTM else 1
-
-
-class Result(Enum):
-    """What leaves the loop of a recurrent layer; the values are places among the results of PyTorch's layers."""
-
-    SEQUENCE = 0
-    """The hidden state after every step, each in the place of its element."""
-    HIDDEN = 1
-    """The hidden state after the last step."""
-    CELL = 2
-    """The cell state of an LSTM after the last step."""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix of weights.
-
-    Attributes:
-        tensor: (N, K) or (K, N), from outside of the loop.
-        is_transposed: Whether it is (N, K).
-    """
-
-    tensor: ITensor
-    is_transposed: bool
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """(N, K), however it lies."""
-        shape = tuple(self.tensor.shape)
-        return shape if self.is_transposed else shape[::-1]
-
-
-@dataclass(frozen=True)
-class Recurrence:
-    """A loop that runs a recurrent layer along a sequence, in one direction. All tensors are from outside of it.
-
-    Attributes:
-        kind: What a step computes.
-        elements: (L, N, gates * H): products of the sequence's elements, with their bias.
-        count: How many steps there are; a shape tensor.
-        states: (N, P), and of an LSTM (N, H): hidden and cell state before the first step.
-        weights: (gates * H, P): what the hidden state is multiplied by.
-        bias: gates * H numbers that are added to that product; None where nothing is.
-        projection: (P, H): what makes the hidden state smaller; None where nothing does, and P is H.
-        is_reverse: Whether the last element comes first.
-        results: What each output of the loop is.
-    """
-
-    kind: CellKind
-    elements: ITensor
-    count: ITensor
-    states: tuple[ITensor, ...]
-    weights: Matrix
-    bias: ITensor | None
-    projection: Matrix | None
-    is_reverse: bool
-    results: tuple[Result, ...]
-
-
-def recognize_recurrence(loop: LoopRegion) -> Recurrence | None:
-    """The recurrent layer that a loop runs; None where it runs none, or computes anything besides."""
-    if loop._count is None or loop._while is not None or len(loop._iterators) != 1:
-        return None
-    body = _Body(loop)
-    if not body.is_understood:
-        return None
-    found = (_with_states(loop, body, states) for states in permutations(loop._recurrences))
-    return next((recurrence for recurrence in found if recurrence is not None), None)
-
-
-def _with_states(loop: LoopRegion, body: _Body, states: Sequence[IRecurrenceLayer]) -> Recurrence | None:
-    """The same, if these are the hidden state and, of an LSTM, the cell state."""
-    (iterator,) = loop._iterators
-    elements, before, after = iterator._inputs[0], states[0]._outputs[0], states[0]._inputs[1]
-    results = [_result(layer, states, loop._count, is_reverse=iterator.reverse) for layer in loop._results]
-    product = body.product_of(before)
-    assert elements is not None and after is not None and loop._count is not None
-    if product is None or iterator.axis != 0 or len(elements.shape) != 3:
-        return None
-    bias = body.bias_of(product)
-    recurrent = body.number(product._outputs[0])
-    projection = body.projection_to(after)
-    first = tuple(tensor for layer in states if (tensor := layer._inputs[0]) is not None)
-    for kind in CellKind:
-        width = elements.shape[-1] // kind.num_gates
-        if kind.num_states != len(states) or width < 1:
-            continue
-        found = Recurrence(
-            kind=kind,
-            elements=elements,
-            count=loop._count,
-            states=first,
-            weights=_matrix_of(product),
-            bias=bias,
-            projection=projection,
-            is_reverse=iterator.reverse,
-            results=tuple(result for result in results if result is not None),
-        )
-        if len(found.results) == len(results) and _fits(found, width) and _computes(found, body, states, recurrent):
-            return found
-    return None
-
-
-def _result(
-    layer: ILoopOutputLayer, states: Sequence[IRecurrenceLayer], count: ITensor | None, *, is_reverse: bool
-) -> Result | None:
-    """What an output of a loop is to the layer; None for what it does not have."""
-    value = layer._inputs[0]
-    if layer.kind is LoopOutput.LAST_VALUE:
-        pairs = zip((Result.HIDDEN, Result.CELL), states, strict=False)
-        return next((result for result, state in pairs if value is state._outputs[0]), None)
-    kind = LoopOutput.REVERSE if is_reverse else LoopOutput.CONCATENATE
-    is_whole = layer.kind is kind and layer.axis == 0 and layer._inputs[1] is count
-    return Result.SEQUENCE if is_whole and value is states[0]._inputs[1] else None
-
-
-def _fits(found: Recurrence, width: int) -> bool:
-    """Whether extents are those of a layer of some width."""
-    rows = found.kind.num_gates * width
-    narrow = width if found.projection is None else found.projection.extents[0]
-    bias = (rows,) if found.bias is None else tuple(found.bias.shape)
-    return (
-        found.elements.shape[-1] == rows
-        and found.weights.extents == (rows, narrow)
-        and (found.projection is None or found.projection.extents == (narrow, width))
-        and bias[-1:] == (rows,)
-        and all(extent == 1 for extent in bias[:-1])
-        and [tuple(state.shape)[1:] for state in found.states] == [(narrow,), (width,)][: len(found.states)]
-    )
-
-
-def _computes(found: Recurrence, body: _Body, states: Sequence[IRecurrenceLayer], recurrent: int) -> bool:
-    """Whether a step of the loop computes what a step of the layer computes: equal values have equal numbers.
-
-    Args:
-        found: The layer.
-        body: The step of the loop.
-        states: The hidden state and, of an LSTM, the cell state.
-        recurrent: The number of the product with the hidden state.
-    """
-    element = body.element
-    before = [body.number(layer._outputs[0]) for layer in states]
-    wanted = [body.number(tensor) for layer in states if (tensor := layer._inputs[1]) is not None]
-    if found.bias is not None:
-        recurrent = body.sum(recurrent, body.number(found.bias))
-    width = found.elements.shape[-1] // found.kind.num_gates
-    if found.kind is CellKind.LSTM:
-        hidden, *cell = _lstm_step(body, body.sum(element, recurrent), before[1], width)
-    elif found.kind is CellKind.GRU:
-        hidden, *cell = _gru_step(body, element, recurrent, before[0], width)
-    else:
-        activation = ActivationType.TANH if found.kind is CellKind.TANH else ActivationType.RELU
-        hidden, *cell = (body.activation(activation, body.sum(element, recurrent)),)
-    if found.projection is not None:
-        hidden = body.product(hidden, found.projection)
-    return [hidden, *cell] == wanted
-
-
-def _lstm_step(body: _Body, gates: int, cell: int, width: int) -> tuple[int, int]:
-    entry, forget, candidate, exit_ = (body.part(gates, place * width, width) for place in range(4))
-    kept = body.times(body.sigmoid(forget), cell)
-    cell = body.sum(kept, body.times(body.sigmoid(entry), body.tanh(candidate)))
-    return body.times(body.sigmoid(exit_), body.tanh(cell)), cell
-
-
-def _gru_step(body: _Body, element: int, recurrent: int, hidden: int, width: int) -> tuple[int]:
-    pairs = [(body.part(element, at, width), body.part(recurrent, at, width)) for at in (0, width, 2 * width)]
-    reset, update = (body.sigmoid(body.sum(*pair)) for pair in pairs[:2])
-    new = body.tanh(body.sum(pairs[2][0], body.times(reset, pairs[2][1])))
-    return (body.sum(body.times(body.minus(hidden, new), update), new),)
-
-
-class _Body:
-    """The values of a step by number: two have the same number only if they are computed alike.
-
-    Args:
-        loop: Its body is read.
-
-    Attributes:
-        is_understood: Whether nothing happens in it but what can be in a recurrent layer.
-        element: The number of the sequence's element.
-    """
-
-    def __init__(self, loop: LoopRegion) -> None:
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._known: dict[int, int] = {}  # of a tensor of the body, by its identity
-        self._outside = {id(tensor) for tensor in loop._inputs}
-        self._makers = {id(tensor): layer for layer in loop._body for tensor in layer._outputs}
-        self._readers: dict[int, list[ILayer]] = defaultdict(list)
-        self.element = self.number(loop._iterators[0]._outputs[0])
-        self.is_understood = True
-        for layer in loop._body:
-            for tensor in layer._inputs:
-                self._readers[id(tensor)].append(layer)
-            found = self._number_of(layer)
-            if found is None:
-                self.is_understood = False
-                return
-            self._known[id(layer._outputs[0])] = found
-
-    def number(self, tensor: ITensor) -> int:
-        """The number of a tensor; what is no layer's of the body has one of its own."""
-        found = self._known.get(id(tensor))
-        return self._numbered("tensor", id(tensor)) if found is None else found
-
-    def _numbered(self, *form: object) -> int:
-        return self._numbers.setdefault(form, len(self._numbers))
-
-    def _number_of(self, layer: ILayer) -> int | None:
-        """The number of what a layer computes; None for layers that recurrent layers do not have."""
-        operands = [self.number(tensor) for tensor in layer._inputs if tensor is not None]
-        if isinstance(layer, IElementWiseLayer):
-            first, second = operands
-            forms = {
-                ElementWiseOperation.SUM: self.sum,
-                ElementWiseOperation.PROD: self.times,
-                ElementWiseOperation.SUB: self.minus,
-            }
-            form = forms.get(layer.op)
-            return None if form is None else form(first, second)
-        if isinstance(layer, IActivationLayer):
-            is_plain = layer.type in (ActivationType.SIGMOID, ActivationType.TANH, ActivationType.RELU)
-            return self.activation(layer.type, operands[0]) if is_plain else None
-        if isinstance(layer, ISliceLayer):
-            narrowed = narrowed_axis(layer)
-            if narrowed is None or narrowed[0] != len(layer._outputs[0].shape) - 1:
-                return None
-            return self.part(operands[0], narrowed[1], narrowed[2])
-        is_product = isinstance(layer, IMatrixMultiplyLayer) and self._is_plain(layer)
-        return self.product(operands[0], _matrix_of(layer)) if is_product else None
-
-    def _is_plain(self, layer: ILayer) -> bool:
-        """Whether a product is one with a matrix from outside."""
-        assert isinstance(layer, IMatrixMultiplyLayer)
-        left, right = layer._inputs
-        assert left is not None and right is not None
-        ranks = (len(left.shape), len(right.shape))
-        plain, transposed = MatrixOperation.NONE, MatrixOperation.TRANSPOSE
-        return (
-            ranks == (2, 2) and layer.op0 is plain and layer.op1 in (plain, transposed) and id(right) in self._outside
-        )
-
-    # --- what a step may compute -----------------------------------------------------------------
-
-    def sum(self, left: int, right: int) -> int:
-        """``left + right``, either way round."""
-        return self._numbered(ElementWiseOperation.SUM, *sorted((left, right)))
-
-    def times(self, left: int, right: int) -> int:
-        """``left * right``, either way round."""
-        return self._numbered(ElementWiseOperation.PROD, *sorted((left, right)))
-
-    def minus(self, left: int, right: int) -> int:
-        """``left - right``."""
-        return self._numbered(ElementWiseOperation.SUB, left, right)
-
-    def activation(self, kind: ActivationType, value: int) -> int:
-        """An activation of a value."""
-        return self._numbered(kind, value)
-
-    def sigmoid(self, value: int) -> int:
-        """The sigmoid of a value."""
-        return self.activation(ActivationType.SIGMOID, value)
-
-    def tanh(self, value: int) -> int:
-        """The hyperbolic tangent of a value."""
-        return self.activation(ActivationType.TANH, value)
-
-    def part(self, value: int, start: int, size: int) -> int:
-        """Columns of a value."""
-        return self._numbered("part", value, start, size)
-
-    def product(self, value: int, matrix: Matrix) -> int:
-        """The product of a value and a matrix from outside."""
-        return self._numbered("product", value, self.number(matrix.tensor), matrix.is_transposed)
-
-    # --- what a step must have -------------------------------------------------------------------
-
-    def product_of(self, state: ITensor) -> ILayer | None:
-        """The one product of a state and a matrix; None where there are none, or several."""
-        products = [layer for layer in self._readers[id(state)] if isinstance(layer, IMatrixMultiplyLayer)]
-        return products[0] if len(products) == 1 else None
-
-    def bias_of(self, product: ILayer) -> ITensor | None:
-        """What is from outside and added to a product, if anything is."""
-        for layer in self._readers[id(product._outputs[0])]:
-            for tensor in layer._inputs:
-                if isinstance(layer, IElementWiseLayer) and id(tensor) in self._outside:
-                    return tensor
-        return None
-
-    def projection_to(self, state: ITensor) -> Matrix | None:
-        """The matrix whose product with a value is the state, if there is one."""
-        layer = self._makers.get(id(state))
-        return _matrix_of(layer) if isinstance(layer, IMatrixMultiplyLayer) else None
-
-
-def _matrix_of(product: ILayer) -> Matrix:
-    """The right operand of a product."""
-    assert isinstance(product, IMatrixMultiplyLayer)
-    tensor = product._inputs[1]
-    assert tensor is not None
-    return Matrix(tensor, product.op1 is MatrixOperation.TRANSPOSE)
 
 
 @dataclass(frozen=True)
@@ -420,12 +93,11 @@ def fuse_recurrent_layers(calls: Sequence[LayerCall], visible: Collection[int], 
     fused: list[LayerCall | None] = list(calls)
     for index, call in enumerate(calls):
         loop = call.layer
-        found = recognize_recurrence(loop) if isinstance(loop, LoopRegion) else None
+        found = loop._recurrence if isinstance(loop, LoopRegion) else None
         if found is None:
             continue
-        ids = {id(tensor): at for tensor, at in zip(loop._inputs, call.inputs, strict=True)}
-        at = products.get(ids[id(found.elements)])
-        form = None if at is None else _form(found, calls[at], call, ids, constants)
+        at = products.get(call.inputs[found.elements])
+        form = None if at is None else _form(found, calls[at], call, constants)
         if at is None or form is None:
             continue
         fused[at] = None
@@ -439,18 +111,14 @@ def fuse_recurrent_layers(calls: Sequence[LayerCall], visible: Collection[int], 
 
 
 def _form(
-    found: Recurrence,
-    product: LayerCall,
-    loop: LayerCall,
-    ids: Mapping[int, int | None],
-    constants: Mapping[int | None, Shape],
+    found: Recurrence, product: LayerCall, loop: LayerCall, constants: Mapping[int | None, Shape]
 ) -> RecurrentForm | None:
     """How a kernel finds its operands; None where it cannot take them: weights vary, or one bias of two is there."""
     linear = product.compute
     assert isinstance(linear, Linear)
     inner = [matrix for matrix in (found.weights, found.projection) if matrix is not None]
-    matrices = [product.inputs[1], *(ids[id(matrix.tensor)] for matrix in inner)]
-    biases = [*product.inputs[2:], *([] if found.bias is None else [ids[id(found.bias)]])]
+    matrices = [product.inputs[1], *(loop.inputs[matrix.place] for matrix in inner)]
+    biases = [*product.inputs[2:], *([] if found.bias is None else [loop.inputs[found.bias]])]
     if len(biases) == 1 or not constants.keys() >= {*matrices, *biases}:
         return None
     at = {tensor: place for place, tensor in enumerate(recurrent_inputs(product, loop))}
@@ -459,11 +127,11 @@ def _form(
     return RecurrentForm(
         kind=found.kind,
         is_reverse=found.is_reverse,
-        extents=(outer, *(matrix.extents for matrix in inner)),
+        extents=(outer, *(matrix.extents(loop.layer._inputs) for matrix in inner)),
         matrices=tuple((at[tensor], is_transposed) for tensor, is_transposed in zip(matrices, transposed, strict=True)),
         biases=tuple(at[tensor] for tensor in biases),
-        count=at[ids[id(found.count)]],
-        states=tuple(at[ids[id(tensor)]] for tensor in found.states),
+        count=at[loop.inputs[found.count]],
+        states=tuple(at[loop.inputs[state]] for state in found.states),
         results=found.results,
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import torch
 
+from trt_core.files import typed
 from trt_portable.dtypes import FROM_TORCH
 from trt_portable.enums import (
     DataType,
@@ -24,7 +25,7 @@ from trt_portable.formats import LAYOUTS
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.plugin_interfaces.expressions import (
     DimsExprs,
     DynamicPluginTensorDesc,

@@ -336,3 +336,23 @@ class SlicingLayers(LayerFactory):
         """
         layer = ISliceLayer._create(start=as_dims(start), shape=as_dims(shape), stride=as_dims(stride))
         return self._add(layer, expect_tensor(input, "input"))
+
+
+def narrowed_axis(layer: ILayer) -> tuple[int, int, int] | None:
+    """Axis, start and size of a slice that narrows one axis, and says in numbers how; None for other layers."""
+    if not isinstance(layer, ISliceLayer) or layer.mode is not SampleMode.STRICT_BOUNDS:
+        return None
+    if any(tensor is not None for tensor in layer._inputs[1:]):
+        return None
+    starts, sizes, strides = (list(dims or ()) for dims in (layer.start, layer.shape, layer.stride))
+    axes = list(layer.axes or range(len(starts)))
+    whole = layer._inputs[0]
+    assert whole is not None
+    extents = whole.shape
+    if any(stride != 1 for stride in strides) or any(axis < 0 for axis in axes):
+        return None
+    narrowed = [at for at, axis in enumerate(axes) if starts[at] != 0 or sizes[at] != extents[axis]]
+    if len(narrowed) != 1 or sizes[narrowed[0]] < 1:
+        return None
+    (at,) = narrowed
+    return axes[at], starts[at], sizes[at]

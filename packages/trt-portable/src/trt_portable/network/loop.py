@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,10 @@ from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, Tr
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
+from trt_portable.network.recurrence import Recurrence
 from trt_portable.network.region import BoundaryLayer, Region, Scope, Values
 from trt_portable.network.rules import require, require_axis, require_rank, require_type
+from trt_portable.plan import tables
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 if TYPE_CHECKING:
@@ -36,8 +38,12 @@ class LoopRegion(Region):
 
     _KIND = LayerType.LOOP_OUTPUT
 
+    _NESTED = tables.LOOP
+
     _count: ITensor | None = None
     _while: ITensor | None = None
+    _recurrence: Recurrence | None = None
+    """The recurrent layer that the loop runs, if the builder has found that it runs one."""
 
     @classmethod
     def _plan_type(cls) -> str:
@@ -48,6 +54,17 @@ class LoopRegion(Region):
 
     def _of(self, kind: type[Any]) -> list[Any]:
         return [layer for layer in self._boundary if isinstance(layer, kind)]
+
+    def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
+        mark = None if self._recurrence is None else self._recurrence.to_json()
+        return {**super()._nested(write, id_of), "recurrence": mark}
+
+    def _restore_nested(
+        self, entry: Mapping[str, Any], read: Callable[[Mapping[str, Any]], ILayer], tensors: Mapping[int, ITensor]
+    ) -> None:
+        super()._restore_nested(entry, read, tensors)
+        if entry["recurrence"] is not None:
+            self._recurrence = Recurrence.from_json(entry["recurrence"], self._inputs, len(self._outputs))
 
     def _prepare(self) -> None:
         self._recurrences: list[IRecurrenceLayer] = self._of(IRecurrenceLayer)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from trt_core.files import typed
 from trt_portable.enums import DataType
 from trt_portable.network.layer import META, ILayer, ITensor
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.pybind import Sealed, to_text
 from trt_portable.shape_tensors import Value
 from trt_portable.weights import Weights
@@ -27,7 +28,7 @@ class Region(ILayer):
     """A scope as one layer. Its inputs are all tensors from outside, its outputs those of its exits."""
 
     _CACHEABLE = False
-    _NESTED = tables.REGION
+    _NESTED: ClassVar[tuple[str, ...]] = tables.REGION
 
     _boundary: tuple[ILayer, ...] = ()
     _body: tuple[ILayer, ...] = ()

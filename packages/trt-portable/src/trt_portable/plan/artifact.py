@@ -17,7 +17,9 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.plan import tables, typed
+from trt_core.files import typed
+from trt_core.files.strict_json import parse_json
+from trt_portable.plan import tables
 from trt_portable.plan.engine_info import Shape
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -95,7 +97,8 @@ def read_artifacts(section: bytes) -> list[Artifact]:
     try:
         (length,) = _LENGTH.unpack_from(section)
         start = _LENGTH.size + length
-        entries = typed.items(typed.parsed(section[_LENGTH.size : start]), "the table of compiled artifacts")
+        table = parse_json(section[_LENGTH.size : start], max_bytes=len(section))
+        entries = typed.items(table, "the table of compiled artifacts")
         return [_read_artifact(entry, section, start) for entry in entries]
     except (TypeError, ValueError, RecursionError, struct.error) as error:
         raise ValueError(f"not a section of compiled artifacts: {error}") from error

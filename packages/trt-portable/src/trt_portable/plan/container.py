@@ -1,43 +1,32 @@
-"""The plan container: a JSON structure and raw weights behind a checksummed header. No pickle.
+"""The plan: sections of a container, a JSON structure, raw weights, and what was compiled. No pickle.
 
-Layout, little endian::
-
-    0    magic             8 bytes
-    8    format version    u32
-    12   header bytes      u32, always 128
-    16   total bytes       u64
-    24   structure offset  u64   JSON, UTF-8, padded with spaces
-    32   structure bytes   u64
-    40   weights offset    u64   a safetensors segment: u64 length, JSON table, raw data
-    48   weights bytes     u64
-    56   checksum          32 bytes
-    88   compiled offset   u64   a section of compiled artifacts, after the weights
-    96   compiled bytes    u64   0 where there is none
-
-The raw data start at a multiple of 64 bytes and so does every tensor, so weights are used in place.
-The checksum is SHA-256 over the header (with a zero checksum) and the SHA-256 of each 16 MiB chunk that
-follows, so chunks are hashed on several threads and every byte of the plan is covered.
+The weights are a safetensors segment: u64 length, JSON table, raw data. The raw data start at a multiple of 64 bytes,
+and so does every tensor: weights are used in place. `trt_core.files.container` has the header, the table of sections
+and the checksums over every byte.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
-import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
 import numpy
 import torch
 
+from trt_core.errors import PlanError as FilePlanError
+from trt_core.files import typed
+from trt_core.files.container import Container, Section
+from trt_core.files.strict_json import parse_json
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.installation import RELEASE
 from trt_portable.memory import IHostMemory, wrap_address
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.plan.tables import FORMAT_VERSION
 from trt_portable.plan.weight_table import WeightTable
 
@@ -45,13 +34,30 @@ MAGIC: Final = b"TRTPORT\n"
 # What a reader of this version understands; a plan that uses anything else is refused by name.
 KNOWN_FEATURES: Final = frozenset({"loops", "conditionals", "plugins", "stripped"})
 
-_HEADER: Final = struct.Struct("<8sIIQQQQQ32sQQ")
-_HEADER_BYTES: Final = 128
 _ALIGNMENT: Final = 64
-_CHUNK_BYTES: Final = 16 << 20
-_MAX_HASH_THREADS: Final = 8
-_CHECKSUM_OFFSET: Final = 56
-_CHECKSUM_BYTES: Final = 32
+_MOST_JSON_BYTES: Final = 1 << 30
+"""Longest text of a plan, whose values are bounded besides."""
+
+
+class SectionKind(IntEnum):
+    """What a section of a plan holds; the last one may be missing."""
+
+    STRUCTURE = 1
+    WEIGHTS = 2
+    COMPILED = 3
+
+
+PLAN: Final = Container(
+    magic=MAGIC,
+    version=FORMAT_VERSION,
+    kinds=SectionKind,
+    alignment=_ALIGNMENT,
+    noun="plan",
+    reader="trt-portable",
+    writer="IBuilder.build_serialized_network",
+    again="build the engine again",
+)
+"""The file of one engine."""
 
 _SAFETENSORS_NAMES: Final[dict[torch.dtype, str]] = {
     torch.float32: "F32",
@@ -138,42 +144,25 @@ def write_plan(
         "features": sorted(features),
         **structure,
     }
-    text = _padded(json.dumps(document, separators=(",", ":")).encode())
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     weights = WeightTable(weights)
     table, offsets, data_bytes = _tensor_table(weights)
-    structure_offset = _HEADER_BYTES
-    weights_offset = structure_offset + len(text)
-    weights_bytes = len(table) + data_bytes
-    compiled_offset = weights_offset + weights_bytes
-    total = compiled_offset + len(compiled)
-    memory = IHostMemory(total)
-    memory[compiled_offset:total] = compiled
-    memory[structure_offset : structure_offset + len(text)] = text
-    memory[weights_offset : weights_offset + len(table)] = table
+    sizes = [(SectionKind.STRUCTURE, len(text)), (SectionKind.WEIGHTS, len(table) + data_bytes)]
+    if compiled:
+        sizes.append((SectionKind.COMPILED, len(compiled)))
+    sections = PLAN.arrange(sizes)
+    memory = IHostMemory(sections[-1].offset + sections[-1].size)
+    content = memoryview(memory)
+    for section, data in zip(sections, (text, table, compiled), strict=False):
+        content[section.offset : section.offset + len(data)] = data
     view = memory.as_tensor()
-    data_offset = weights_offset + len(table)
+    data_offset = sections[1].offset + len(table)
     for name in weights:
         dtype, shape = weights.spec(name)
         if math.prod(shape):
             begin = data_offset + offsets[name]
             weights.write(name, view[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype))
-    _HEADER.pack_into(
-        memory,
-        0,
-        MAGIC,
-        FORMAT_VERSION,
-        _HEADER_BYTES,
-        total,
-        structure_offset,
-        len(text),
-        weights_offset,
-        weights_bytes,
-        bytes(_CHECKSUM_BYTES),
-        compiled_offset,
-        len(compiled),
-    )
-    digest = _checksum(memoryview(memory))
-    memory[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + _CHECKSUM_BYTES] = digest
+    PLAN.seal(content, sections)
     return memory
 
 
@@ -199,57 +188,35 @@ def read_plan(buffer: Any, *, is_verified: bool = False) -> Plan:
     if not (view.readonly or isinstance(buffer, IHostMemory)):
         owner = bytes(view)
         view = memoryview(owner)
-    bounds = _check_header(view, is_verified=is_verified)
-    structure = _parse_structure(bytes(view[bounds.structure]))
-    data, weights, offsets = _open_weights(view, bounds.weights)
-    return Plan(structure, weights, data, offsets, bytes(view[bounds.compiled]), owner)
+    structure, weights, *compiled = _sections(view, is_verified=is_verified)
+    document = _parse_structure(bytes(structure.of(view)))
+    data, tensors, offsets = _open_weights(weights.of(view))
+    return Plan(document, tensors, data, offsets, b"".join(bytes(section.of(view)) for section in compiled), owner)
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    structure: slice
-    weights: slice
-    compiled: slice
-
-
-def _check_header(view: memoryview, *, is_verified: bool) -> _Bounds:
-    size = view.nbytes
-    if size < len(MAGIC) or bytes(view[: len(MAGIC)]) != MAGIC:
-        found = bytes(view[: len(MAGIC)])
+def _sections(view: memoryview, *, is_verified: bool) -> tuple[Section, ...]:
+    """The sections of a plan, checked unless that was done before."""
+    start = bytes(view[: len(MAGIC)])
+    if start != MAGIC:
         raise PlanError(
-            f"not a trt-portable plan: it starts with {found!r} instead of {MAGIC!r}; a plan built by "
+            f"not a trt-portable plan: it starts with {start!r} instead of {MAGIC!r}; a plan built by "
             "TensorRT itself needs the tensorrt provider"
         )
-    if size < _HEADER_BYTES:
-        raise PlanError(f"truncated: {size} bytes, but the header alone has {_HEADER_BYTES}")
-    fields = _HEADER.unpack_from(view, 0)
-    _, version, header_bytes, total, structure_at, structure_bytes = fields[:6]
-    weights_at, weights_bytes, checksum, compiled_at, compiled_bytes = fields[6:]
-    if version != FORMAT_VERSION:
-        raise PlanError(
-            f"the plan has format {version}, and this version, trt-portable {RELEASE}, reads format {FORMAT_VERSION}; "
-            "build the engine again, or install the trt-portable that wrote it"
-        )
-    if header_bytes != _HEADER_BYTES:
-        raise PlanError(f"corrupted header: it has {header_bytes} bytes")
-    if total != size:
-        kind = "truncated" if size < total else "followed by foreign bytes"
-        raise PlanError(f"{kind}: the header announces {total} bytes, the buffer has {size}")
-    if not is_verified and _checksum(view) != checksum:
-        raise PlanError("corrupted: the checksum does not match the content")
-    structure = slice(structure_at, structure_at + structure_bytes)
-    weights = slice(weights_at, weights_at + weights_bytes)
-    if not (_HEADER_BYTES <= structure.start <= structure.stop <= weights.start):
-        raise PlanError("corrupted header: the structure lies outside the plan")
-    compiled = slice(compiled_at, compiled_at + compiled_bytes)
-    if not weights.start <= weights.stop == compiled.start <= compiled.stop == total:
-        raise PlanError("corrupted header: the weights and what was compiled do not end with the plan")
-    return _Bounds(structure, weights, compiled)
+    try:
+        sections = PLAN.read(view)
+        kinds = [section.kind for section in sections]
+        if kinds != list(SectionKind)[: max(len(kinds), 2)]:
+            raise PLAN.damaged("it must have a structure and weights")
+        for section in () if is_verified else sections:
+            PLAN.verify(view, section)
+    except FilePlanError as error:
+        raise PlanError("; ".join(filter(None, (error.what, error.why, error.hint)))) from error
+    return sections
 
 
 def _parse_structure(text: bytes) -> dict[str, Any]:
     try:
-        structure = typed.parsed(text)
+        structure = parse_json(text, max_bytes=_MOST_JSON_BYTES)
     except ValueError as error:
         raise PlanError(f"the structure is not JSON: {error}") from error
     if not isinstance(structure, dict) or structure.get("provider") != "trt_portable":
@@ -292,14 +259,14 @@ def _tensor_table(weights: WeightTable) -> tuple[bytes, dict[str, int], int]:
     return struct.pack("<Q", len(table)) + table, offsets, end
 
 
-def _open_weights(view: memoryview, bounds: slice) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, int]]:
+def _open_weights(view: memoryview) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, int]]:
     try:
-        (table_bytes,) = struct.unpack_from("<Q", view, bounds.start)
-        data_at = bounds.start + 8 + table_bytes
-        if data_at > bounds.stop:
+        (table_bytes,) = struct.unpack_from("<Q", view)
+        data_at = 8 + table_bytes
+        if data_at > view.nbytes:
             raise PlanError("corrupted: the table of weights is longer than the weights")
-        entries = typed.parsed(bytes(view[bounds.start + 8 : data_at]))
-        data = _bytes_tensor(view[data_at : bounds.stop])
+        entries = parse_json(bytes(view[8:data_at]), max_bytes=_MOST_JSON_BYTES)
+        data = _bytes_tensor(view[data_at:])
         weights, offsets = {}, {}
         for name, entry in typed.mapping(entries, "the table of weights").items():
             entry = typed.fields(entry, f"the entry of weights {name!r:.60}", tables.WEIGHTS)
@@ -331,28 +298,3 @@ def _bytes_tensor(view: memoryview) -> torch.Tensor:
 def _address_of(view: memoryview) -> int:
     address: int = numpy.frombuffer(view, dtype=numpy.uint8).__array_interface__["data"][0]
     return address
-
-
-def _padded(text: bytes) -> bytes:
-    return text + b" " * (-len(text) % _ALIGNMENT)
-
-
-def _checksum(view: memoryview) -> bytes:
-    header = bytearray(view[:_HEADER_BYTES])
-    header[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + _CHECKSUM_BYTES] = bytes(_CHECKSUM_BYTES)
-    digest = hashlib.sha256(header)
-    starts = range(_HEADER_BYTES, view.nbytes, _CHUNK_BYTES)
-
-    def chunk_digest(start: int) -> bytes:
-        return hashlib.sha256(view[start : start + _CHUNK_BYTES]).digest()
-
-    if len(starts) > 1:
-        from concurrent.futures import ThreadPoolExecutor  # most processes that run engines never need it
-
-        with ThreadPoolExecutor(min(_MAX_HASH_THREADS, os.cpu_count() or 1)) as threads:
-            digests = list(threads.map(chunk_digest, starts))
-    else:
-        digests = [chunk_digest(start) for start in starts]
-    for part in digests:
-        digest.update(part)
-    return digest.digest()

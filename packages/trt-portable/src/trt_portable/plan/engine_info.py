@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from trt_core.files import typed
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import (
     BuilderFlag,
@@ -19,7 +20,7 @@ from trt_portable.enums import (
     TensorFormat,
 )
 from trt_portable.optimization_profile import Profile, Range
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.plan.extents import Expression, read_expression
 
 Shape = tuple[int, ...]
@@ -100,10 +101,10 @@ class IOTensor:
             name=name,
             id=typed.integer(data["id"], f"the tensor of {name!r}"),
             dtype=typed.member(DataType, data["dtype"], f"the type of {name!r}"),
-            shape=typed.extents(data["shape"], f"the shape of {name!r}"),
+            shape=tables.extents(data["shape"], f"the shape of {name!r}"),
             is_input=typed.flag(data["input"], f"whether {name!r} is an input"),
             is_host=typed.flag(data["host"], f"whether {name!r} is on the host"),
-            dimension_names=typed.names(data["dimension_names"], f"the dimensions of {name!r}"),
+            dimension_names=typed.texts(data["dimension_names"], f"the dimensions of {name!r}"),
             aliased_input=typed.optional_text(data["aliased_input"], f"the alias of {name!r}"),
             format=typed.member(TensorFormat, data["format"], f"the format of {name!r}"),
             extents=tuple(typed.items(data["extents"], f"the extents of {name!r}")),
@@ -242,12 +243,12 @@ class EngineInfo:
             weight_slots=tuple(
                 WeightSlot.from_json(slot) for slot in typed.items(data["weight_slots"], "the uses of weights")
             ),
-            stripped=frozenset(typed.names(data["stripped"], "the weights that are left out")),
+            stripped=frozenset(typed.texts(data["stripped"], "the weights that are left out")),
             refit=RefitMode(data["refit"]),
             debug_tensors=dict(debug),
             tactic=data["tactic"],
             prepacked=data["prepacked"],
-            product_kernels=tuple(typed.names(data["product_kernels"], "the kernels of products")),
+            product_kernels=tuple(typed.texts(data["product_kernels"], "the kernels of products")),
             optimization_level=data["optimization_level"],
             verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
             capability=typed.member(EngineCapability, data["capability"], "the capability"),
@@ -288,7 +289,7 @@ class EngineInfo:
         typed.integer(self.optimization_level, "the optimization level")
         typed.integer(self.tactic_sources, "the sources of tactics")
         typed.flag(self.weight_streaming, "whether weights are streamed")
-        typed.names(self.settings.get("flags", []), "the flags of the builder")
+        typed.texts(self.settings.get("flags", []), "the flags of the builder")
 
 
 def _debug_tensor(pair: Any) -> tuple[int, str]:

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from trt_core.files import typed
 from trt_portable.errors import Refusal
-from trt_portable.plan import typed
 
 Expression = int | list[Any] | None
 

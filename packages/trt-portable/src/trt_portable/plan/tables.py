@@ -7,9 +7,12 @@ A test holds the tables against the version.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-FORMAT_VERSION: Final = 10
+from trt_core.files import typed
+from trt_portable.dims import MAX_RANK
+
+FORMAT_VERSION: Final = 11
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -71,6 +74,18 @@ LAYER: Final = (
 )
 REGION: Final = ("boundary", "body")
 """What loops and conditionals have beside the fields of a layer."""
+LOOP: Final = (*REGION, "recurrence")
+RECURRENCE: Final = (
+    "kind",
+    "elements",
+    "count",
+    "states",
+    "weights",
+    "bias",
+    "projection",
+    "is_reverse",
+    "results",
+)
 PLUGIN: Final = ("name", "version", "namespace", "data_inputs", "formats")
 """What the field `plugin` of a plugin's layer holds, beside what a version of plugins adds."""
 PLUGIN_V3: Final = ("fields",)
@@ -81,3 +96,12 @@ ARTIFACT: Final = ("tactic", "machine", "shapes", "document", "blobs")
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")
+
+
+def extents(value: Any, place: str) -> tuple[int, ...]:
+    """Extents of a tensor: integers from -1, at most eight.
+
+    Raises:
+        BadField: Something else.
+    """
+    return typed.integers(value, place, -1, most=MAX_RANK)

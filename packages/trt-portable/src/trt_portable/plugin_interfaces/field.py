@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar
 
 import numpy as np
 
+from trt_core.files import typed
 from trt_portable.enums import PluginFieldType
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_core.files import typed
 from trt_portable.errors import PortableError
 from trt_portable.execution.launcher import Executable
 from trt_portable.execution.loaded_network import load_network, shape_only_inputs
@@ -21,7 +22,7 @@ from trt_portable.fusion.programs import (
     prepacked_program,
     streamed_program,
 )
-from trt_portable.plan import tables, typed
+from trt_portable.plan import tables
 from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import PortableError
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json
+from trt_portable.plan.tables import REGION
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -99,13 +100,13 @@ class PlanGraph:
             constant = None if tensor is None else producers.get(tensor)
             if tensor is not None and (constant is None or constant["type"] != LayerType.CONSTANT.name):
                 return None
-            operands.append(None if constant is None else self._restored(constant)._compute(())[0])
-        (made,) = self._restored(entry)._compute(operands)
+            operands.append(None if constant is None else self.restored(constant)._compute(())[0])
+        (made,) = self.restored(entry)._compute(operands)
         return as_tensor(made)
 
-    def _restored(self, entry: Entry) -> ILayer:
+    def restored(self, entry: Entry) -> ILayer:
         """The layer of an entry, with its weights."""
-        named = {tensor for tensor in (*entry["inputs"], *entry["outputs"]) if tensor is not None}
+        named = {tensor for each in nested_entries(entry) for tensor in (*each["inputs"], *each["outputs"])}
         tensors = [description for tensor, description in self.tensors.items() if tensor in named]
         nothing: dict[str, Any] = {"name": "", "flags": 0, "weight_names": {}}
         nothing.update({key: [] for key in ("inputs", "outputs", "shape_outputs", "refittable")})
@@ -173,6 +174,14 @@ class PlanGraph:
             "weights": {"CONSTANT": key},
             "weight_specs": {"CONSTANT": [dtype.name, math.prod(shape)]},
         }
+
+
+def nested_entries(entry: Entry) -> Iterator[Entry]:
+    """An entry, and those of the layers inside it."""
+    yield entry
+    for part in REGION:
+        for inner in entry.get(part, ()):
+            yield from nested_entries(inner)
 
 
 class PlanPass(ABC):
