@@ -149,17 +149,6 @@ def test_an_assertion_that_is_certainly_false_fails_the_build(builder: Any, logg
     assert any("four elements" in error for error in logger.errors)
 
 
-def test_collectives_can_be_defined_but_not_built(builder: Any, logger: Any) -> None:
-    network = builder.create_network()
-    x = network.add_input("x", trt.float32, (3,))
-    layer = network.add_dist_collective(x, trt.CollectiveOperation.ALL_GATHER, trt.ReduceOperation.NONE, -1, None)
-    layer.num_ranks = 2
-    assert tuple(layer.get_output(0).shape) == (6,)
-    network.mark_output(layer.get_output(0))
-    assert builder.build_serialized_network(network, builder.create_builder_config()) is None
-    assert any("collective" in error.lower() for error in logger.errors)
-
-
 class Repeat(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
     """Repeats its input along axis 1, times a factor."""
 

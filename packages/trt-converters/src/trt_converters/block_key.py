@@ -24,6 +24,7 @@ from trt_core.attributes import read_attribute
 from trt_core.dtypes import dtype_name
 from trt_core.extents import extent_of
 from trt_core.internals import OpOverload
+from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.ranges import ShapeRanges
 from trt_core.uncacheable import Uncacheable
@@ -126,7 +127,7 @@ class _GraphWriter:
                 bound = bind_arguments(node)
             except BindingError as error:
                 raise Uncacheable(str(error), node.name) from error
-            return [[name, self.literal(value, node)] for name, value in bound.items()]
+            return [*([name, self.literal(value, node)] for name, value in bound.items()), *_ranks(node)]
         return [self.literal(node.args, node), self.literal(node.kwargs, node)]
 
     def _constant(self, node: fx.Node) -> Any:
@@ -208,6 +209,20 @@ class _GraphWriter:
         for symbol in sorted(map(str, value.node.expr.free_symbols), key=len, reverse=True):
             text = text.replace(symbol, f"<{self._rename(symbol)}>")
         return ["data", text]
+
+
+def _ranks(node: fx.Node) -> list[Any]:
+    """The ranks of a collective's process group: its name says nothing about them.
+
+    Raises:
+        Uncacheable: There is no such group in this process.
+    """
+    if not is_collective(node):
+        return []
+    group = group_of(node)
+    if group is None:
+        raise Uncacheable("a process group is unknown", node.name)
+    return [["ranks", list(group.ranks)]]
 
 
 def _json(value: Any) -> str:

@@ -11,6 +11,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 | `torch._dynamo.source` | where a size of ours comes from, as PyTorch's guards say it | |
 | `torch._ops` | what a node of a graph calls | |
 | `torch._subclasses.fake_tensor` | tensors without data, which a graph keeps in `val` | |
+| `torch.distributed.distributed_c10d._resolve_process_group` | the process group that a name in a graph means | |
 | `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
 | `torch.utils._python_dispatch` | sees each operator that is called | |
@@ -37,6 +38,7 @@ from trt_core.late_names import late_names
 if TYPE_CHECKING:
     from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.source import ConstantSource
+    from torch.distributed.distributed_c10d import _resolve_process_group as resolve_process_group
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -47,6 +49,7 @@ LATE: Final = {
     "ValueRanges": "torch.utils._sympy.value_ranges",
     "bound_sympy": "torch.utils._sympy.value_ranges",
     "compile_lock": "torch._dynamo.convert_frame",
+    "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
     "statically_known_true": "torch.fx.experimental.symbolic_shapes",
 }
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from trt_core.process_groups import is_collective, is_wait
 from trt_partition.effects import Effect, effect_of
 from trt_partition.sizes import SizeTable, find_sizes, placeholder_sizes, reads_shape
 
@@ -19,10 +20,11 @@ class Dependences:
 
     Attributes:
         nodes: The nodes.
-        before: Indices of the nodes that each node takes results of.
+        before: Indices of the nodes that each node takes results of, and of a collective the collective before it.
         after: Indices of the nodes that take its result.
         owner: Index of the node that a node cannot be parted from: the producer of the tuple for an unpacking
-            `getitem`, since tuples do not cross between blocks; its own index for any other node.
+            `getitem`, since tuples do not cross between blocks; the collective for what waits for it; its own index for
+            any other node.
         is_size: Whether the node computes a size, which every block does for itself.
         effects: What the node does besides computing.
         is_live: Whether an output or an effect depends on the node.
@@ -60,13 +62,17 @@ class Dependences:
         before: list[list[int]] = []
         after: list[list[int]] = [[] for _ in nodes]
         owner = list(range(len(nodes)))
+        last_collective: list[int] = []
         for position, node in enumerate(nodes):
             operands = [] if _told_by_input(node, inputs) else node.all_input_nodes
             taken = [index[operand] for operand in operands if operand in index]
+            if is_collective(node):  # every rank runs them in one order, whatever its blocks are
+                taken += [other for other in last_collective if other not in taken]
+                last_collective = [position]
             before.append(taken)
             for operand in taken:
                 after[operand].append(position)
-            if node not in sizes and _unpacks(node) and taken:
+            if node not in sizes and (_unpacks(node) or is_wait(node)) and taken:
                 owner[position] = owner[taken[0]]
         effects = [effect_of(node) for node in nodes]
         return Dependences(

@@ -86,16 +86,14 @@ from trt_portable.interfaces import (
     IStreamWriter,
     IVersionedInterface,
 )
-from trt_portable.layers.assertion import (
-    IAssertionLayer,
-    IDistCollectiveLayer,
-)
+from trt_portable.layers.assertion import IAssertionLayer
 from trt_portable.layers.attention import (
     IAttention,
     IAttentionBoundaryLayer,
     IAttentionInputLayer,
     IAttentionOutputLayer,
 )
+from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.layers.convolution import (
     IConvolutionLayer,
     IDeconvolutionLayer,

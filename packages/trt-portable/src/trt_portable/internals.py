@@ -20,6 +20,8 @@ No other module here names one. All of it is the same in PyTorch 2.11, 2.12 and 
 | `torch._ops` | what a node of a graph calls | |
 | `torch._prims_common` | the layout of a result | |
 | `torch._subclasses.fake_tensor` | tensors without data | |
+| `torch.distributed.distributed_c10d._resolve_process_group` | the process group of a name | |
+| `torch.distributed.distributed_c10d._world` | all process groups of this process | |
 | `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary | |
 | `torch.utils._python_dispatch` | sees each operator that is called, or keeps others from it | |
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
     from torch._inductor.virtualized import V
+    from torch.distributed.distributed_c10d import _resolve_process_group as resolve_process_group
+    from torch.distributed.distributed_c10d import _world as process_groups
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
     from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -88,6 +92,8 @@ LATE: Final = {
     "make_fallback": "torch._inductor.lowering",
     "triton_cache_dir": "torch._inductor.runtime.cache_dir_utils",
     "V": "torch._inductor.virtualized",
+    "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
+    "process_groups": "torch.distributed.distributed_c10d:_world",
     "DimDynamic": "torch.fx.experimental.symbolic_shapes",
     "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
     "ValueRanges": "torch.utils._sympy.value_ranges",

@@ -28,6 +28,7 @@ from trt_portable.builder.validate import complete_profiles, first_refusal
 from trt_portable.enums import BuilderFlag, DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.formats import choose_format
+from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
 from trt_portable.network.serialization import layers_from_json, leaf_layers, network_to_json
 from trt_portable.plan.artifact import trust, write_artifacts
@@ -52,7 +53,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
     """
     monitor = config.progress_monitor
     root = f"Build {network.name}"
-    with Phase(monitor, root, None, 4) as phase:
+    with Phase(monitor, root, None, 4) as phase, rehearsal():
         found = first_refusal(network, config)
         if found is not None:
             subject, refusal = found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trt_portable.dtypes import PACKED
-from trt_portable.enums import DataType, ErrorCodeTRT, LayerType
+from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.formats import choose_format
 from trt_portable.optimization_profile import IOptimizationProfile, Profile, Range
@@ -31,10 +31,6 @@ def _refusals(network: INetworkDefinition, config: IBuilderConfig) -> Iterator[F
         yield "builder configuration", Refusal(settings, ErrorCodeTRT.INVALID_CONFIG)
     if not network._outputs:
         yield "network", Refusal("at least one output is needed: call mark_output")
-    for layer in network._layers:
-        if layer.type is LayerType.DIST_COLLECTIVE:
-            rule = "collectives across devices need NVIDIA hardware and NCCL"
-            yield layer.name, Refusal(rule, ErrorCodeTRT.UNSUPPORTED_STATE)
     yield from network._validate()
     yield from _byte_refusals(network)
     yield from _io_refusals(network)

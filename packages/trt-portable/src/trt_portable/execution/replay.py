@@ -19,7 +19,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
@@ -29,6 +29,10 @@ from trt_portable.internals import clear_product_workspaces
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.layers.collective import IDistCollectiveLayer
+    from trt_portable.network.layer import ILayer
 
 SWITCH: Final = "TRT_PORTABLE_REPLAY"
 """Environment variable that turns replay off where it is "0"; read when a context is created."""
@@ -69,7 +73,14 @@ def can_replay(state: EngineState) -> bool:
         return False
     if state.streams:  # a recording would wait for each transfer where it begins
         return False
-    return not any(layer.type in _WAITING or layer._DATA_DEPENDENT for layer in state.layers)
+    return not any(_waits(layer) for layer in state.layers)
+
+
+def _waits(layer: ILayer) -> bool:
+    """Whether a layer may wait for data, or for other processes by the way of the host."""
+    if layer.type is LayerType.DIST_COLLECTIVE:
+        return not cast("IDistCollectiveLayer", layer)._can_be_recorded()
+    return layer.type in _WAITING or layer._DATA_DEPENDENT
 
 
 @dataclass(frozen=True)

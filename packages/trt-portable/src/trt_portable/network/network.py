@@ -11,6 +11,7 @@ from trt_portable.errors import Refusal
 from trt_portable.host_settings import HostSettings
 from trt_portable.layers.assertion import AssertionLayers
 from trt_portable.layers.attention import AttentionLayers
+from trt_portable.layers.collective import CollectiveLayers
 from trt_portable.layers.convolution import ConvolutionLayers
 from trt_portable.layers.detection import DetectionLayers
 from trt_portable.layers.gather import GatherLayers
@@ -110,6 +111,7 @@ class INetworkDefinition(
     TransformerLayers,
     DetectionLayers,
     AssertionLayers,
+    CollectiveLayers,
     PluginLayers,
     LoopLayers,
     ConditionalLayers,

@@ -117,8 +117,9 @@ def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
 
 
 HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "trt_portable.layers.assertion": ("ASSERTION", "DIST_COLLECTIVE"),
+    "trt_portable.layers.assertion": ("ASSERTION",),
     "trt_portable.layers.attention": ("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
+    "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
     "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION"),
     "trt_portable.layers.detection": ("NMS",),
     "trt_portable.layers.gather": ("GATHER",),

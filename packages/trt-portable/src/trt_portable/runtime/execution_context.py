@@ -644,6 +644,6 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         self._aux_streams = tuple(to_integers(aux_streams))
 
     def set_communicator(self, communicator: Any) -> bool:
-        """Keeps a communicator; engines with collectives are refused when they are built."""
+        """Keeps a communicator; collectives find the process groups of `torch.distributed` by their ranks."""
         self._communicator = communicator
         return True

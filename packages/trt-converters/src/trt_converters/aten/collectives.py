@@ -1,0 +1,161 @@
+"""Collectives among processes: each becomes a layer, which names the ranks of its process group.
+
+A collective is recorded as two operators, one that starts it and one that waits. A layer is done when its result is
+read, so the second one is the first one's result. TensorRT has the layer since 10.16, and what exchanges parts among
+all of them since 11.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_converters.call import Call
+from trt_converters.checks import computable
+from trt_converters.context import ConversionContext, Operand, Size
+from trt_converters.layers import reshape
+from trt_converters.registry import converter
+from trt_core import Reason, Verdict, trt
+from trt_core.process_groups import GroupMembers, group_members, is_wait
+
+collectives = torch.ops._c10d_functional
+
+_SINCE: Final = ((10, 16), None)
+_EXCHANGE_SINCE: Final = ((11, 0), None)
+_TYPES: Final = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64})
+_REDUCTIONS: Final = {"sum": "SUM", "avg": "AVG", "product": "PROD", "max": "MAX", "min": "MIN"}
+
+
+def _known_group(call: Call) -> Verdict | None:
+    if group_members(call["group_name"]) is not None:
+        return None
+    return Verdict.refuse(
+        Reason.UNSUPPORTED_ARGUMENT,
+        f"this process knows no process group {call['group_name']!r}, so its ranks are unknown",
+    )
+
+
+def _movable(call: Call) -> Verdict | None:
+    dtype = call.tensor("input").dtype
+    if dtype in _TYPES:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"collectives have no {dtype}")
+
+
+def _has_axis(call: Call) -> Verdict | None:
+    if call.tensor("input").dim():
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_RANK, "it has no dimension to gather or scatter along")
+
+
+def _reduces(call: Call) -> Verdict | None:
+    if str(call["reduce_op"]).lower() in _REDUCTIONS:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"no layer reduces by {call['reduce_op']!r}")
+
+
+def _even(call: Call) -> Verdict | None:
+    """Layers exchange parts of one size; PyTorch exchanges any."""
+    parts = {str(part) for name in ("output_split_sizes", "input_split_sizes") for part in call[name]}
+    if len(parts) == 1:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "its parts differ in size")
+
+
+def _started_here(call: Call) -> Verdict | None:
+    if is_wait(call.node):
+        return None
+    return Verdict.refuse(Reason.SIDE_EFFECT, "it waits for a collective that another graph has started")
+
+
+_CHECKS: Final = (computable, _known_group, _movable)
+_ALONG_AXIS: Final = (*_CHECKS, _has_axis)
+
+
+@converter(collectives.all_reduce.default, checks=(*_CHECKS, _reduces), versions=_SINCE, fold=False)
+def c10d_all_reduce(ctx: ConversionContext, input: Operand, reduce_op: str, group_name: Any) -> Any:
+    """all_reduce(Tensor input, str reduce_op, str group_name) -> Tensor"""
+    if ctx.symbolic_shape("input"):
+        return _collective(ctx, input, "ALL_REDUCE", group_name, reduce_op)
+    whole = _collective(ctx, reshape(ctx, input, (1,)), "ALL_REDUCE", group_name, reduce_op)
+    return reshape(ctx, whole, ())
+
+
+@converter(collectives.all_gather_into_tensor.default, checks=_ALONG_AXIS, versions=_SINCE, fold=False)
+def c10d_all_gather_into_tensor(ctx: ConversionContext, input: Operand, group_size: int, group_name: Any) -> Any:
+    """all_gather_into_tensor(Tensor input, int group_size, str group_name) -> Tensor"""
+    return _collective(ctx, input, "ALL_GATHER", group_name)
+
+
+@converter(collectives.reduce_scatter_tensor.default, checks=(*_ALONG_AXIS, _reduces), versions=_SINCE, fold=False)
+def c10d_reduce_scatter_tensor(
+    ctx: ConversionContext, input: Operand, reduce_op: str, group_size: int, group_name: Any
+) -> Any:
+    """reduce_scatter_tensor(Tensor input, str reduce_op, int group_size, str group_name) -> Tensor"""
+    return _collective(ctx, input, "REDUCE_SCATTER", group_name, reduce_op)
+
+
+@converter(collectives.all_to_all_single.default, checks=(*_ALONG_AXIS, _even), versions=_EXCHANGE_SINCE, fold=False)
+def c10d_all_to_all_single(
+    ctx: ConversionContext,
+    input: Operand,
+    output_split_sizes: Sequence[Size],
+    input_split_sizes: Sequence[Size],
+    group_name: Any,
+) -> Any:
+    """all_to_all_single(Tensor input, SymInt[] output_split_sizes, SymInt[] input_split_sizes, str group_name) -> Tensor"""  # noqa: E501 - the schema
+    return _collective(ctx, input, "ALL_TO_ALL", group_name)
+
+
+@converter(collectives.broadcast.default, checks=_ALONG_AXIS, versions=_SINCE, fold=False)
+def c10d_broadcast(ctx: ConversionContext, input: Operand, src: int, group_name: Any) -> Any:
+    """broadcast(Tensor input, int src, str group_name) -> Tensor"""
+    return _collective(ctx, input, "BROADCAST", group_name, root=src)
+
+
+@converter(collectives.wait_tensor.default, checks=(_started_here,), fold=False)
+def c10d_wait_tensor(ctx: ConversionContext, tensor: Operand) -> Any:
+    """wait_tensor(Tensor tensor) -> Tensor"""
+    return tensor
+
+
+def _collective(
+    ctx: ConversionContext, value: Operand, operation: str, group_name: Any, reduce_op: str = "", root: int = -1
+) -> Any:
+    """Adds the layer of a collective; a group of one rank leaves a value as it is.
+
+    Args:
+        ctx: The conversion.
+        value: What this rank gives.
+        operation: Name of a `CollectiveOperation`.
+        group_name: PyTorch's name of the group.
+        reduce_op: PyTorch's name of the reduction, empty where nothing is reduced.
+        root: The rank within the group that gives, -1 for none.
+    """
+    group = group_members(group_name)
+    if group is None:
+        raise ctx.fail(f"this process knows no process group {group_name!r}")
+    if len(group.ranks) == 1:
+        return value
+    tensor = ctx.tensor(value)
+    reduction = getattr(trt.ReduceOperation, _REDUCTIONS[reduce_op.lower()] if reduce_op else "NONE")
+    layer = ctx.network.add_dist_collective(
+        tensor,
+        getattr(trt.CollectiveOperation, operation),
+        reduction,
+        group.ranks[root] if root >= 0 else -1,
+        list(group.ranks),
+    )
+    if layer is not None:
+        layer.num_ranks = len(group.ranks)
+    result = ctx.output(layer)
+    layer.metadata = _metadata(layer.metadata, group)
+    return result
+
+
+def _metadata(location: str, group: GroupMembers) -> str:
+    """Says which group a layer means, for readers and for providers that know groups by name."""
+    named = f"process group '{group.name}'"
+    return f"{location}, {named}" if location else named

@@ -1,0 +1,311 @@
+"""Collectives across devices, on the process groups of `torch.distributed`.
+
+A layer names the ranks that take part. Which process group these are is found when the layer runs: the one that the
+layer's metadata names, if it has these ranks, else the first one that was made with them. So an engine may be built
+before its groups exist, or be loaded by another process, and every rank finds the same group.
+
+While an engine is built, its layers run on made-up numbers to be timed and compared, a different number of times on
+each rank. Nothing is communicated then (`rehearsal`): a stand-in computes results of the right form from what is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_portable.attributes import Attribute, integer, member
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
+from trt_portable.errors import Refusal
+from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.layer import ILayer, ITensor
+from trt_portable.network.rules import require, require_minimum_rank, require_type
+from trt_portable.pybind import instance_of, to_integer
+from trt_portable.shape_tensors import Value, as_tensor
+
+_REDUCING: Final = frozenset(
+    {
+        CollectiveOperation.ALL_REDUCE,
+        CollectiveOperation.REDUCE,
+        CollectiveOperation.REDUCE_SCATTER,
+    }
+)
+_ROOTED: Final = frozenset(
+    {
+        CollectiveOperation.BROADCAST,
+        CollectiveOperation.REDUCE,
+        CollectiveOperation.GATHER,
+        CollectiveOperation.SCATTER,
+    }
+)
+_GROWING: Final = frozenset({CollectiveOperation.ALL_GATHER, CollectiveOperation.GATHER})
+_SHRINKING: Final = frozenset({CollectiveOperation.REDUCE_SCATTER, CollectiveOperation.SCATTER})
+_REDUCTIONS: Final[Mapping[ReduceOperation, str]] = {
+    ReduceOperation.SUM: "sum",
+    ReduceOperation.PROD: "product",
+    ReduceOperation.MAX: "max",
+    ReduceOperation.MIN: "min",
+    ReduceOperation.AVG: "avg",
+}
+_GROUP_NAME: Final = re.compile(r"process group '([^']*)'")
+
+_rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("trt_portable_rehearsal", default=False)
+
+
+@contextlib.contextmanager
+def rehearsal() -> Iterator[None]:
+    """Lets collectives of this thread compute stand-ins: each rank's build runs layers as often as it likes."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
+
+
+def _to_groups(value: Any) -> tuple[int, ...]:
+    return () if value is None else tuple(to_integer(rank) for rank in value)
+
+
+class IDistCollectiveLayer(ILayer):
+    """A collective operation of several devices.
+
+    The metadata may name the process group to be preferred among those with the same ranks: ``process group 'tp'``.
+    """
+
+    _KIND = LayerType.DIST_COLLECTIVE
+    _DEFERRED = True
+
+    _operation = member(CollectiveOperation, CollectiveOperation.ALL_REDUCE)
+    _reduction = member(ReduceOperation, ReduceOperation.NONE)
+    _root = integer(-1)
+    _groups: Attribute[tuple[int, ...]] = Attribute(_to_groups, (), list)
+
+    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS | INDICES | {DataType.INT8}, "the input")
+        require_minimum_rank(x, 1, "the input")
+        operation = self._operation
+        reduces = self._reduction is not ReduceOperation.NONE
+        require(
+            reduces == (operation in _REDUCING),
+            f"{operation.name} with reduction {self._reduction.name}",
+        )
+        require((self._root >= 0) == (operation in _ROOTED), f"{operation.name} with root {self._root}")
+        ranks = self._groups
+        require(len(set(ranks)) == len(ranks) and min(ranks, default=0) >= 0, f"the ranks {list(ranks)}")
+        require(self._root < 0 or not ranks or self._root in ranks, f"root {self._root} is none of {list(ranks)}")
+
+    def _check_complete(self) -> None:
+        if self._ranks < 2:
+            raise Refusal("num_ranks is not set: a collective has two ranks or more")
+        if self._groups and len(self._groups) != self._ranks:
+            raise Refusal(f"num_ranks is {self._ranks}, and the ranks are {list(self._groups)}")
+
+    @property
+    def _is_random(self) -> bool:
+        return True  # what it gives depends on other processes, so it is never folded
+
+    @property
+    def group_name(self) -> str:
+        """The process group that the metadata names; empty for none."""
+        found = _GROUP_NAME.search(self._metadata)
+        return "" if found is None else found[1]
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        assert inputs[0] is not None
+        x = as_tensor(inputs[0])
+        first: Any = x.shape[0]
+        if self._operation in _SHRINKING or self._operation is CollectiveOperation.ALL_TO_ALL:
+            require(
+                not isinstance(first, int) or first % self._ranks == 0,
+                f"extent {first} is not divisible by {self._ranks} devices",
+            )
+        if x.device.type == "meta":
+            return (_like(x, self._operation, self._ranks),)
+        return (
+            _operator()(
+                x,
+                self._operation.name,
+                _REDUCTIONS.get(self._reduction, ""),
+                self._root,
+                list(self._groups) or list(range(self._ranks)),
+                self.group_name,
+            ),
+        )
+
+    def _can_be_recorded(self) -> bool:
+        """Whether runs may become CUDA graphs: NCCL's kernels can, and what goes through the host cannot."""
+        try:
+            group = _find_group(self._groups or tuple(range(self._ranks)), self.group_name)
+        except Refusal:
+            return False
+        import torch.distributed as dist
+
+        return str(dist.get_backend(group)) == "nccl" or "cuda:nccl" in dist.get_backend_config(group)
+
+
+@functools.cache
+def _operator() -> Any:
+    """The operator that layers call: tracing sees one node, whatever the groups are called when it runs."""
+    library = torch.library.Library("trt_portable", "FRAGMENT")
+    library.define(
+        "collective(Tensor x, str operation, str reduction, int root, int[] ranks, str group) -> Tensor",
+        tags=(torch.Tag.needs_contiguous_strides,),
+    )
+    library.impl("collective", _communicate, "CompositeExplicitAutograd")
+    library.impl("collective", _like_of, "Meta")
+    _LIBRARIES.append(library)
+    return torch.ops.trt_portable.collective.default
+
+
+_LIBRARIES: Final[list[Any]] = []  # an operator lives as long as its library
+
+
+def _like(x: torch.Tensor, operation: CollectiveOperation, ranks: int) -> torch.Tensor:
+    shape: list[Any] = [*x.shape]
+    if operation in _GROWING:
+        shape[0] = shape[0] * ranks
+    elif operation in _SHRINKING:
+        shape[0] = shape[0] // ranks
+    return torch.empty(shape, dtype=x.dtype, device=x.device)
+
+
+def _like_of(
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str
+) -> torch.Tensor:
+    return _like(x, CollectiveOperation[operation], len(ranks))
+
+
+def _communicate(
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str
+) -> torch.Tensor:
+    """Runs a collective on the current stream; every rank of the group calls it.
+
+    Raises:
+        Refusal: There is no process group of these ranks in this process.
+        RuntimeError: It failed: a rank is gone, or has not come within the group's time limit.
+    """
+    kind = CollectiveOperation[operation]
+    if _rehearsing.get():
+        return _stand_in(x, kind, len(ranks))
+    found = _find_group(tuple(ranks), group)
+    made = _start(x.contiguous(), kind, reduction, root, ranks, found)
+    return torch.ops._c10d_functional.wait_tensor(made)  # type: ignore[no-any-return]
+
+
+def _start(
+    x: torch.Tensor, kind: CollectiveOperation, reduction: str, root: int, ranks: Sequence[int], group: Any
+) -> torch.Tensor:
+    functional: Any = torch.ops._c10d_functional
+    name, size = group.group_name, len(ranks)
+    if kind is CollectiveOperation.ALL_REDUCE:
+        return functional.all_reduce(x, reduction, name)  # type: ignore[no-any-return]
+    if kind is CollectiveOperation.ALL_GATHER:
+        return functional.all_gather_into_tensor(x, size, name)  # type: ignore[no-any-return]
+    if kind is CollectiveOperation.REDUCE_SCATTER:
+        return functional.reduce_scatter_tensor(x, reduction, size, name)  # type: ignore[no-any-return]
+    if kind is CollectiveOperation.ALL_TO_ALL:
+        parts = [x.shape[0] // size] * size
+        return functional.all_to_all_single(x, parts, parts, name)  # type: ignore[no-any-return]
+    if kind is CollectiveOperation.BROADCAST:
+        return functional.broadcast(x, list(ranks).index(root), name)  # type: ignore[no-any-return]
+    return _rooted(x, kind, reduction, root, size, group)
+
+
+def _rooted(
+    x: torch.Tensor, kind: CollectiveOperation, reduction: str, root: int, size: int, group: Any
+) -> torch.Tensor:
+    """The collectives whose result belongs to one rank, or comes from one; elsewhere a gathered result is zero."""
+    import torch.distributed as dist
+
+    made = torch.zeros_like(_like(x, kind, size))
+    is_root = dist.get_rank() == root
+    if kind is CollectiveOperation.REDUCE:
+        operations: Any = dist.ReduceOp
+        made.copy_(x)
+        dist.reduce(made, root, op=getattr(operations, reduction.upper()), group=group)
+    elif kind is CollectiveOperation.GATHER:
+        dist.gather(x, list(made.chunk(size)) if is_root else None, dst=root, group=group)
+    else:
+        dist.scatter(made, [part.contiguous() for part in x.chunk(size)] if is_root else None, src=root, group=group)
+    return made
+
+
+def _stand_in(x: torch.Tensor, kind: CollectiveOperation, size: int) -> torch.Tensor:
+    """What this rank alone makes of it: as if the others had the same numbers, and a reduction kept them."""
+    if kind in _GROWING:
+        return x.repeat(size, *([1] * (x.dim() - 1)))
+    if kind in _SHRINKING:
+        return x[: x.shape[0] // size].clone()
+    return x.clone()
+
+
+def _find_group(ranks: tuple[int, ...], name: str) -> Any:
+    """The process group of these ranks, in their order.
+
+    Raises:
+        Refusal: There is none, or `torch.distributed` is not in use.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise Refusal(
+            f"a collective of ranks {list(ranks)} runs in a process without process groups: call "
+            "torch.distributed.init_process_group first",
+            ErrorCodeTRT.FAILED_EXECUTION,
+        )
+    from trt_portable.internals import process_groups, resolve_process_group
+
+    resolve: Any = resolve_process_group  # names are strings, which PyTorch types as its own
+    if name:
+        with contextlib.suppress(RuntimeError, ValueError):
+            group = resolve(name)
+            if tuple(dist.get_process_group_ranks(group)) == ranks:
+                return group
+    for group in process_groups.pg_group_ranks:
+        if tuple(dist.get_process_group_ranks(group)) == ranks:
+            return group
+    known = sorted({tuple(members) for members in process_groups.pg_group_ranks.values()})
+    raise Refusal(
+        f"rank {dist.get_rank()} has no process group of the ranks {list(ranks)}; it has "
+        f"{', '.join(str(list(members)) for members in known)}: make it with torch.distributed.new_group or a device "
+        "mesh, on every rank",
+        ErrorCodeTRT.FAILED_EXECUTION,
+    )
+
+
+class CollectiveLayers(LayerFactory):
+    """The method that adds collectives."""
+
+    def add_dist_collective(
+        self,
+        input: ITensor,
+        dist_collective_op: CollectiveOperation,
+        reduce_op: object,
+        root: object,
+        groups: object,
+    ) -> IDistCollectiveLayer | None:
+        """Adds a collective; set ``num_ranks`` on the layer.
+
+        Args:
+            input: Rank 1 or more. Gathering multiplies its first extent by the number of ranks, scattering divides it.
+            dist_collective_op: The operation.
+            reduce_op: A `ReduceOperation`, NONE where nothing is reduced.
+            root: The root's rank, -1 where there is none.
+            groups: Ranks that take part, in their order; None for all.
+
+        Raises:
+            RuntimeError: The reduction or the root is of another type.
+        """
+        tensor, operation = expect_tensor(input, "input"), instance_of(CollectiveOperation, dist_collective_op)
+        if not isinstance(reduce_op, ReduceOperation) or not isinstance(root, int):
+            raise RuntimeError("reduce_op must be a ReduceOperation and root an int")
+        layer = IDistCollectiveLayer._create(_operation=operation, _reduction=reduce_op, _root=root, _groups=groups)
+        return self._add(layer, tensor)

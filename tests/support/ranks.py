@@ -1,0 +1,142 @@
+"""Runs a function in several processes that form a process group, and never leaves one of them behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import multiprocessing
+import multiprocessing.context
+import multiprocessing.forkserver
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+GROUP_SECONDS: Final = 8.0
+"""Time limit of the process groups: what a rank waits for another one before it gives up."""
+
+_PRELOADED: Final = ("warm_ranks",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a rank.
+
+    Attributes:
+        value: What its function returned.
+        error: Type and text of what it raised instead; empty for nothing.
+        is_dead: Whether it went without a word.
+        seconds: How long the function took.
+    """
+
+    value: Any = None
+    error: str = ""
+    is_dead: bool = False
+    seconds: float = 0.0
+
+
+def run_ranks(world: int, directory: Path, function: Callable[..., Any], *args: Any, limit: float = 60.0) -> list[Any]:
+    """Calls a function on every rank of a group on gloo, and returns what they return.
+
+    Args:
+        world: Number of ranks.
+        directory: An empty directory, for the rendezvous.
+        function: A function of a module that a new process can import; called with the rank and the arguments.
+        args: What it gets besides.
+        limit: Seconds after which all ranks are killed.
+
+    Raises:
+        AssertionError: A rank failed or took too long.
+    """
+    outcomes = run_failing_ranks(world, directory, function, *args, limit=limit)
+    failed = [
+        f"rank {rank}: {found.error or 'died'}" for rank, found in enumerate(outcomes) if found.error or found.is_dead
+    ]
+    assert not failed, "\n".join(failed)
+    return [found.value for found in outcomes]
+
+
+def run_failing_ranks(
+    world: int, directory: Path, function: Callable[..., Any], *args: Any, limit: float = 60.0
+) -> list[Outcome]:
+    """The same for ranks that are meant to fail: says what became of each.
+
+    Raises:
+        AssertionError: A rank did not end within the limit.
+    """
+    context = _fork_server()
+    place = directory / f"rendezvous-{time.monotonic_ns()}"
+    pipes: list[Connection] = []
+    processes: list[Any] = []
+    try:
+        for rank in range(world):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(rank, world, str(place), sender, function, args), daemon=True)
+            process.start()
+            sender.close()
+            pipes.append(receiver)
+            processes.append(process)
+        return _collect(pipes, limit)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+@functools.cache
+def _fork_server() -> multiprocessing.context.ForkServerContext:
+    """A process that has imported PyTorch once, of which ranks are forks."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of Python 3.12 and older it knows no other
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+def _collect(pipes: Sequence[Connection], limit: float) -> list[Outcome]:
+    found: dict[int, Outcome] = {}
+    deadline = time.monotonic() + limit
+    while len(found) < len(pipes):
+        waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in found}
+        ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+        assert ready, f"the ranks {sorted(waiting.values())} are not done after {limit} s"
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            try:
+                found[waiting[pipe]] = pipe.recv()
+            except EOFError:
+                found[waiting[pipe]] = Outcome(is_dead=True)
+    return [found[rank] for rank in range(len(pipes))]
+
+
+def _run(
+    rank: int, world: int, place: str, sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
+    started = time.monotonic()
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{place}", rank=rank, world_size=world, timeout=timedelta(seconds=GROUP_SECONDS)
+        )
+        started = time.monotonic()
+        outcome = Outcome(function(rank, *args), seconds=time.monotonic() - started)
+        dist.barrier()
+    except BaseException as error:
+        told = f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}"
+        outcome = Outcome(error=told, seconds=time.monotonic() - started)
+    sender.send(outcome)
+    sender.close()
+    os._exit(0)  # destructors of a group whose peers are gone would wait for them
