@@ -28,7 +28,13 @@ from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
 CONTAINERS: Final = {1: "bf726b56f5e29852", 2: "3eba59b5caf9f37b"}
-PROGRAMS: Final = {2: "a48f515fdc885450", 3: "dbb74764d6fbe80e", 4: "ab37bdc9bcdbf710", 5: "22f9fbd4039dacb3"}
+PROGRAMS: Final = {
+    2: "a48f515fdc885450",
+    3: "dbb74764d6fbe80e",
+    4: "ab37bdc9bcdbf710",
+    5: "22f9fbd4039dacb3",
+    6: "348718f15c7dd1bf",
+}
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 
 

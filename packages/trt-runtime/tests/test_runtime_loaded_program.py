@@ -284,3 +284,23 @@ def test_operators_of_libraries_need_the_callers_word(tmp_path: Path) -> None:
         assert load(path, operators=["trt_test_library"])(torch.ones(2)).tolist() == [2, 2]
     with pytest.raises(PlanError, match="cannot be imported"):
         load(path, operators=["trt_test_library"])
+
+
+def test_metadata_is_kept_beside_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "relu.trtp"
+    program = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    save(program, path, metadata={"task": "rectify", "größe": "2"})
+    loaded = load(path)
+    assert loaded.meta == {"task": "rectify", "größe": "2"}
+    save(loaded, path)
+    assert load(path).meta == loaded.meta
+    save(loaded, path, metadata={})
+    assert load(path).meta == {}
+
+
+@pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}, "text", {"n" * 129: ""}, {str(i): "" for i in range(65)}])
+def test_metadata_that_could_not_be_read_is_refused(metadata: Any, tmp_path: Path) -> None:
+    program = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    with pytest.raises(InputError, match="metadata"):
+        save(program, tmp_path / "relu.trtp", metadata=metadata)
+    assert not (tmp_path / "relu.trtp").exists()

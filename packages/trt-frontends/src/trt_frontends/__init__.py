@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trt_frontends.alias import install_alias
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
+    from trt_frontends.generation import compile_generation
     from trt_frontends.mutable_module import MutableModule
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import refit_module_weights
@@ -40,6 +41,7 @@ _LATE: Final = {
     "QuantizationConfig": "trt_frontends.quantization",
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
+    "compile_generation": "trt_frontends.generation",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.alias",
@@ -67,6 +69,7 @@ __all__ = [
     "QuantizationConfig",
     "bisect",
     "compile",
+    "compile_generation",
     "dynamo",
     "explain",
     "install_alias",

@@ -20,6 +20,7 @@ from trt_runtime.operator import execute_engine
 from trt_runtime.program import LoadedProgram, load
 
 if TYPE_CHECKING:
+    from trt_runtime.generation import TextGenerator
     from trt_runtime.graphed_calls import cuda_graphs
     from trt_runtime.program import save
     from trt_runtime.refit import refit_engine, refit_module
@@ -38,6 +39,7 @@ __all__ = [
     "LoadedProgram",
     "PlanHeader",
     "TRTModule",
+    "TextGenerator",
     "check_compatible",
     "cuda_graphs",
     "execute_engine",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 
 _LATE: Final = {
+    "TextGenerator": "trt_runtime.generation",
     "cuda_graphs": "trt_runtime.graphed_calls",
     "refit_engine": "trt_runtime.refit",
     "refit_module": "trt_runtime.refit",

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 256 << 20
 """Longest graph section that is read."""
 
+MAX_METADATA: Final = 64
+"""Most entries of metadata."""
+
+MAX_METADATA_TEXT: Final = 1 << 20
+"""Longest value of an entry of metadata."""
+
 MAX_MODULES: Final = 128
 """Most modules inside one another, of which PyTorch visits each by a call inside of a call."""
 
@@ -53,6 +59,7 @@ def program_to_bytes(program: Program) -> bytes:
         "steps": [step_to_json(step) for step in program.steps],
         "output": literals.to_json(program.output),
         "refit": None if program.refit is None else program.refit.to_json(),
+        "metadata": dict(program.metadata),
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
@@ -103,6 +110,7 @@ def _program_from_json(document: Any) -> Program:
         torch_version=typed.text(values["torch_version"], "torch_version", 128),
         writer_version=typed.text(values["writer_version"], "writer_version", 128),
         refit=_read_refit(values["refit"], tensors),
+        metadata=_read_metadata(values["metadata"]),
     )
 
 
@@ -204,6 +212,15 @@ def _read_refit(value: Any, tensors: tuple[StoredTensor, ...]) -> HeldWeights | 
     from trt_runtime.program.held_weights import read_held_weights  # only programs that can be refitted need it
 
     return read_held_weights(value, tensors)
+
+
+def _read_metadata(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or len(value) > MAX_METADATA:
+        raise malformed("metadata", f"an object of at most {MAX_METADATA} entries is needed")
+    return {
+        typed.text(name, "metadata", 128): typed.text(text, "metadata", MAX_METADATA_TEXT)
+        for name, text in value.items()
+    }
 
 
 def _check_names(tensors: tuple[StoredTensor, ...], engines: tuple[StoredEngine, ...]) -> None:

@@ -313,6 +313,7 @@ class Program:
         torch_version: PyTorch that the program was saved with.
         writer_version: trt-runtime that the program was saved with.
         refit: How the tensors follow from weights of the model, where engines can be refitted and it is known of all.
+        metadata: What whoever saved the program says of it; nothing that runs it reads this.
     """
 
     signature: Signature
@@ -327,6 +328,7 @@ class Program:
     torch_version: str = field(default_factory=lambda: str(torch.__version__))
     writer_version: str = ""
     refit: HeldWeights | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first_tensor(self) -> int:

@@ -26,7 +26,7 @@ class SectionKind(IntEnum):
 
 PROGRAM: Final = Container(
     magic=b"TRTPROG\n",
-    version=5,
+    version=6,
     kinds=SectionKind,
     alignment=4096,  # so that sections can be mapped by themselves
     noun="saved program",

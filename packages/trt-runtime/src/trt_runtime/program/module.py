@@ -40,6 +40,9 @@ class LoadedProgram(nn.Module):
         operators: The operator of each `OperatorCall`, in order.
         device: Where it runs.
         untold: Elements that an operator may make whose result has sizes that depend on data.
+
+    Attributes:
+        meta: What whoever saved the program says of it.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class LoadedProgram(nn.Module):
         untold: int = UNTOLD,
     ) -> None:
         super().__init__()
+        self.meta = dict(program.metadata)
         self.__untold = untold
         self.__program = program
         self.__operators = tuple(operators)

@@ -22,7 +22,7 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.captured import CapturedProgram
-from trt_runtime.program.document import program_to_bytes
+from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
 from trt_runtime.program.exported_guards import conditions_of
 from trt_runtime.program.graph import (
     Dimension,
@@ -55,6 +55,7 @@ def save(
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    metadata: Mapping[str, str] | None = None,
     format: str = PROGRAM,  # noqa: A002 - what the field calls it
 ) -> None:
     """Saves a compiled model with its engines; the file appears complete or not at all.
@@ -71,6 +72,8 @@ def save(
         kwarg_inputs: Example keyword inputs.
         dynamic_shapes: Dynamic dimensions as `torch.export.export` takes them, for modules that are exported; by
             default `compiled.meta["dynamic_shapes"]`.
+        metadata: What to say of the program beside it, `meta` of what is loaded: at most 64 entries. None keeps that of
+            a loaded program.
         format: `"program"`: the format that `load` reads from anyone, without running code. `"exported_program"`:
             PyTorch's own format, for exchange with other tools; it can hold code, so `load` reads it only with
             `trust=True`.
@@ -100,9 +103,13 @@ def save(
         )
     _refuse_callables(compiled)
     if format == EXPORTED_PROGRAM:
+        if metadata is not None:
+            raise InputError("PyTorch's format has no place for metadata", hint=f"choose {PROGRAM!r}")
         write_exported_program(compiled, path, arg_inputs, kwarg_inputs, dynamic_shapes)
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
+    if metadata is not None:
+        captured = replace(captured, program=replace(captured.program, metadata=_checked(metadata)))
     with replacing(path) as file:
         write_program(file, captured)
 
@@ -240,6 +247,26 @@ def _check_examples(
         device = torch.device("cuda", torch.cuda.current_device())
     reader = InputReader.of(captured.program, device)
     reader.read(tuple(map(example, arg_inputs)), {name: example(value) for name, value in kwarg_inputs.items()})
+
+
+def _checked(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns metadata that can be read again.
+
+    Raises:
+        InputError: It is none, or too long.
+    """
+    entries = dict(metadata) if isinstance(metadata, Mapping) else {None: None}
+    if any(not isinstance(part, str) for entry in entries.items() for part in entry):
+        raise InputError("metadata is a mapping of names to texts", where="metadata")
+    too_long = any(len(name) > 128 or len(text) > MAX_METADATA_TEXT for name, text in entries.items())
+    if too_long or len(entries) > MAX_METADATA:
+        raise InputError(
+            "the metadata is too long",
+            where="metadata",
+            hint=f"give at most {MAX_METADATA} entries, with names of up to 128 characters and texts of up to "
+            f"{MAX_METADATA_TEXT}",
+        )
+    return entries
 
 
 def _refuse_callables(compiled: Any) -> None:

@@ -20,6 +20,7 @@ PROGRAM: Final = (
     "steps",
     "output",
     "refit",
+    "metadata",
 )
 SIGNATURE: Final = ("names", "positional", "structure", "leaves", "conditions")
 TENSOR_INPUT: Final = ("tensor", "shape", "device")

@@ -1,0 +1,194 @@
+"""Generation with a step that is written out: what the loop does around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from trt_core.errors import InputError, PlanError
+from trt_runtime.generation import GenerationLimits, TextGenerator
+
+VOCABULARY = 23
+
+
+class Counting(nn.Module):
+    """Scores depend on the sum of all tokens of a row and on how many there are."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(rows, length))
+        self.calls: list[tuple[int, int]] = []
+
+    def forward(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        first, count = int(start), input_ids.shape[1]
+        self.calls.append((first, count))
+        self.seen[:, first : first + count] = input_ids.to(torch.float32)
+        places = torch.arange(self.seen.shape[1])
+        real = (places >= padding[:, None]) & (places < first + count)
+        return scores_of((self.seen * real).sum(1), real.sum(1))
+
+
+def scores_of(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    likeliest = (total.long() * 7 + count * 3) % VOCABULARY
+    distance = (torch.arange(VOCABULARY) - likeliest[:, None]) % VOCABULARY
+    return -distance.to(torch.float32) / 4
+
+
+def continued(prompt: Sequence[int], new: int, ends: Sequence[int] = ()) -> list[int]:
+    """What greedy generation makes of one prompt, written out."""
+    text = list(prompt)
+    for _ in range(new):
+        token = int(scores_of(torch.tensor([float(sum(text))]), torch.tensor([len(text)])).argmax())
+        text.append(token)
+        if token in ends:
+            break
+    return text[len(prompt) :]
+
+
+def generator_of(rows: int = 3, length: int = 40, chunk: int = 4, **limits: Any) -> TextGenerator:
+    return TextGenerator(Counting(rows, length), GenerationLimits(rows, length, chunk, **limits))
+
+
+@given(
+    st.lists(st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=11), min_size=1, max_size=3),
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.lists(st.integers(1, VOCABULARY - 1), max_size=3),
+)
+@settings(max_examples=60)
+def test_rows_of_a_padded_batch_continue_as_each_alone(
+    prompts: list[list[int]], new: int, chunk: int, ends: list[int]
+) -> None:
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    made = generator_of(chunk=chunk).generate(ids, mask, max_new_tokens=new, eos_token_id=ends, pad_token_id=0)
+    expected = [continued(prompt, new, ends) for prompt in prompts]
+    width = max(map(len, expected))
+    assert made[:, longest:].tolist() == [row + [0] * (width - len(row)) for row in expected]
+    assert torch.equal(made[:, :longest], ids)
+
+
+def test_prompts_are_read_in_pieces_and_tokens_one_by_one() -> None:
+    generator = generator_of(rows=1, chunk=4)
+    generator.generate(torch.tensor([[1, 2, 3, 4, 5, 6]]), max_new_tokens=3)
+    assert generator.step.calls == [(0, 4), (4, 2), (6, 1), (7, 1)]
+
+
+def test_a_call_begins_anew() -> None:
+    generator = generator_of()
+    prompt = torch.tensor([[3, 1, 4]])
+    first = generator.generate(prompt, max_new_tokens=5)
+    generator.generate(torch.tensor([[9, 9, 9, 9, 9]]), max_new_tokens=5)
+    assert torch.equal(generator.generate(prompt, max_new_tokens=5), first)
+
+
+def test_the_caches_may_be_filled_to_the_end() -> None:
+    generator = generator_of(rows=1, length=8)
+    made = generator.generate(torch.tensor([[1, 2, 3]]))
+    assert made.shape == (1, 9)  # the last token is never read
+    assert made[0, 3:].tolist() == continued([1, 2, 3], 6)
+
+
+def test_sampling_draws_what_the_generator_says() -> None:
+    prompt = torch.tensor([[3, 1, 4], [2, 7, 1]])
+    draws = [
+        generator_of().generate(prompt, max_new_tokens=6, do_sample=True, generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+@pytest.mark.parametrize("chosen", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
+def test_sampling_from_the_likeliest_alone_is_greedy(chosen: dict[str, Any]) -> None:
+    prompt = torch.tensor([[3, 1, 4]])
+    made = generator_of().generate(prompt, max_new_tokens=6, do_sample=True, **chosen)
+    assert made[0, 3:].tolist() == continued([3, 1, 4], 6)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(3, None), (None, 0.5)])
+def test_sampling_draws_only_from_what_is_left(top_k: int | None, top_p: float | None) -> None:
+    generator = generator_of(rows=1)
+    probabilities = scores_of(torch.tensor([8.0]), torch.tensor([3])).softmax(-1)[0]
+    order = probabilities.argsort(descending=True)
+    count = top_k or int((probabilities[order].cumsum(0) < (top_p or 0)).sum()) + 1
+    allowed = set(order[:count].tolist())
+    torch.manual_seed(0)
+    made = {
+        int(
+            generator.generate(torch.tensor([[3, 1, 4]]), max_new_tokens=1, do_sample=True, top_k=top_k, top_p=top_p)[
+                0, 3
+            ]
+        )
+        for _ in range(60)
+    }
+    assert made <= allowed
+    assert len(made) > 1
+
+
+def test_processors_change_scores_before_a_token_is_chosen() -> None:
+    def never_two(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.scatter(1, tokens, -torch.inf)
+
+    made = generator_of().generate(torch.tensor([[3, 1, 4]]), max_new_tokens=8, logits_processor=[never_two])
+    assert len(set(made[0].tolist())) == made.shape[1]
+
+
+def test_a_streamer_takes_the_prompt_and_every_token() -> None:
+    class Notes:
+        def __init__(self) -> None:
+            self.taken: list[Any] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.taken.append(value.tolist())
+
+        def end(self) -> None:
+            self.taken.append("end")
+
+    notes = Notes()
+    made = generator_of().generate(torch.tensor([[3, 1]]), max_new_tokens=3, streamer=notes)
+    assert notes.taken == [[[3, 1]], *([token] for token in made[0, 2:].tolist()), "end"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "options", "said"),
+    [
+        (torch.ones(1, 41, dtype=torch.int64), None, {}, "longer than the caches"),
+        (torch.ones(4, 2, dtype=torch.int64), None, {}, "more than the 3 rows"),
+        (torch.ones(1, 0, dtype=torch.int64), None, {}, "each with a token"),
+        (torch.ones(2, 2), None, {}, "int64 or int32"),
+        (torch.ones(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [1, 1]]), {}, "padded on the left"),
+        (torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 3), {}, "does not fit"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 40}, "ask for 39 at most"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 0}, "whole number from 1"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "temperature": 0.0}, "temperature"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_p": 1.5}, "top_p"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_k": 0}, "top_k"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"eos_token_id": "end"}, "eos_token_id"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    ids: torch.Tensor, mask: torch.Tensor | None, options: dict[str, Any], said: str
+) -> None:
+    generator = generator_of()
+    with pytest.raises(InputError, match=said):
+        generator.generate(ids, mask, **options)
+    assert generator.step.calls == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"max_batch":1}', GenerationLimits(0, 1, 1).to_text()])
+def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="in no readable way"):
+        GenerationLimits.from_text(text)
+
+
+def test_limits_are_read_as_they_were_written() -> None:
+    limits = GenerationLimits(2, 64, 16, (3, 5), 1)
+    assert GenerationLimits.from_text(limits.to_text()) == limits
