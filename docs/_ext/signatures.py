@@ -49,7 +49,7 @@ SIGNATURES: Final = {
     "portable": (
         "trt_portable.network.serialization:network_to_json",
         "trt_portable.network.serialization:layers_from_json",
-        "trt_portable.builder.tactics:Tactic.build",
+        "trt_portable.builder.tactic:Tactic.build",
     ),
 }
 """What each group of the page on contracts shows, as `module:name`."""

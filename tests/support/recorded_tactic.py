@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice
-from trt_portable.builder.record_launches import LaunchRecorder
-from trt_portable.builder.tactics import Subject, Tactic
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.inductor.record_launches import LaunchRecorder
+from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.plan.artifact import Artifact, machine_of
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def build_with(
     monitor: Any = None,
 ) -> Any:
     """Builds relu(x) @ matrix for 1 to 8 rows, 2 at best, with the given tactics."""
-    monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", tactics)
+    monkeypatch.setitem(engine_tactic.choose_tactic.__kwdefaults__, "tactics", tactics)
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (-1, 4))
     relu = network.add_activation(x, trt.ActivationType.RELU).get_output(0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.trial import Trial
+from trt_portable.builder.autotune.engine_tactic import Trial
 from trt_portable.dtypes import CARRIERS, FROM_TORCH
 from trt_portable.network.serialization import layers_from_json, network_to_json
 from trt_portable.shape_tensors import as_tensor

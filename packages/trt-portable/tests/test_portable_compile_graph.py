@@ -12,9 +12,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trt_portable as trt
-from trt_portable.builder.compile_graph import _has_odd_rows, _is_functional, decompositions, rolled_by_parts
-from trt_portable.builder.cudnn_operators import teach_cudnn_operators
-from trt_portable.builder.inductor import fused_layout, graph_of
+from trt_portable.builder.inductor.operators import teach_cudnn_operators
+from trt_portable.builder.inductor.tactic import (
+    _has_odd_rows,
+    _is_functional,
+    decompositions,
+    fused_layout,
+    graph_of,
+    rolled_by_parts,
+)
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.tracing import TracedProgram, trace_program
 from trt_portable.execution.weight_layout import FLAT, WeightLayout

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import trial
-from trt_portable.builder.inductor import TACTICS, Inductor
-from trt_portable.builder.tactic_choice import choose_tactic
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.autotune.engine_tactic import choose_tactic
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact
 
@@ -148,7 +148,7 @@ def test_a_compiler_that_fails_is_not_chosen(
 def test_a_wrong_result_is_not_chosen(
     builder: trt.Builder, load: Any, logger: Any, _compiled: None, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(trial, "first_difference", lambda *_: "output 0 is off")
+    monkeypatch.setattr(engine_tactic, "first_difference", lambda *_: "output 0 is off")
     engine = load(residual_network(builder), {"x": ((1, WIDTH, 16, 16), (4, WIDTH, 16, 16), (8, WIDTH, 16, 16))})
     assert engine._state.executable is engine._state.program
     assert any("something else" in text for _, text in logger.messages)
@@ -189,7 +189,7 @@ def test_layouts_race_and_the_second_build_runs_no_race(
         engine = load(network, {"x": (shape, shape, shape)}, flags=flags, config=config)
         torch.testing.assert_close(run(engine, x), interpreted(engine, x), rtol=1e-2, atol=1e-2)
         chosen.append(engine._state.info.tactic)
-        monkeypatch.setattr(trial.Trial, "race", lambda *_: pytest.fail("timed again"))
+        monkeypatch.setattr(engine_tactic.Trial, "race", lambda *_: pytest.fail("timed again"))
     told = [text for _, text in logger.messages]
     for name in ("interpret", "inductor", "inductor-planar"):
         assert any(f"tactic {name}: " in text and " ms" in text for text in told), told

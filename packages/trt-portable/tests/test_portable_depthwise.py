@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from triton_interpreter import run_interpreted
 
 import trt_portable as trt
-from trt_portable.builder.inductor import Inductor
-from trt_portable.builder.tactics import tactic_hash
-from trt_portable.builder.timing_cache import ITimingCache
+from trt_portable.builder.autotune.autotuner import Autotuner, building, tactic_hash
+from trt_portable.builder.autotune.timing_cache import ITimingCache
+from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.execution.weight_layout import WeightLayout
 
@@ -35,7 +35,7 @@ EVERYTHING: Final = [
 
 def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
     """The distance of the result of one of our kernels from PyTorch's, over its size."""
-    from trt_portable.builder import depthwise
+    from trt_portable.builder.inductor import depthwise
 
     channels, extents, window, stride, padding, dilation, has_bias, activation = case
     torch.manual_seed(0)
@@ -66,7 +66,7 @@ def test_on_a_gpu(case: Any, form: str) -> None:
 
 
 def test_which_kernels_are_tried() -> None:
-    from trt_portable.builder.depthwise import PIXELS, STRIPS, forms_for
+    from trt_portable.builder.inductor.depthwise import PIXELS, STRIPS, forms_for
 
     assert forms_for((1, 96, 56, 56), (1, 1)) == (PIXELS,)
     assert forms_for((64, 96, 56, 56), (1, 1)) == forms_for((64, 96, 56, 56), (2, 1)) == (PIXELS, STRIPS)
@@ -75,13 +75,13 @@ def test_which_kernels_are_tried() -> None:
 
 @pytest.mark.gpu
 def test_the_faster_kernel_is_remembered() -> None:
-    from trt_portable.builder import depthwise, kernel_choice
+    from trt_portable.builder.inductor import depthwise
 
     x = torch.randn(16, 64, 64, 64, device="cuda").half().contiguous(memory_format=torch.channels_last)
     kernel = torch.randn(3, 3, 64, 1, device="cuda").half().permute(2, 3, 0, 1)
     operands = (x, kernel, None, [2, 2], [1, 1], [1, 1], "relu")
     cache = ITimingCache()
-    with kernel_choice.remembering(cache, may_measure=True):
+    with building(Autotuner(cache, may_measure=True)):
         found, _ = depthwise.convolve(*operands)
     (key,) = cache.queryKeys()
     for form in (depthwise.PIXELS, depthwise.STRIPS):
@@ -94,16 +94,16 @@ def test_the_faster_kernel_is_remembered() -> None:
 
 
 def test_recordings_know_all_operators_that_graphs_call() -> None:
-    from trt_portable.builder import depthwise, odd_products
-    from trt_portable.builder.own_operators import teach_own_operators
+    from trt_portable.builder.inductor import depthwise, unaligned_products
+    from trt_portable.builder.inductor.tactic import _teach_own_operators
 
-    own = teach_own_operators()
-    assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, odd_products.KERNEL}
-    assert {operator.name() for operator in own.composed} == {odd_products.OPERATOR}
+    own = _teach_own_operators()
+    assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, unaligned_products.KERNEL}
+    assert {operator.name() for operator in own.composed} == {unaligned_products.OPERATOR}
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:
-    from trt_portable.builder.depthwise import convolve
+    from trt_portable.builder.inductor.depthwise import convolve
 
     x, kernel = torch.zeros(1, 8, 4, 4).half(), torch.zeros(8, 1, 3, 3).half()
     with pytest.raises(RuntimeError, match="another way"):

@@ -12,7 +12,7 @@ from fresh_process import run_python
 from low_precision_networks import COLUMNS, DEPTH, layers_of, linear, make_codes, product_builder, rounded
 
 import trt_portable as trt
-from trt_portable.builder import low_precision_choice
+from trt_portable.builder.autotune import low_precision
 from trt_portable.execution.tracing import trace_engine
 from trt_portable.kernels import low_precision_convolutions as convolution_kernels
 from trt_portable.kernels import low_precision_products as product_kernels
@@ -42,12 +42,10 @@ def test_a_kernel_that_fails_or_errs_is_not_chosen(build: Any, execute: Any, log
 def test_the_timing_cache_remembers_kernels(build: Any, builder: Any, monkeypatch: Any) -> None:
     define = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))
     cache = builder.create_builder_config().create_timing_cache(b"")
-    monkeypatch.setattr(
-        low_precision_choice, "milliseconds", lambda alone, *_: 1.0 if alone._kernel is REFERENCE else 2.0
-    )
-    monkeypatch.setattr(low_precision_choice, "_HOPELESS", 1e9)
+    monkeypatch.setattr(low_precision, "milliseconds", lambda alone, *_: 1.0 if alone._kernel is REFERENCE else 2.0)
+    monkeypatch.setattr(low_precision, "_HOPELESS", 1e9)
     first = build(define, level=3, cache=cache)
-    monkeypatch.setattr(low_precision_choice, "milliseconds", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(low_precision, "milliseconds", lambda *_: pytest.fail("timed again"))
     flags = [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]
     engines = [first, build(define, level=3, cache=cache, flags=flags)]
     names = [
@@ -71,12 +69,10 @@ def test_an_unknown_choice_is_an_error_where_that_is_asked_for(builder: Any, log
 
 def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any) -> None:
     define = linear(make_codes(trt.fp8, COLUMNS, DEPTH), torch.rand(COLUMNS), trt.fp8)
-    monkeypatch.setattr(
-        low_precision_choice, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0
-    )
-    monkeypatch.setattr(low_precision_choice, "_HOPELESS", 1e9)
+    monkeypatch.setattr(low_precision, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0)
+    monkeypatch.setattr(low_precision, "_HOPELESS", 1e9)
     for setting, is_held in (("0", False), ("1", True)):
-        monkeypatch.setenv(low_precision_choice.SWITCH, setting)
+        monkeypatch.setenv(low_precision.SWITCH, setting)
         (product,) = [la for la in layers_of(build(define, level=3)) if la["LayerType"] == "LOW_PRECISION_PRODUCT"]
         assert (product["TacticName"] == "dequantize_once") is is_held
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import low_precision_choice, low_precision_trials
-from trt_portable.builder.inductor import Inductor
+from trt_portable.builder.autotune import low_precision
+from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.dtypes import pack
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, IntegerProduct, ProductForm
@@ -55,7 +55,7 @@ def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any
         if not kernel.accepts(form, device):
             continue
         for rows in (1, 17, 64):
-            case = low_precision_trials.ProductCase(form, rows, True, rows == 17, trt.int8 if rows == 64 else None)
+            case = low_precision.ProductCase(form, rows, True, rows == 17, trt.int8 if rows == 64 else None)
             try:
                 difference = case.trial(device).difference(kernel)
             except (RuntimeError, ValueError, NotImplementedError) as error:
@@ -123,7 +123,7 @@ def test_an_engine_multiplies_codes(
         pytest.skip("this GPU has no float8")
     best = "int_mm" if dtype is trt.int8 else "scaled_mm"
     if way == "compiled":
-        monkeypatch.setattr(low_precision_choice, "milliseconds", lambda alone, *_: float(alone._kernel.name != best))
+        monkeypatch.setattr(low_precision, "milliseconds", lambda alone, *_: float(alone._kernel.name != best))
         request.getfixturevalue("compiled_wins")
     else:
         monkeypatch.setattr(Inductor, "is_candidate", lambda *_: False)

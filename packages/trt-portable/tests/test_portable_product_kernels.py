@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.low_precision_trials import ProductCase
+from trt_portable.builder.autotune.low_precision import ProductCase
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, IntegerProduct, ProductForm
 
 COLUMNS: Final = 16

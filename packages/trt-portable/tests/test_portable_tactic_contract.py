@@ -13,8 +13,8 @@ import torch
 from recorded_tactic import Recorded, build_with, wanted
 
 import trt_portable as trt
-from trt_portable.builder import trial
-from trt_portable.builder.tactics import Subject
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.tactic import Subject
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan.artifact import Artifact
 
@@ -77,7 +77,7 @@ CHANGES: dict[str, Callable[[Artifact], Artifact | None]] = {
 def test_what_makes_no_sense_is_not_chosen_and_harms_nobody(
     build: Any, execute: Any, logger: Any, monkeypatch: Any, kind: str, is_raced: bool
 ) -> None:
-    monkeypatch.setattr(trial.Trial, "is_raced", is_raced)
+    monkeypatch.setattr(engine_tactic.Trial, "is_raced", is_raced)
     broken, right = Changed(CHANGES[kind]), Recorded()
     broken.name = "broken"
     for tactics, name in (((broken,), "interpret"), ((broken, right), "recorded")):
@@ -98,7 +98,7 @@ def test_a_tactic_that_cannot_say_whether_it_applies_does_no_harm(
     failing, tactic = Recorded(), Recorded()
     failing.name = "failing"
     monkeypatch.setattr(failing, where, fail)
-    monkeypatch.setattr(trial.Trial, "is_raced", True)
+    monkeypatch.setattr(engine_tactic.Trial, "is_raced", True)
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(failing, tactic))
     assert tactic.built == 1 and isinstance(engine._state.executable, SpecializedProgram)
 
@@ -121,8 +121,8 @@ def test_a_search_ends_when_its_time_is_spent_and_the_best_so_far_is_kept(
     build: Any, execute: Any, logger: Any, monkeypatch: Any, level: int, seconds: float, is_raced: bool
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(trial.Trial, "is_raced", is_raced)
+    monkeypatch.setattr(engine_tactic, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(engine_tactic.Trial, "is_raced", is_raced)
     tactics = [Slow(str(number), seconds, clock) for number in range(30)]
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(*tactics, level=level))
     budget = {3: 120.0, 4: 600.0, 5: 1800.0}[level]

@@ -15,8 +15,9 @@ import torch
 from recorded_tactic import Recorded, build_with, wanted
 
 import trt_portable as trt
-from trt_portable.builder import inductor, trial
-from trt_portable.builder.tactics import Subject
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor
+from trt_portable.builder.tactic import Subject
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact as artifacts
 
@@ -129,13 +130,13 @@ def test_artifacts_of_another_machine_are_left(build: Any, logger: Any, monkeypa
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_compilers_are_tried_on_a_gpu_from_the_default_level_on(engine: Any, device: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(inductor.Inductor, "LEAST_STEPS", 1)
+    monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
     state = engine._state
     subject = Subject(state.structure, state.info, (), torch.device(device))
-    found = {tactic.name: tactic.least_level for tactic in inductor.TACTICS if tactic.is_candidate(subject)}
+    found = {tactic.name: tactic.least_level for tactic in TACTICS if tactic.is_candidate(subject)}
     default = trt.Builder(trt.Logger()).create_builder_config().builder_optimization_level
     assert min(found.values(), default=default) == default and bool(found) is (device == "cuda")
-    assert len({tactic.name for tactic in inductor.TACTICS}) == len(inductor.TACTICS)
+    assert len({tactic.name for tactic in TACTICS}) == len(TACTICS)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +148,8 @@ def test_the_fastest_of_a_race_is_chosen(
     tactics = [Recorded(), Recorded()]
     for tactic, each in zip(tactics, ("one", "two"), strict=True):
         tactic.name = each
-    monkeypatch.setattr(trial.Trial, "is_raced", True)
-    monkeypatch.setattr(trial.Trial, "race", lambda self, programs: times)
+    monkeypatch.setattr(engine_tactic.Trial, "is_raced", True)
+    monkeypatch.setattr(engine_tactic.Trial, "race", lambda self, programs: times)
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(*tactics))
     assert engine._state.info.tactic == name
     assert isinstance(engine._state.executable, SpecializedProgram) is (name != "interpret")
@@ -165,13 +166,13 @@ def test_a_tactic_begins_before_it_builds(build: Any, logger: Any, monkeypatch: 
             raise ImportError("no compiler")
 
     monkeypatch.setattr(tactic, "begin", begin)
-    monkeypatch.setattr(trial.Trial, "is_raced", True)
+    monkeypatch.setattr(engine_tactic.Trial, "is_raced", True)
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(tactic))
     assert begun == [0]
     assert engine._state.info.tactic == "recorded"
 
 
-TIMED = {name: getattr(trial.Trial, name) for name in ("time_interpreted", "race")}
+TIMED = {name: getattr(engine_tactic.Trial, name) for name in ("time_interpreted", "race")}
 """What the fixture that lets tactics win replaces."""
 
 
@@ -201,9 +202,9 @@ class Listener(trt.IProgressMonitor):
     ("is_raced", "tried"), [(False, ["interpret", "first", "second"]), (True, ["first", "second", "all, in turns"])]
 )
 def test_progress_says_what_is_tried(build: Any, monkeypatch: Any, is_raced: bool, tried: list[str]) -> None:
-    monkeypatch.setattr(trial.Trial, "is_raced", is_raced)
+    monkeypatch.setattr(engine_tactic.Trial, "is_raced", is_raced)
     for name, method in TIMED.items():
-        monkeypatch.setattr(trial.Trial, name, method)
+        monkeypatch.setattr(engine_tactic.Trial, name, method)
     first, second = Recorded(), Recorded()
     first.name, second.name = "first", "second"
     listener = Listener()
@@ -224,7 +225,7 @@ def test_a_second_build_times_nothing(build: Any, builder: trt.Builder, monkeypa
     cache = builder.create_builder_config().create_timing_cache(b"")
     assert build(Recorded(), cache=cache) is not None
     for name in ("milliseconds", "time_layers"):
-        monkeypatch.setattr(trial, name, lambda *_: pytest.fail("timed again"))
+        monkeypatch.setattr(engine_tactic, name, lambda *_: pytest.fail("timed again"))
     assert build(Recorded(), cache=cache, flags=[trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]) is not None
 
 
@@ -239,7 +240,7 @@ def test_a_subject_offers_inputs_that_every_layer_takes(engine: Any) -> None:
 def test_layouts_of_convolutions_are_candidates_where_there_are_any(
     builder: trt.Builder, load: Any, monkeypatch: pytest.MonkeyPatch, has_convolutions: bool
 ) -> None:
-    monkeypatch.setattr(inductor.Inductor, "LEAST_STEPS", 1)
+    monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (1, 2, 4, 4))
     layer = (
@@ -250,6 +251,6 @@ def test_layouts_of_convolutions_are_candidates_where_there_are_any(
     network.mark_output(layer.get_output(0))
     state = load(network)._state
     subject = Subject(state.structure, state.info, (), torch.device("cuda"))
-    found = [tactic.name for tactic in inductor.TACTICS if tactic.is_candidate(subject)]
+    found = [tactic.name for tactic in TACTICS if tactic.is_candidate(subject)]
     assert ("inductor-planar" in found) == has_convolutions
     assert "inductor" in found  # with channels last

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.builder.builder import Builder
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.progress_monitor import IProgressMonitor
-from trt_portable.builder.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.device import current_device, device, set_device
 from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
 from trt_portable.dtypes import nptype, volume

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice
+from trt_portable.builder.autotune import engine_tactic
 from trt_portable.execution import replay
 
 C = 6
@@ -200,7 +200,7 @@ def _run(context: Any, x: torch.Tensor, before: int, behind: int) -> list[torch.
 @pytest.fixture
 def _packs(compiled_wins: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed weights are tried however few, and win wherever they compute the same."""
-    monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
+    monkeypatch.setattr(engine_tactic, "_LEAST_PACKED_WEIGHTS", 0)
 
 
 @FEW

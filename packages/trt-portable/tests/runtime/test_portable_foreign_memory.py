@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.inductor import Inductor
+from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.execution import replay
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.kernels.device_kernels import driver

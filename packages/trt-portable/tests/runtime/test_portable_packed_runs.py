@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice
-from trt_portable.builder.inductor import Inductor
-from trt_portable.builder.tactics import Subject, Tactic
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.inductor.tactic import Inductor
+from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.formats import LAYOUTS
 from trt_portable.plan.artifact import Artifact, machine_of
@@ -93,7 +93,7 @@ def _run(context: Any, memory: Memory, result: Memory, value: torch.Tensor, stre
 def test_compiled_tactics_read_and_write_packed_memory(
     builder: Any, load: Any, compiled_wins: None, monkeypatch: Any, formats: Any
 ) -> None:
-    monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
+    monkeypatch.setitem(engine_tactic.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
     engine = load(_network(builder, formats), RANGES)
     assert isinstance(engine._state.executable, SpecializedProgram)
     context = engine.create_execution_context()
@@ -108,7 +108,7 @@ def test_compiled_tactics_read_and_write_packed_memory(
 def test_outputs_are_left_in_the_memory_that_is_offered(
     builder: Any, load: Any, compiled_wins: None, monkeypatch: Any
 ) -> None:
-    monkeypatch.setitem(tactic_choice.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
+    monkeypatch.setitem(engine_tactic.choose_tactic.__kwdefaults__, "tactics", (Recorded(),))
     engine = load(_network(builder, (F.LINEAR, F.LINEAR)), RANGES)
     x, target = torch.randn(SHAPE), torch.empty(SHAPE)
     with torch.inference_mode():

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import tactic_choice, trial
-from trt_portable.builder.tactics import PREPACKED, Subject
-from trt_portable.builder.trial import NEVER, Trial
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.autotune.autotuner import NEVER
+from trt_portable.builder.autotune.engine_tactic import Trial
+from trt_portable.builder.tactic import PREPACKED, Subject
 from trt_portable.fusion import programs as interpret
 from trt_portable.fusion.packed_products import has_prepacked_kernels
 
@@ -82,7 +83,7 @@ class Net:
 @pytest.fixture
 def net(builder: trt.Builder, compiled_wins: None, monkeypatch: pytest.MonkeyPatch) -> Net:
     """Packed weights are tried however few, and always win."""
-    monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
+    monkeypatch.setattr(engine_tactic, "_LEAST_PACKED_WEIGHTS", 0)
     return Net(builder)
 
 
@@ -265,7 +266,7 @@ def test_a_second_build_times_nothing(net: Net, builder: trt.Builder, monkeypatc
     cache = builder.create_builder_config().create_timing_cache(b"")
     first = net.plan(net.convolution(net.x, name="c"), cache=cache)
     for name in ("milliseconds", "time_layers"):
-        monkeypatch.setattr(trial, name, lambda *_: pytest.fail("timed again"))
+        monkeypatch.setattr(engine_tactic, name, lambda *_: pytest.fail("timed again"))
     again = Net(builder)
     assert again.plan(again.convolution(again.x, name="c"), cache=cache) == first
 
@@ -320,8 +321,8 @@ def test_turns_time_both(net: Net, read: Any, monkeypatch: pytest.MonkeyPatch, m
     found: list[tuple[float, float]] = []
     plain = Trial._in_turns
     monkeypatch.setattr(Trial, "time_interpreted", lambda _: 1e9)
-    monkeypatch.setattr(trial, "_FEW_BYTES", most_bytes)  # timed layer by layer, and as they run
-    monkeypatch.setattr(trial, "_CLEAR_GAIN", 0.0)
+    monkeypatch.setattr(engine_tactic, "_FEW_BYTES", most_bytes)  # timed layer by layer, and as they run
+    monkeypatch.setattr(engine_tactic, "_CLEAR_GAIN", 0.0)
     monkeypatch.setattr(Trial, "_in_turns", lambda trial, program: found.append(plain(trial, program)) or found[-1])
     read(net.plan(net.convolution(net.x, name="c")))
     ((layers, packed),) = found
@@ -339,7 +340,7 @@ def test_a_machine_without_the_kernels_interprets(
 
 
 def test_wrong_results_are_not_chosen(net: Net, read: Any, logger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "first_difference", lambda *_: "output 0 is off")
+    monkeypatch.setattr(engine_tactic, "first_difference", lambda *_: "output 0 is off")
     engine = read(net.plan(net.convolution(net.x, name="c")))
     assert engine._state.info.tactic == "interpret"
     assert any("output 0 is off" in text for _, text in logger.messages)

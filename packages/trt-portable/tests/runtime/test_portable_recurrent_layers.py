@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import product_race, tactic_choice
+from trt_portable.builder.autotune import engine_tactic, host_gemm
 from trt_portable.fusion.epilogues import OneByOne
 from trt_portable.fusion.loops import FusedLoop
 from trt_portable.fusion.packed_products import has_prepacked_kernels
@@ -377,8 +377,8 @@ def test_a_refit_reaches_the_kernel(kind: str, built: Any, execute: Any, logger:
 def test_a_build_chooses_between_the_kernel_and_the_loop(
     kind: str, way: str, built: Any, execute: Any, compiled_wins: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
-    monkeypatch.setattr(product_race, "_raced", lambda product, *_: way if way in product.ways else LAYERS)
+    monkeypatch.setattr(engine_tactic, "_LEAST_PACKED_WEIGHTS", 0)
+    monkeypatch.setattr(host_gemm, "_raced", lambda product, *_: way if way in product.ways else LAYERS)
     layer = Layer(kind, is_dynamic=True, is_reverse=True)
     engine = built(layer)
     *products, chosen = engine._state.info.product_kernels

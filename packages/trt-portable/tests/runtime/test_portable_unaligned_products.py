@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch._inductor.utils import run_and_get_code
 
 import trt_portable as trt
-from trt_portable.builder.odd_products import teach_odd_products
+from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.program import Program
 from trt_portable.fusion import unaligned_products as odd_products
 from trt_portable.fusion.neighbours import fuse_linear
@@ -66,7 +66,7 @@ def test_what_is_split(network: Any, load: Any, monkeypatch: pytest.MonkeyPatch,
     if split == "interpreted":
         calls = split_unaligned_products(linear)
     else:
-        teach_odd_products()
+        teach_unaligned_products()
         calls = split_traced_unaligned_products(linear, image.outputs if split == "output" else ())
     assert any(one.compute != other.compute for one, other in zip(calls, linear, strict=True)) == is_split
     program = Program(calls, image.inputs, image.outputs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from trt_portable.builder.build_plan import build_plan
 from trt_portable.builder.config import IBuilderConfig
-from trt_portable.builder.pipeline import build_plan
 from trt_portable.builder.progress_monitor import BuildCancelled
 from trt_portable.builder.validate import first_refusal
 from trt_portable.device import current_device, without_autocast

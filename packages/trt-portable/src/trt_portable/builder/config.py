@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_portable.builder.autotune.timing_cache import ITimingCache
 from trt_portable.builder.progress_monitor import IProgressMonitor
-from trt_portable.builder.timing_cache import ITimingCache
 from trt_portable.enums import (
     BuilderFlag,
     DeviceType,

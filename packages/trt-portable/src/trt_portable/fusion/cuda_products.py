@@ -135,7 +135,7 @@ def is_depthwise(layer: IConvolutionLayer) -> bool:
 
 
 def is_compiled_depthwise(layer: IConvolutionLayer) -> bool:
-    """Whether `trt_portable.builder.depthwise` has a kernel for a depthwise convolution in float16."""
+    """Whether `trt_portable.builder.inductor.depthwise` has a kernel for a depthwise convolution in float16."""
     if not is_depthwise(layer) or layer._weight_spec("KERNEL")[0] is not DataType.HALF:
         return False
     windows = layer.kernel_size_nd
@@ -278,7 +278,7 @@ class _CompiledDepthwiseConvolution(_Kernel):
 
     def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
         kernel, bias = self._layer._own_weights(x)
-        operator = torch.ops.trt_portable.depthwise_convolution  # of trt_portable.builder.depthwise
+        operator = torch.ops.trt_portable.depthwise_convolution  # of trt_portable.builder.inductor.depthwise
         x = x.contiguous(memory_format=torch.channels_last)
         found: torch.Tensor = operator(x, kernel, bias, *self._geometry, self._activation)
         return found

@@ -109,5 +109,5 @@ def _operator(inputs: Sequence[Value | None]) -> Sequence[Value]:
     x, matrix, bias = _operands(inputs)
     if _has_few_rows(x):
         return (F.linear(x, matrix, bias),)
-    flat = torch.ops.trt_portable.odd_linear(x.reshape(-1, x.shape[-1]), matrix, bias)
+    flat = torch.ops.trt_portable.unaligned_linear(x.reshape(-1, x.shape[-1]), matrix, bias)
     return (flat.view(*x.shape[:-1], len(matrix)),)

@@ -217,3 +217,21 @@ class PlanPass(ABC):
             known.update(entry["outputs"])
         if not graph.wanted <= known:
             raise PassError(f"pass {self.name}: tensors {sorted(graph.wanted - known)} are computed no more")
+
+
+class EliminateDeadLayers(PlanPass):
+    """Removes layers that contribute to no wanted tensor; layers without outputs stay. Exact."""
+
+    name = "eliminate_dead_layers"
+
+    def call(self, graph: PlanGraph) -> int:
+        """Walks the layers from the last to the first."""
+        needed = set(graph.wanted)
+        live = []
+        for entry in reversed(graph.layers):
+            if not entry["outputs"] or not needed.isdisjoint(entry["outputs"]):
+                live.append(entry)
+                needed.update(tensor for tensor in entry["inputs"] if tensor is not None)
+        removed = len(graph.layers) - len(live)
+        graph.layers[:] = live[::-1]
+        return removed

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trt_portable.builder import kernel_choice
-from trt_portable.builder.kernel_choice import fastest, remembering
-from trt_portable.builder.tactics import tactic_hash
-from trt_portable.builder.timing_cache import ITimingCache
+from trt_portable.builder.autotune import clock as clocks
+from trt_portable.builder.autotune import kernels
+from trt_portable.builder.autotune.autotuner import Autotuner, building, tactic_hash
+from trt_portable.builder.autotune.kernels import fastest
+from trt_portable.builder.autotune.timing_cache import ITimingCache
 
 CPU = torch.device("cpu")
 
@@ -21,8 +22,8 @@ class Clock:
         self.started: list[str] = []
         self.wrong: set[str] = set()
         self.failing: set[str] = set()
-        monkeypatch.setattr(kernel_choice, "_elapsed", lambda run: self.milliseconds[run()])
-        monkeypatch.setattr(kernel_choice, "_found", {})
+        monkeypatch.setattr(clocks, "_on_device", lambda run: self.milliseconds[run()])
+        monkeypatch.setattr(kernels, "_process", Autotuner(ITimingCache()))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_capturing)
         self.is_capturing = False
 
@@ -41,31 +42,31 @@ def test_the_fastest_right_kernel_is_chosen_and_remembered(monkeypatch: pytest.M
     clock = Clock(monkeypatch, sure=3.0, wrong=1.0, failing=0.5, fast=2.0)
     clock.wrong, clock.failing = {"wrong"}, {"failing"}
     cache = ITimingCache()
-    with remembering(cache, may_measure=True):
+    with building(Autotuner(cache, may_measure=True)):
         assert clock.choose() == "fast"
     (key,) = cache.queryKeys()
     assert cache.query(key).tacticHash == tactic_hash("fast") and cache.query(key).timingMSec == 2.0
     clock.started.clear()
     other = ITimingCache()
-    with remembering(other, may_measure=True):
+    with building(Autotuner(other, may_measure=True)):
         assert clock.choose() == "fast"  # this process knows
     assert other.queryKeys() == [key]  # and whoever asks later shall
-    kernel_choice._found.clear()
-    with remembering(cache, may_measure=False):
+    kernels._process._cache.reset()
+    with building(Autotuner(cache, may_measure=False)):
         assert clock.choose() == "fast"  # the cache does
     assert not clock.started
 
 
 def test_nothing_is_measured_where_that_cannot_or_must_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, sure=3.0, fast=2.0)
-    with remembering(ITimingCache(), may_measure=False):
+    with building(Autotuner(ITimingCache(), may_measure=False)):
         assert clock.choose() == "sure"
     clock.is_capturing = True
     assert clock.choose() == "sure"
     assert not clock.started
     clock.is_capturing, clock.failing = False, {"sure", "fast"}
     cache = ITimingCache()
-    with remembering(cache, may_measure=True):
+    with building(Autotuner(cache, may_measure=True)):
         assert clock.choose() == "sure" and not cache.queryKeys()
 
 

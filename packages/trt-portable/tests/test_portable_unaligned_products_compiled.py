@@ -15,12 +15,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from triton_interpreter import run_interpreted
 
 import trt_portable as trt
-from trt_portable.builder import kernel_choice, odd_products
-from trt_portable.builder.custom_operator import calls_of
-from trt_portable.builder.inductor import TACTICS, Inductor
-from trt_portable.builder.odd_products import teach_odd_products
-from trt_portable.builder.record_launches import LaunchRecorder
-from trt_portable.builder.tactic_choice import choose_tactic
+from trt_portable.builder.autotune import kernels
+from trt_portable.builder.autotune.autotuner import Autotuner
+from trt_portable.builder.autotune.engine_tactic import choose_tactic
+from trt_portable.builder.autotune.timing_cache import ITimingCache
+from trt_portable.builder.inductor import unaligned_products
+from trt_portable.builder.inductor.operators import calls_of
+from trt_portable.builder.inductor.record_launches import LaunchRecorder
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor
+from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
 from trt_portable.kernels.unaligned_products import write_interleaved
 from trt_portable.plan.artifact import Artifact
@@ -42,12 +45,12 @@ def difference(device: str, case: Any, form: int, dtype: torch.dtype) -> float:
     x, matrix = (torch.randn(extent, depth, device=device).to(dtype) for extent in (rows, columns))
     bias = torch.randn(columns, device=device).to(dtype) if has_bias else None
     result = torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
-    odd_products.start_product(x, matrix, bias, result, form)
+    unaligned_products.start_product(x, matrix, bias, result, form)
     wanted = F.linear(x.float(), matrix.float(), None if bias is None else bias.float())
     return ((result.float() - wanted).norm() / wanted.norm()).item()
 
 
-EVERYTHING = [(case, form) for case in TILED for form in range(len(odd_products.FORMS))]
+EVERYTHING = [(case, form) for case in TILED for form in range(len(unaligned_products.FORMS))]
 
 
 @pytest.mark.slow
@@ -66,28 +69,28 @@ def test_tiles_on_a_gpu(case: Any, form: int, dtype: torch.dtype) -> None:
 
 def test_which_tiles_are_tried() -> None:
     forms = {
-        (8192, 50257): odd_products.ALIGNED_WIDE,
-        (1024, 50257): odd_products.WIDE,
-        (128, 50257): odd_products.NARROW,
+        (8192, 50257): unaligned_products.ALIGNED_WIDE,
+        (1024, 50257): unaligned_products.WIDE,
+        (128, 50257): unaligned_products.NARROW,
     }
-    assert {extents: odd_products.form_for(*extents) for extents in forms} == forms
+    assert {extents: unaligned_products.form_for(*extents) for extents in forms} == forms
 
 
 def test_tiles_are_tried_for_operands_that_lie_as_they_want() -> None:
     with FakeTensorMode():
         x, matrix = torch.empty(600, 16, device="cuda"), torch.empty(27, 16, device="cuda")
-        assert list(odd_products._ways(x, matrix, None)) == ["joined", "interleaved", "tiles"]
-        assert list(odd_products._ways(x[:8], matrix, matrix[:, 0])) == ["joined", "tiles"]
+        assert list(unaligned_products._ways(x, matrix, None)) == ["joined", "interleaved", "tiles"]
+        assert list(unaligned_products._ways(x[:8], matrix, matrix[:, 0])) == ["joined", "tiles"]
         for operands in ((x.T.contiguous().T, matrix), (x, matrix.T.contiguous().T)):
-            assert list(odd_products._ways(*operands, None)) == ["joined", "interleaved"]
-    assert list(odd_products._ways(torch.empty(8, 16), torch.empty(27, 16), None)) == ["joined"]
+            assert list(unaligned_products._ways(*operands, None)) == ["joined", "interleaved"]
+    assert list(unaligned_products._ways(torch.empty(8, 16), torch.empty(27, 16), None)) == ["joined"]
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:
     pytest.importorskip("triton")
     x, matrix, result = torch.zeros(8, 16).half().T, torch.zeros(19, 8).half(), torch.zeros(16, 19).half()
     with pytest.raises(RuntimeError, match="another way"):
-        odd_products.start_product(x, matrix, None, result, 0)
+        unaligned_products.start_product(x, matrix, None, result, 0)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -96,13 +99,13 @@ def test_a_recording_holds_what_the_operator_is_composed_of(
     monkeypatch: pytest.MonkeyPatch, is_interleaved: bool, has_bias: bool
 ) -> None:
     if is_interleaved:
-        monkeypatch.setattr(odd_products, "write_joined", write_interleaved)
-    own = teach_odd_products()
+        monkeypatch.setattr(unaligned_products, "write_joined", write_interleaved)
+    own = teach_unaligned_products()
     x, matrix, bias = torch.randn(40, 16).half(), torch.randn(27, 16).half(), torch.randn(27).half()
     operands = [x, matrix, *[bias] * has_bias]
     recorder = LaunchRecorder(operands, own)
     with torch.no_grad(), recorder:
-        result = torch.ops.trt_portable.odd_linear(x, matrix, bias if has_bias else None)
+        result = torch.ops.trt_portable.unaligned_linear(x, matrix, bias if has_bias else None)
     document = {
         "operands": [{"input": at} for at in range(len(operands))],
         "kernels": recorder.kernels,
@@ -119,14 +122,14 @@ def test_a_recording_holds_what_the_operator_is_composed_of(
 
 def test_a_graph_calls_the_operator_once() -> None:
     """Its extents are known without data, its kernels are found there to be compiled ahead."""
-    teach_odd_products()
+    teach_unaligned_products()
 
     def layers(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        return torch.ops.trt_portable.odd_linear(x.relu(), matrix, None).view(2, 20, -1)
+        return torch.ops.trt_portable.unaligned_linear(x.relu(), matrix, None).view(2, 20, -1)
 
     x, matrix = torch.randn(40, 16).half(), torch.randn(27, 16).half()
     graph = make_fx(layers, tracing_mode="fake")(x, matrix)
-    (call,) = calls_of(graph, odd_products.OPERATOR)
+    (call,) = calls_of(graph, unaligned_products.OPERATOR)
     assert call.meta["val"].shape == (40, 27) and call.meta["val"].is_contiguous()
     torch.testing.assert_close(graph(x, matrix), F.linear(x.relu(), matrix).view(2, 20, 27))
 
@@ -186,11 +189,11 @@ def test_in_an_engine(
 ) -> None:
     """Every way, at the shape that is compiled and at others, replayed at addresses that stay."""
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
-    monkeypatch.setattr(kernel_choice, "_found", {})
+    monkeypatch.setattr(kernels, "_process", Autotuner(ITimingCache()))
     monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", TACTICS[:1])
     if way is not None:
         monkeypatch.setattr(
-            odd_products, "fastest", lambda starts, *_, **__: way if way in starts else pytest.fail(way)
+            unaligned_products, "fastest", lambda starts, *_, **__: way if way in starts else pytest.fail(way)
         )
     cache = builder.create_builder_config().create_timing_cache(b"")
     config = builder.create_builder_config()
@@ -222,7 +225,7 @@ def test_in_an_engine(
 @pytest.mark.usefixtures("_on_cuda")
 def test_a_second_build_measures_no_kernel(builder: Any, load: Any, compiled_wins: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
-    monkeypatch.setattr(kernel_choice, "_found", {})
+    monkeypatch.setattr(kernels, "_process", Autotuner(ITimingCache()))
     monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", TACTICS[:1])
     cache = builder.create_builder_config().create_timing_cache(b"")
     for flags in ([], [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]):
@@ -230,8 +233,8 @@ def test_a_second_build_measures_no_kernel(builder: Any, load: Any, compiled_win
         config.set_timing_cache(cache, False)
         engine = load(_logits(builder, 2051), {"x": ((16, 64), (600, 64), (700, 64))}, flags=flags, config=config)
         assert isinstance(engine._state.executable, SpecializedProgram)
-        kernel_choice._found.clear()
-        monkeypatch.setattr(kernel_choice, "_milliseconds", lambda *_, **__: pytest.fail("measured again"))
+        kernels._process._cache.reset()
+        monkeypatch.setattr(kernels, "_runnable", lambda *_, **__: pytest.fail("measured again"))
     assert len(cache.queryKeys()) == 2
 
 

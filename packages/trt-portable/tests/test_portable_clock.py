@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_portable.builder.race import race
-from trt_portable.builder.timing import race_milliseconds
+from trt_portable.builder.autotune.clock import race, race_milliseconds
 
 CPU = torch.device("cpu")
 

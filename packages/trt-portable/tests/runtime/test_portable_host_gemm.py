@@ -11,13 +11,18 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import product_race, tactic_choice
-from trt_portable.builder.host_time import ColdWeights
-from trt_portable.builder.product_race import ProductRace
+from trt_portable.builder.autotune import engine_tactic, host_gemm
+from trt_portable.builder.autotune.clock import ColdWeights
+from trt_portable.builder.autotune.host_gemm import ProductRace
 from trt_portable.fusion import packed_products as prepack_products
 from trt_portable.fusion.epilogues import Epilogue, OneByOne
 from trt_portable.fusion.neighbours import LinearForm
-from trt_portable.fusion.packed_products import MklLinear, PrepackedLinear, has_mkl_products, has_prepacked_kernels
+from trt_portable.fusion.packed_products import (
+    MklLinear,
+    PrepackedLinear,
+    has_mkl_products,
+    has_prepacked_kernels,
+)
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase
 
 pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
@@ -85,7 +90,7 @@ class Net:
 @pytest.fixture
 def net(builder: trt.Builder, compiled_wins: None, monkeypatch: pytest.MonkeyPatch) -> Net:
     """Packed weights are tried however few, and always win."""
-    monkeypatch.setattr(tactic_choice, "_LEAST_PACKED_WEIGHTS", 0)
+    monkeypatch.setattr(engine_tactic, "_LEAST_PACKED_WEIGHTS", 0)
     return Net(builder)
 
 
@@ -110,7 +115,7 @@ def agree(engine: trt.ICudaEngine, execute: Callable[..., dict[str, torch.Tensor
 def test_every_kernel_computes_the_same(
     net: Net, logger: Any, execute: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(product_race, "_raced", lambda *_: name)
+    monkeypatch.setattr(host_gemm, "_raced", lambda *_: name)
     engine = trt.Runtime(logger).deserialize_cuda_engine(net.plan())
     assert engine._state.info.product_kernels == (name,) * 4
     assert [type(compute) for compute in computes(engine)] == [KINDS[name]] * 4
@@ -133,18 +138,18 @@ def test_every_kernel_computes_the_same(
 def test_a_second_build_races_nothing(net: Net, builder: trt.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = builder.create_builder_config().create_timing_cache(b"")
     names = iter([LAYERS, ONEDNN, LAYERS, ONEDNN])
-    monkeypatch.setattr(product_race, "_raced", lambda *_: next(names))
+    monkeypatch.setattr(host_gemm, "_raced", lambda *_: next(names))
     first = net.plan(cache=cache)
-    monkeypatch.setattr(product_race, "_raced", lambda *_: pytest.fail("raced again"))
+    monkeypatch.setattr(host_gemm, "_raced", lambda *_: pytest.fail("raced again"))
     assert Net(builder).plan(cache=cache) == first
 
 
 def test_a_kernel_that_is_missing_gives_way(
     net: Net, logger: Any, execute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(product_race, "_raced", lambda *_: MKL)
+    monkeypatch.setattr(host_gemm, "_raced", lambda *_: MKL)
     monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: True)
-    monkeypatch.setattr(product_race.RacedProduct, "__call__", _as_layers)
+    monkeypatch.setattr(host_gemm.RacedProduct, "__call__", _as_layers)
     plan = net.plan()
     monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: False)
     engine = trt.Runtime(logger).deserialize_cuda_engine(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,9 +127,3 @@ class Tactic(ABC):
 
         It may raise whatever it meets: a tactic that fails in any way is not chosen.
         """
-
-
-def tactic_hash(name: str) -> int:
-    """Identity of a tactic in the timing cache."""
-    digest = hashlib.sha256(name.encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx
 
-from trt_portable.builder.kernel_launch import KernelLaunch
 from trt_portable.internals import OpOverload
+from trt_portable.kernels.device_kernels import POINTER
+from trt_portable.layers.windows import convolved_extents
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel that was started.
+
+    Attributes:
+        compiled: Triton's compiled kernel.
+        grid: Three extents, in blocks.
+        arguments: A tensor or a number for each parameter that the kernel's source names.
+    """
+
+    compiled: Any
+    grid: tuple[int, int, int]
+    arguments: tuple[Any, ...]
+
+    @property
+    def types(self) -> str:
+        """A letter per parameter of the machine code, which may have more than the source: scratch memory."""
+        named = "".join(POINTER if isinstance(argument, torch.Tensor) else "i" for argument in self.arguments)
+        found = re.search(r"\.entry\s+\w+\s*\((.*?)\)", self.compiled.asm["ptx"], re.DOTALL)
+        if found is None:
+            raise RuntimeError("a kernel without an entry")
+        return named + POINTER * (found[1].count(".param") - len(named))
+
 
 Launch: TypeAlias = Callable[..., tuple[torch.Tensor | None, KernelLaunch]]
 """Starts the kernel of an operator; returns the result, None where it got memory for that, and what it started."""
@@ -88,3 +116,56 @@ def start_compiling(run: Callable[[], None], device: torch.device) -> threading.
     thread = threading.Thread(target=compile_all, daemon=True)
     thread.start()
     return thread
+
+
+_RELU: Final = "cudnn_convolution_relu"
+_ADD_RELU: Final = "cudnn_convolution_add_relu"
+
+
+@functools.cache
+def teach_cudnn_operators() -> Any:
+    """Makes both operators known to traces without data, and to Inductor; once per process.
+
+    Returns:
+        What holds the registration.
+    """
+    from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
+
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    for name, shape in ((_RELU, _relu), (_ADD_RELU, _add_relu)):
+        operator = getattr(torch.ops.aten, name).default
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta"):
+            library.impl(name, shape)
+        if operator not in lowerings:
+            make_fallback(operator, constrain_to_fx_strides, warn=False)
+    return library
+
+
+def _relu(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    extents = convolved_extents(x.shape[2:], weight.shape[2:], stride, padding, dilation)
+    result = torch.empty((x.shape[0], weight.shape[0], *extents), dtype=x.dtype, device=x.device)
+    formats = [torch._prims_common.suggest_memory_format(tensor) for tensor in (x, weight)]
+    is_last = x.dim() == 4 and torch.channels_last in formats  # as cuDNN is called
+    return result.contiguous(memory_format=torch.channels_last) if is_last else result
+
+
+def _add_relu(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    other: torch.Tensor,
+    alpha: float | None,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    return _relu(x, weight, bias, stride, padding, dilation, groups)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from trt_portable.builder.custom_operator import Launch, OwnOperators
+from trt_portable.builder.inductor.operators import Launch, OwnOperators
 from trt_portable.errors import PortableError
 from trt_portable.internals import TorchDispatchMode, pytree
 from trt_portable.kernels.device_kernels import POINTER

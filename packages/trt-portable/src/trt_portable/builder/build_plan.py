@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trt_portable.builder.low_precision_choice import choose_low_precision_kernels
+from trt_portable.builder.autotune.engine_tactic import choose_tactic
+from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
 from trt_portable.builder.output_extents import add_output_extents
-from trt_portable.builder.passes.eliminate_dead_layers import EliminateDeadLayers
 from trt_portable.builder.passes.fold_attention_factors import FoldAttentionFactors
 from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
@@ -17,15 +17,20 @@ from trt_portable.builder.passes.fuse_gelu import FuseGelu
 from trt_portable.builder.passes.fuse_quantized_convolutions import FuseQuantizedConvolutions
 from trt_portable.builder.passes.fuse_quantized_products import FuseQuantizedProducts
 from trt_portable.builder.passes.merge_products import MergeProducts
-from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
+from trt_portable.builder.passes.plan_graph import EliminateDeadLayers, PlanGraph, PlanPass
 from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
 from trt_portable.builder.progress_monitor import Phase
-from trt_portable.builder.settings_without_effect import settings_without_effect
-from trt_portable.builder.tactic_choice import choose_tactic
 from trt_portable.builder.validate import complete_profiles, first_refusal
-from trt_portable.enums import BuilderFlag, DataType, LayerType
+from trt_portable.enums import (
+    BuilderFlag,
+    DataType,
+    HardwareCompatibilityLevel,
+    LayerType,
+    MemoryPoolType,
+    TilingOptimizationLevel,
+)
 from trt_portable.errors import Refusal
 from trt_portable.formats import choose_format
 from trt_portable.layers.collective import rehearsal
@@ -40,6 +45,7 @@ from trt_portable.reporting import Reporter
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
     from trt_portable.network.network import INetworkDefinition
+
 
 _NOT_REFITTABLE = frozenset({"POWER"})
 
@@ -248,3 +254,20 @@ def _features(structure: Mapping[str, Any]) -> set[str]:
     if kinds & {LayerType.PLUGIN_V2.name, LayerType.PLUGIN_V3.name}:
         features.add("plugins")
     return features
+
+
+def settings_without_effect(config: IBuilderConfig) -> Iterator[tuple[str, str]]:
+    """The settings that the application changed although nothing follows from them: name, and why."""
+    fresh = type(config)(config._reporter)
+    if config.get_memory_pool_limit(MemoryPoolType.WORKSPACE) != fresh.get_memory_pool_limit(MemoryPoolType.WORKSPACE):
+        yield "MemoryPoolType.WORKSPACE", "PyTorch allocates what its kernels need"
+    if config.max_aux_streams != fresh.max_aux_streams:
+        yield "max_aux_streams", "an engine uses one stream"
+    if config.tiling_optimization_level is not TilingOptimizationLevel.NONE:
+        yield "tiling_optimization_level", "tiling is left to PyTorch's kernels"
+    if config.get_flag(BuilderFlag.SPARSE_WEIGHTS):
+        yield "BuilderFlag.SPARSE_WEIGHTS", "products are computed densely"
+    if config.get_flag(BuilderFlag.VERSION_COMPATIBLE):
+        yield "BuilderFlag.VERSION_COMPATIBLE", "plans load under any release of PyTorch"
+    if config.hardware_compatibility_level is not HardwareCompatibilityLevel.NONE:
+        yield "hardware_compatibility_level", "a plan for GPUs runs on any GPU"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
-from trt_portable.builder.host_time import ColdWeights
+from trt_portable.builder.autotune.autotuner import Autotuner
+from trt_portable.builder.autotune.clock import ColdWeights
+from trt_portable.builder.autotune.timing_cache import ITimingCache
 from trt_portable.execution.program import PackingCompute, forget_packed
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, RECURRENT, Ways
 from trt_portable.shape_tensors import Value, as_tensor
@@ -28,11 +30,13 @@ class ProductRace:
     Args:
         weights: Times runs.
         note: Hears of kernels that fail.
+        autotuner: Says who won each race.
     """
 
-    def __init__(self, weights: ColdWeights, note: Callable[[str], None]) -> None:
+    def __init__(self, weights: ColdWeights, note: Callable[[str], None], autotuner: Autotuner | None = None) -> None:
         self._weights = weights
         self._note = note
+        self._autotuner = autotuner or Autotuner(ITimingCache({}))
         self._products: list[RacedProduct] = []
         self._known: dict[tuple[Hashable, tuple[int, ...]], str] = {}
 
@@ -54,7 +58,7 @@ class ProductRace:
         key = (product.case, tuple(x.shape))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _raced(product, inputs, self._weights, self._note)
+            found = self._known[key] = _raced(product, inputs, self._weights, self._note, self._autotuner)
         return found
 
 
@@ -88,7 +92,11 @@ class RacedProduct(PackingCompute):
 
 
 def _raced(
-    product: RacedProduct, inputs: Sequence[Value | None], weights: ColdWeights, note: Callable[[str], None]
+    product: RacedProduct,
+    inputs: Sequence[Value | None],
+    weights: ColdWeights,
+    note: Callable[[str], None],
+    autotuner: Autotuner,
 ) -> str:
     """The fastest way; packed weights of one way at a time are in memory."""
     x = as_tensor(inputs[0])  # type: ignore[arg-type]
@@ -111,5 +119,8 @@ def _raced(
         left = [name for name in left if name in times and times[name] <= least * _FAR]
         if len(left) < 2:
             break
-    equals = [name for name in left if times[name] * _EQUAL <= least]
-    return min(equals, key=_PREFERRED.index, default=list(product.ways)[-1])
+    if not left:
+        return list(product.ways)[-1]
+    spent = {name: times[name] * 1e3 for name in left}
+    subject = f"product of {tuple(x.shape)}"
+    return autotuner.judge(subject, spent, margin=_EQUAL, preferred=_PREFERRED).name

@@ -1,19 +1,25 @@
-"""The tactic `inductor`: the whole program compiled by PyTorch's own compiler, recorded as a list of launches."""
+"""The tactic `inductor`: the whole program compiled by PyTorch's own compiler, recorded as a list of launches.
+
+Ahead of Inductor itself, `torch.compile` traces a graph once more, for gradients and for operators that write in
+place. What layers compute has neither as a rule, and is traced with Inductor's decompositions right away, so such a
+graph is handed to Inductor as it is: a fifth to a third of the time of a compilation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import fx
 
-from trt_portable.builder.compile_graph import compile_graph, decompositions, start_workers
-from trt_portable.builder.cudnn_operators import teach_cudnn_operators
-from trt_portable.builder.custom_operator import OwnOperators
-from trt_portable.builder.record_launches import record
-from trt_portable.builder.tactics import Subject, Tactic
+from trt_portable.builder.inductor.operators import OwnOperators, teach_cudnn_operators
+from trt_portable.builder.inductor.record_launches import record
+from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
+from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import LoadedNetwork, load_network
 from trt_portable.execution.tracing import TracedProgram, trace_program
 from trt_portable.execution.weight_layout import FLAT, WeightLayout
@@ -67,13 +73,11 @@ class Inductor(Tactic):
 
     def build(self, subject: Subject, profile: int) -> Artifact:
         """Compiles, runs once to tune kernels, and records."""
-        from trt_portable.builder.own_operators import teach_own_operators
-
         if self._is_planar:  # the fused convolutions of the other way want channels last
             with torch.no_grad(), torch.cuda.device(subject.device):
                 return self._build(subject, profile, interpreted_program, lambda layer, slot: FLAT, OwnOperators())
         teach_cudnn_operators()
-        own = teach_own_operators()
+        own = _teach_own_operators()
         with torch.no_grad(), torch.cuda.device(subject.device):
             try:
                 return self._build(subject, profile, traced_program, fused_layout, own)
@@ -90,8 +94,6 @@ class Inductor(Tactic):
         layout: Callable[[ILayer, WeightSlot], WeightLayout],
         own: OwnOperators,
     ) -> Artifact:
-        from trt_portable.builder.own_operators import compile_ahead
-
         loaded, layers = load_network(subject.structure, subject.info, subject.device)
         traced = trace_program(
             loaded,
@@ -109,7 +111,7 @@ class Inductor(Tactic):
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
         inputs = [as_tensor(value) for value in subject.example_inputs(profile)]
         arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
-        ahead = compile_ahead(graph, subject.device)
+        ahead = _compile_ahead(graph, subject.device)
         compiled = compile_graph(graph, arguments, self._options)
         for thread in ahead:
             thread.join()
@@ -122,6 +124,30 @@ class Inductor(Tactic):
         ]
         shapes = tuple(tuple(value.shape) for value in inputs)
         return Artifact(self.name, machine_of(subject.device), shapes, found, blobs)
+
+
+@functools.cache
+def _teach_own_operators() -> OwnOperators:
+    """Makes operators of our own known to PyTorch, to traces without data, and to Inductor; once per process."""
+    from trt_portable.builder.inductor import depthwise, unaligned_products  # only where there is Triton
+
+    taught = (depthwise.teach_depthwise_operator(), unaligned_products.teach_unaligned_products())
+    return OwnOperators(
+        {operator: launch for each in taught for operator, launch in each.launched.items()},
+        {operator: compute for each in taught for operator, compute in each.composed.items()},
+    )
+
+
+def _compile_ahead(graph: fx.GraphModule, device: torch.device) -> list[threading.Thread]:
+    """Starts threads that compile our own kernels of a graph; whoever runs the graph waits for them.
+
+    Args:
+        graph: Calls the operators.
+        device: Where it will run.
+    """
+    from trt_portable.builder.inductor import depthwise, unaligned_products
+
+    return [each.compile_ahead(graph, device) for each in (depthwise, unaligned_products)]
 
 
 def fused_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
@@ -182,6 +208,130 @@ def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
     with value.fake_mode:
         copied.meta["val"] = value.clone(memory_format=dense)
     return copied
+
+
+_TENSOR_CORE_BYTES: Final = 16  # rows of matrices that are multiples of it are read by the fastest kernels
+_PRODUCTS: Final = ("mm", "addmm", "bmm", "baddbmm")
+
+
+class CompilationFailure(PortableError):
+    """Inductor made something else than one compiled graph."""
+
+
+def start_workers() -> None:
+    """Starts Inductor's processes for the compilation of kernels, unless they run."""
+    from torch._inductor.async_compile import maybe_warm_pool
+
+    maybe_warm_pool()
+
+
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """What operators consist of for Inductor.
+
+    PyTorch makes a gather by computed indices of a roll, which Inductor cannot reason about. From its parts it makes
+    fewer kernels, and on PyTorch 2.11 takes three quarters of the time for a Swin transformer.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    return {**select_decomp_table(), torch.ops.aten.roll.default: rolled_by_parts}
+
+
+def rolled_by_parts(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """`torch.roll` as what it does: along each axis, the end comes before the beginning."""
+    if not dims:
+        return rolled_by_parts(x.flatten(), shifts, (0,)).reshape(x.shape)
+    rolled = x
+    for shift, axis in zip(shifts, dims, strict=True):
+        extent = x.shape[axis]
+        end = shift % extent if extent else 0
+        if end:
+            parts = rolled.narrow(axis, extent - end, end), rolled.narrow(axis, 0, extent - end)
+            rolled = torch.cat(parts, axis)
+    return x.clone() if rolled is x else rolled
+
+
+def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Any:
+    """Compiles a graph of ATen operators that was traced with `decompositions`.
+
+    Args:
+        graph: Takes tensors one by one and returns a tuple; it is changed.
+        arguments: What it takes.
+        options: Inductor's settings beyond its defaults.
+
+    Returns:
+        Inductor's compiled graph: takes a list of arguments, which it empties.
+
+    Raises:
+        CompilationFailure: One graph became several.
+    """
+    from torch._inductor import config
+
+    fixed = {
+        "triton.cudagraphs": False,
+        "triton.cudagraph_trees": False,
+        "graph_partition": False,
+        "fx_graph_cache": False,  # plans and timing caches remember what was built
+        "shape_padding": _has_odd_rows(graph),
+    }
+    with torch.no_grad(), config.patch({**fixed, **options}):
+        return _compile_functional(graph) if _is_functional(graph) else _compile_any(graph, arguments)
+
+
+def _compile_functional(graph: fx.GraphModule) -> Any:
+    """Compiles as it is a graph whose outputs are to have the strides that they were traced with.
+
+    Inductor pads rows of other tensors, and an output that it padded would be copied to where it belongs.
+    """
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+
+    arguments = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    (mode,) = {argument.fake_mode for argument in arguments}
+    last = graph.graph.output_node()
+    last.meta["user_visible_output_idxs"] = list(range(len(last.args[0])))  # type: ignore[arg-type]
+    with V.set_fake_mode(mode):
+        joint_graph_passes(graph)
+        return compile_fx_inner(graph, arguments, is_inference=True)
+
+
+def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
+    """The way of `torch.compile`, which replaces operators that write in place."""
+    from torch._functorch import config as functorch_config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    compiled: list[Any] = []
+
+    def keep(*arguments: Any, **keywords: Any) -> Any:
+        compiled.append(compile_fx_inner(*arguments, **keywords))
+        return compiled[-1]
+
+    with functorch_config.patch(enable_autograd_cache=False):
+        compile_fx(graph, list(arguments), inner_compile=keep)
+    if len(compiled) != 1:
+        raise CompilationFailure(f"one graph became {len(compiled)}")
+    return compiled[0]
+
+
+def _is_functional(graph: fx.GraphModule) -> bool:
+    """Whether no operator writes to what it is given."""
+    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    return not any(isinstance(call, torch._ops.OpOverload) and call._schema.is_mutable for call in calls)
+
+
+def _has_odd_rows(graph: fx.GraphModule) -> bool:
+    """Whether rows of a product's matrices begin at places that the fastest kernels do not read.
+
+    Inductor can pad them. To learn whether that pays it times products, of any extents, so it is not asked otherwise,
+    nor for products of a few columns.
+    """
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.partition("::")[2] in _PRODUCTS:
+            matrices = [*(argument.meta["val"] for argument in node.args[-2:]), node.meta["val"]]
+            row_bytes = [matrix.shape[-1] * matrix.element_size() for matrix in matrices]
+            if row_bytes[-1] >= _TENSOR_CORE_BYTES and any(count % _TENSOR_CORE_BYTES for count in row_bytes):
+                return True
+    return False
 
 
 TACTICS = (

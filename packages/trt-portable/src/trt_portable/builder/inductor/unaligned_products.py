@@ -1,4 +1,4 @@
-"""Linear maps into rows of an odd extent as an operator for compilers, which is the fastest of several ways."""
+"""GEMMs into unaligned rows as an operator for compilers, which is the fastest of several ways."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_portable.builder.custom_operator import (
+from trt_portable.builder.autotune.kernels import fastest
+from trt_portable.builder.autotune.oracle import first_difference
+from trt_portable.builder.inductor.operators import (
+    KernelLaunch,
     OwnOperators,
     calls_of,
     define_operator,
     start_compiling,
     teach_compilers,
 )
-from trt_portable.builder.kernel_choice import fastest
-from trt_portable.builder.kernel_launch import KernelLaunch
-from trt_portable.builder.timing import first_difference
 from trt_portable.kernels.unaligned_products import period_of, write_interleaved, write_joined
 
-OPERATOR: Final = "trt_portable::odd_linear"
-KERNEL: Final = "trt_portable::odd_product"
+OPERATOR: Final = "trt_portable::unaligned_linear"
+KERNEL: Final = "trt_portable::unaligned_product"
 _JOINED, _INTERLEAVED, _TILES = "joined", "interleaved", "tiles"
 _LEAST_INTERLEAVED_ROWS: Final = 512
 
@@ -80,7 +80,7 @@ def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -
     name = next(iter(ways))
     if x.is_cuda:
         starts = {each: functools.partial(way, x, matrix, bias, result) for each, way in ways.items()}
-        form = ("odd product", tuple(x.shape), len(matrix), x.dtype, bias is not None)
+        form = ("unaligned product", tuple(x.shape), len(matrix), x.dtype, bias is not None)
         name = fastest(starts, x.device, *form, replayed=True, is_right=_Check(result))
     ways[name](x, matrix, bias, result)
     return result
@@ -151,17 +151,17 @@ def start_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.odd_product_kernels import odd_product
+    from trt_portable.builder.inductor.unaligned_products_kernel import unaligned_product
 
     if not (x.is_contiguous() and matrix.is_contiguous() and result.is_contiguous()) or x.shape[1] % 8:
-        raise RuntimeError("operands of an odd product lie in another way")
+        raise RuntimeError("operands of an unaligned product lie in another way")
     (rows, depth), columns, tile = x.shape, len(matrix), FORMS[form]
     period = period_of(columns) if tile.is_aligned else 1
     down = period * math.ceil(math.ceil(rows / period) / tile.rows)
     across = math.ceil((columns + 7) / tile.columns)
     grid = (down * across, 1, 1)
     arguments = (x, matrix, x if bias is None else bias, result, rows)
-    compiled = odd_product[grid](
+    compiled = unaligned_product[grid](
         *arguments,
         COLUMNS=columns,
         DEPTH=depth,
@@ -212,7 +212,7 @@ def _kernel_operator() -> Any:
 
 
 @functools.cache
-def teach_odd_products() -> OwnOperators:
+def teach_unaligned_products() -> OwnOperators:
     """Makes the operator known to PyTorch, to traces without data, and to Inductor; once per process.
 
     Returns:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from trt_portable.builder import host_time, timing
-from trt_portable.builder.timing import first_difference
+from trt_portable.builder.autotune import clock, oracle
+from trt_portable.builder.autotune.oracle import first_difference
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_numbers_of_few_bits_may_be_rounded_either_way(dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("place", [0, 99, 100, 250])
 def test_differences_are_found_in_every_piece(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    monkeypatch.setattr(timing, "_PIECE", 100)
+    monkeypatch.setattr(oracle, "_PIECE", 100)
     wanted = torch.randn(251)
     for value, says in ((1e3, "off by"), (torch.nan, "finite in other places"), (torch.inf, "finite in other places")):
         found = wanted.clone()
@@ -78,17 +78,17 @@ def test_wide_outputs_of_half_precision_are_held_to_half_precision(dtype: torch.
 
 def test_work_of_one_thread_is_timed_by_what_the_thread_had_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    waited = host_time.least_seconds(lambda: time.sleep(0.02))  # as if others had the processor
-    assert host_time.host_clock() is time.thread_time and waited < 0.02
+    waited = clock.least_seconds(lambda: time.sleep(0.02))  # as if others had the processor
+    assert clock.host_clock() is time.thread_time and waited < 0.02
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert host_time.host_clock() is time.perf_counter
+    assert clock.host_clock() is time.perf_counter
 
 
 def test_other_memory_is_read_before_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     plain = torch.Tensor.sum
     monkeypatch.setattr(torch.Tensor, "sum", lambda tensor: read.append(tensor.numel()) or plain(tensor))
-    weights = host_time.ColdWeights(8 << 10)
+    weights = clock.ColdWeights(8 << 10)
     assert weights.least_seconds(lambda: read.append(0), torch.zeros(3)) > 0
     assert read == [128, 3, 0] * 3  # a sixteenth of 8 KiB, and the input last
-    assert host_time.ColdWeights(1 << 40)._nbytes == 32 << 20
+    assert clock.ColdWeights(1 << 40)._nbytes == 32 << 20

@@ -1,4 +1,4 @@
-"""A Triton kernel for linear maps in half precision into dense rows of an odd extent.
+"""A Triton kernel for linear maps in half precision into dense rows that are not aligned.
 
 A tile may have every eighth row, which all begin at the same place within 16 bytes, and columns that begin at a
 multiple of 16 bytes. Then it stores eight numbers at once, but where it crosses an end of the rows. Otherwise it has
@@ -12,7 +12,7 @@ from triton import language as tl
 
 
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
-def odd_product(  # type: ignore[no-untyped-def]
+def unaligned_product(  # type: ignore[no-untyped-def]
     x,
     matrix,
     bias,

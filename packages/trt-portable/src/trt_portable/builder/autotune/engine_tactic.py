@@ -1,36 +1,292 @@
-"""Candidates at one profile: built, held to what interpreting computes, and timed."""
+"""Choosing how an engine executes: the fastest candidate that computes what interpreting computes."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.builder.host_time import ColdWeights, host_clock
-from trt_portable.builder.product_race import ProductRace
-from trt_portable.builder.race import race
-from trt_portable.builder.tactics import INTERPRET, PREPACKED, Subject, Tactic
-from trt_portable.builder.timing import (
+from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, building
+from trt_portable.builder.autotune.clock import (
+    ColdWeights,
     as_engines_run,
-    first_difference,
+    host_clock,
     milliseconds,
+    race,
     race_milliseconds,
     time_layers,
 )
+from trt_portable.builder.autotune.host_gemm import ProductRace
+from trt_portable.builder.autotune.oracle import first_difference
+from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, timing_key
+from trt_portable.builder.inductor.tactic import TACTICS
+from trt_portable.builder.progress_monitor import IProgressMonitor, Phase
+from trt_portable.builder.tactic import INTERPRET, PREPACKED, Subject, Tactic
+from trt_portable.device import current_device
+from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.execution.launch_list import CompiledProgram
 from trt_portable.execution.launcher import Executable
 from trt_portable.execution.program import Program
+from trt_portable.execution.replay import may_record
 from trt_portable.execution.tf32 import WithoutTF32
+from trt_portable.fusion.product_choice import NAMES
 from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.weight_store import WeightStore
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.builder.config import IBuilderConfig
+
+
+_LEAST_PACKED_WEIGHTS: Final = 1 << 14  # fewer fit into a cache however they lie
+_PHASE: Final = "Choose tactics"
+_PACKABLE: Final = (LayerType.CONVOLUTION.name, LayerType.MATRIX_MULTIPLY.name)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How an engine executes.
+
+    Attributes:
+        info: The engine part of the plan, which names the tactic.
+        artifacts: What tactics made, for each profile where one of them is faster than everything else.
+    """
+
+    info: EngineInfo
+    artifacts: tuple[Artifact, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A way to execute at one profile.
+
+    Attributes:
+        tactic: What makes it; None for a program that runs layers.
+        is_prepacked: Whether layers that run, at other shapes for instance, use packed weights.
+        product_kernels: The fastest kernel of each product with a matrix then.
+    """
+
+    tactic: Tactic | None
+    is_prepacked: bool
+    product_kernels: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> str:
+        """How layers run."""
+        return PREPACKED if self.is_prepacked else INTERPRET
+
+    @property
+    def name(self) -> str:
+        """What the plan calls it."""
+        return self.layers if self.tactic is None else self.tactic.name
+
+    @property
+    def label(self) -> str:
+        """Its name in the timing cache."""
+        is_plain = self.tactic is None or not self.is_prepacked
+        return self.name if is_plain else f"{self.name} beside {self.layers}"
+
+
+def choose_tactic(
+    structure: Mapping[str, Any],
+    info: EngineInfo,
+    tensors: WeightTable,
+    config: IBuilderConfig,
+    reporter: Reporter,
+    parent: str,
+    *,
+    tactics: Sequence[Tactic] = TACTICS,
+) -> Choice:
+    """The fastest way to execute a network that computes what interpreting it computes.
+
+    Candidates are timed at the optimal shapes of each profile; interpreting alone is timed only when the
+    application attached a timing cache that is to learn the time. Level 0 times and tries nothing. Whether layers use
+    packed weights is decided at the first profile.
+
+    Raises:
+        Refusal: The timing cache lacks an entry although ERROR_ON_TIMING_CACHE_MISS is set.
+        BuildCancelled: The progress monitor said so.
+    """
+    level = config.builder_optimization_level
+    cache = config.get_timing_cache()
+    if level == 0:
+        return Choice(replace(info, tactic=INTERPRET))
+    device = current_device()
+    subject = Subject(structure, info, (), device)
+    found = [tactic for tactic in tactics if tactic.least_level <= level and _is_candidate(tactic, subject, reporter)]
+    may_prepack = config.max_num_tactics != 1 and _may_prepack(subject, tensors)
+    if config.max_num_tactics > 0:
+        found = found[: config.max_num_tactics - 1 - may_prepack]
+    if not found and not may_prepack and cache is None:
+        return Choice(replace(info, tactic=INTERPRET))
+    on_device = {key: tensor.to(device).reshape(-1) for key, tensor in tensors.computed().items()}
+    subject = replace(subject, tensors=[on_device[slot.weights] for slot in info.weight_slots])
+    autotuner = Autotuner.of(config, reporter)
+    environment = (
+        f"level {level}",
+        str(device),
+        "TF32" if info.allows_tf32 else "no TF32",
+        _ways_to_run(device),
+        *[PREPACKED] * may_prepack,
+        *(tactic.name for tactic in found),
+    )
+    chosen: list[_Candidate] = []
+    artifacts: dict[Any, Artifact] = {}
+    num_candidates = 1 + may_prepack + len(found)
+    num_profiles = len(info.profiles) if found else 1  # layers run alike at all of them
+    try:
+        with (
+            building(autotuner),
+            Phase(config.progress_monitor, _PHASE, parent, num_profiles * num_candidates) as phase,
+        ):
+            for profile in range(num_profiles):
+                key = timing_key(structure, info, tensors, profile, *environment)
+                attempt = functools.partial(_attempt, config.progress_monitor, phase, profile)
+                trial = Trial(subject, profile, config.avg_timing_iterations, level, reporter, attempt)
+                best, artifact = _chosen(trial, found, autotuner, key, may_prepack=may_prepack)
+                chosen.append(best)
+                if artifact is not None:
+                    artifacts.setdefault(artifact.shapes, artifact)
+    finally:
+        subject.release()
+    first = chosen[0]
+    info = replace(info, tactic=first.name, prepacked=first.is_prepacked, product_kernels=first.product_kernels)
+    return Choice(info, tuple(artifacts.values()))
+
+
+@contextlib.contextmanager
+def _attempt(monitor: IProgressMonitor | None, phase: Phase, profile: int, name: str) -> Iterator[None]:
+    """Tells a progress monitor what is tried, and that it was."""
+    with Phase(monitor, f"Try {name} at profile {profile}", _PHASE, 1) as trying:
+        yield
+        trying.step()
+    phase.step()
+
+
+def _is_candidate(tactic: Tactic, subject: Subject, reporter: Reporter) -> bool:
+    """Whether a tactic is worth trying; one that cannot say so is not."""
+    try:
+        return tactic.is_candidate(subject)
+    except Exception as error:
+        reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
+        return False
+
+
+def _ways_to_run(device: torch.device) -> str:
+    """What else decides about times on a device: threads, or whether the host starts each kernel by itself."""
+    if device.type == "cpu":
+        return f"{torch.get_num_threads()} threads"
+    return "replayed" if may_record(device) else "direct"
+
+
+def _may_prepack(subject: Subject, tensors: WeightTable) -> bool:
+    """Whether packing weights is worth the time it takes to try."""
+    if subject.device.type != "cpu" or subject.info.debug_tensors:
+        return False
+    specs = [tensors.spec(key) for key in tensors]
+    weights = sum(math.prod(shape) for dtype, shape in specs if dtype is torch.float32)
+    return weights >= _LEAST_PACKED_WEIGHTS and any(layer["type"] in _PACKABLE for layer in subject.structure["layers"])
+
+
+def _chosen(
+    trial: Trial, tactics: Sequence[Tactic], autotuner: Autotuner, key: TimingCacheKey, *, may_prepack: bool
+) -> tuple[_Candidate, Artifact | None]:
+    """The best candidate at one profile, and its artifact; what the cache remembers is not timed again."""
+    candidates = {each.label: each for each in _candidates(tactics, may_prepack=may_prepack)}
+    timed: dict[str, _Timed] = {}
+
+    def contest() -> dict[str, float]:
+        found = _raced(trial, tactics) if trial.is_raced else _timed(trial, tactics, may_prepack=may_prepack)
+        timed.update((each.candidate.label, each) for each in found)
+        return {label: each.milliseconds for label, each in timed.items()}
+
+    winner = autotuner.choose(f"tactic at profile {trial.profile}", key, candidates, contest)
+    if winner.is_remembered:
+        candidate = candidates[winner.name]
+        kernels = _remembered_kernels(autotuner, key) if candidate.is_prepacked else ()
+        return _rebuilt(trial, replace(candidate, product_kernels=kernels))
+    best = timed[winner.name]
+    for at, name in enumerate(best.candidate.product_kernels):
+        autotuner.record(_product_key(key, at), replace(winner, name=name))
+    return best.candidate, best.artifact
+
+
+def _remembered_kernels(autotuner: Autotuner, key: TimingCacheKey) -> tuple[str, ...]:
+    """The kernels of products that a cache remembers with the choice for a network."""
+    found: list[str] = []
+    while (winner := autotuner.remembered(_product_key(key, len(found)), NAMES)) is not None:
+        found.append(winner.name)
+    return tuple(found)
+
+
+def _product_key(key: TimingCacheKey, at: int) -> TimingCacheKey:
+    return TimingCacheKey.of(str(key), f"product {at}")
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A candidate with its time, and what its tactic made."""
+
+    candidate: _Candidate
+    milliseconds: float
+    artifact: Artifact | None = None
+
+
+def _raced(trial: Trial, tactics: Sequence[Tactic]) -> list[_Timed]:
+    """All candidates on a GPU: built first, then timed in turns."""
+    trial.begin(tactics)
+    built = [(tactic, *made) for tactic in tactics if (made := trial.build(tactic)) is not None]
+    plain, *spent = trial.race([(tactic, program) for tactic, _, program in built])
+    compiled = [
+        _Timed(_Candidate(tactic, is_prepacked=False), milliseconds, artifact)
+        for (tactic, artifact, _), milliseconds in zip(built, spent, strict=True)
+    ]
+    return [_Timed(_Candidate(None, is_prepacked=False), plain), *compiled]
+
+
+def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Timed]:
+    """All candidates on the CPU, each timed when it is there; tactics go with the faster way to run layers."""
+    layers = _Candidate(None, is_prepacked=False)
+    plain = trial.time_interpreted()
+    packed, kernels = trial.time_prepacked() if may_prepack else (NEVER, ())
+    plain, packed = trial.compare_layers(plain, packed)
+    yield _Timed(layers, plain)
+    if packed < plain:
+        layers = _Candidate(None, is_prepacked=True, product_kernels=kernels)
+        yield _Timed(layers, packed)
+    for tactic in tactics:
+        built = trial.build(tactic)
+        if built is not None:
+            artifact, program = built
+            yield _Timed(replace(layers, tactic=tactic), trial.time(tactic, program), artifact)
+
+
+def _candidates(tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Candidate]:
+    for tactic in (None, *tactics):
+        for is_prepacked in (False, True)[: 1 + may_prepack]:
+            yield _Candidate(tactic, is_prepacked)
+
+
+def _rebuilt(trial: Trial, candidate: _Candidate) -> tuple[_Candidate, Artifact | None]:
+    """A candidate with its artifact; without its tactic where that fails now."""
+    if candidate.tactic is None:
+        return candidate, None
+    built = trial.build(candidate.tactic)
+    return (replace(candidate, tactic=None), None) if built is None else (candidate, built[0])
+
 
 _BUDGET_SECONDS: Final = {0: 0.0, 1: 0.0, 2: 0.0, 3: 120.0, 4: 600.0, 5: 1800.0}
 """No further candidate is begun after that time; what was begun is finished."""
@@ -46,8 +302,6 @@ _CLEAR_LOSS: Final = 1.33
 """Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
 after the other, work of others may disturb only one, and packing gains as a rule."""
 _TURNS: Final = 2
-NEVER: Final = float("inf")
-"""The time of what cannot run."""
 
 
 class Trial:
@@ -72,7 +326,7 @@ class Trial:
         attempt: Callable[[str], AbstractContextManager[object]],
     ) -> None:
         self._subject = subject
-        self._profile = profile
+        self.profile = profile
         self._iterations = iterations
         self._until = time.monotonic() + _BUDGET_SECONDS[level]
         self._reporter = reporter
@@ -98,7 +352,8 @@ class Trial:
         """
         with self._attempt(PREPACKED):
             try:
-                products = ProductRace(self._cold_weights, self._reporter.verbose)
+                note = self._reporter.verbose
+                products = ProductRace(self._cold_weights, note, Autotuner(ITimingCache({}), report=note))
                 self._prepacked = self._subject.prepacked(products)
                 if self._prepacked is None:
                     return NEVER, ()
@@ -161,10 +416,10 @@ class Trial:
             return None
         started = time.monotonic()
         try:
-            artifact = tactic.build(self._subject, self._profile)
+            artifact = tactic.build(self._subject, self.profile)
             if artifact is None:
                 return None
-            if artifact.shapes != self._subject.input_shapes(self._profile):
+            if artifact.shapes != self._subject.input_shapes(self.profile):
                 raise ValueError(f"it is for inputs of the shapes {artifact.shapes}")
             program = CompiledProgram(artifact, self._weights, self._subject.device)
             _ = self._expected  # of inputs as they are now
@@ -221,7 +476,7 @@ class Trial:
 
     def _keeps_inputs(self, name: str) -> bool:
         """Whether the inputs are what they were, and were not written to; says so where they were."""
-        fresh = self._subject.example_inputs(self._profile)
+        fresh = self._subject.example_inputs(self.profile)
         pairs = zip(map(as_tensor, self._values), map(as_tensor, fresh), strict=True)
         if all(torch.equal(have, want) for have, want in pairs):
             return True
@@ -259,7 +514,7 @@ class Trial:
 
     @cached_property
     def _values(self) -> list[Value]:
-        return self._subject.example_inputs(self._profile)
+        return self._subject.example_inputs(self.profile)
 
     @cached_property
     def _interpreted(self) -> Program:
