@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import fx
 
-from trt_portable.internals import OpOverload
+from trt_portable.internals import OpOverload, has_kernel, suggest_memory_format
 from trt_portable.kernels.device_kernels import POINTER
 from trt_portable.layers.windows import convolved_extents
 
@@ -129,12 +129,12 @@ def teach_cudnn_operators() -> Any:
     Returns:
         What holds the registration.
     """
-    from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
+    from trt_portable.internals import constrain_to_fx_strides, lowerings, make_fallback
 
     library = torch.library.Library("aten", "IMPL", "Meta")
     for name, shape in ((_RELU, _relu), (_ADD_RELU, _add_relu)):
         operator = getattr(torch.ops.aten, name).default
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Meta"):
+        if not has_kernel(operator.name(), "Meta"):
             library.impl(name, shape)
         if operator not in lowerings:
             make_fallback(operator, constrain_to_fx_strides, warn=False)
@@ -152,7 +152,7 @@ def _relu(
 ) -> torch.Tensor:
     extents = convolved_extents(x.shape[2:], weight.shape[2:], stride, padding, dilation)
     result = torch.empty((x.shape[0], weight.shape[0], *extents), dtype=x.dtype, device=x.device)
-    formats = [torch._prims_common.suggest_memory_format(tensor) for tensor in (x, weight)]
+    formats = [suggest_memory_format(tensor) for tensor in (x, weight)]
     is_last = x.dim() == 4 and torch.channels_last in formats  # as cuDNN is called
     return result.contiguous(memory_format=torch.channels_last) if is_last else result
 

@@ -25,6 +25,7 @@ from trt_portable.execution.tracing import TracedProgram, trace_program
 from trt_portable.execution.weight_layout import FLAT, WeightLayout
 from trt_portable.fusion.cuda_products import is_compiled_depthwise
 from trt_portable.fusion.programs import interpreted_program, traced_program
+from trt_portable.internals import OpOverload
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, machine_of
 from trt_portable.shape_tensors import as_tensor
@@ -220,7 +221,7 @@ class CompilationFailure(PortableError):
 
 def start_workers() -> None:
     """Starts Inductor's processes for the compilation of kernels, unless they run."""
-    from torch._inductor.async_compile import maybe_warm_pool
+    from trt_portable.internals import maybe_warm_pool
 
     maybe_warm_pool()
 
@@ -231,7 +232,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     PyTorch makes a gather by computed indices of a roll, which Inductor cannot reason about. From its parts it makes
     fewer kernels, and on PyTorch 2.11 takes three quarters of the time for a Swin transformer.
     """
-    from torch._inductor.decomposition import select_decomp_table
+    from trt_portable.internals import select_decomp_table
 
     return {**select_decomp_table(), torch.ops.aten.roll.default: rolled_by_parts}
 
@@ -264,7 +265,7 @@ def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], opti
     Raises:
         CompilationFailure: One graph became several.
     """
-    from torch._inductor import config
+    from trt_portable.internals import inductor_config as config
 
     fixed = {
         "triton.cudagraphs": False,
@@ -282,9 +283,7 @@ def _compile_functional(graph: fx.GraphModule) -> Any:
 
     Inductor pads rows of other tensors, and an output that it padded would be copied to where it belongs.
     """
-    from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-    from torch._inductor.virtualized import V
+    from trt_portable.internals import V, compile_fx_inner, joint_graph_passes
 
     arguments = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     (mode,) = {argument.fake_mode for argument in arguments}
@@ -297,8 +296,7 @@ def _compile_functional(graph: fx.GraphModule) -> Any:
 
 def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
     """The way of `torch.compile`, which replaces operators that write in place."""
-    from torch._functorch import config as functorch_config
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from trt_portable.internals import compile_fx, compile_fx_inner, functorch_config
 
     compiled: list[Any] = []
 
@@ -316,7 +314,7 @@ def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> An
 def _is_functional(graph: fx.GraphModule) -> bool:
     """Whether no operator writes to what it is given."""
     calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    return not any(isinstance(call, torch._ops.OpOverload) and call._schema.is_mutable for call in calls)
+    return not any(isinstance(call, OpOverload) and call._schema.is_mutable for call in calls)
 
 
 def _has_odd_rows(graph: fx.GraphModule) -> bool:
@@ -326,7 +324,7 @@ def _has_odd_rows(graph: fx.GraphModule) -> bool:
     nor for products of a few columns.
     """
     for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.partition("::")[2] in _PRODUCTS:
+        if isinstance(node.target, OpOverload) and node.target._schema.name.partition("::")[2] in _PRODUCTS:
             matrices = [*(argument.meta["val"] for argument in node.args[-2:]), node.meta["val"]]
             row_bytes = [matrix.shape[-1] * matrix.element_size() for matrix in matrices]
             if row_bytes[-1] >= _TENSOR_CORE_BYTES and any(count % _TENSOR_CORE_BYTES for count in row_bytes):
