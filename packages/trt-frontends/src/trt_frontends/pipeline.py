@@ -54,8 +54,7 @@ from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_names import require_names_of
-from trt_frontends.layouts import keep_layouts, reshape_in_pytorch
-from trt_frontends.result_views import restore_result_views, shared_bases_returned
+from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
 from trt_frontends.snapshot import take_snapshot
 from trt_frontends.visible_log import visible_log
@@ -347,6 +346,7 @@ class LoweredModel:
         registry: Where converters are looked up.
         progress: Told what is being done.
         excluded: Nodes (by name) that run in PyTorch, and why; those that fail to build join them.
+        owners: Where results have to lie as for eager calls, exactly, in which memory they lay before lowering.
         is_block: Whether the graph is a block of a model that was split before: its results lie as they have to.
     """
 
@@ -356,6 +356,7 @@ class LoweredModel:
     registry: ConverterRegistry = field(default_factory=lambda: DYNAMO_CONVERTERS)
     progress: Progress = no_progress
     excluded: dict[str, Verdict] = field(default_factory=dict)
+    owners: Owners | None = None
     is_block: bool = False
     _source: EngineSource | None = field(default=None, repr=False)
 
@@ -380,12 +381,13 @@ class LoweredModel:
             The model before any engine is built; PyTorch runs all of its blocks.
         """
         engines = [block.name for block in plan.engines]
-        with shared_bases_returned(self.graph.graph) as count:
+        views = ResultViews.of(self.graph.graph, self.owners)
+        with views.returned(self.graph.graph):
             module = split_into_blocks(self.graph, plan)
-            if not self.is_block and preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
-                keep_layouts(module, engines)
-            reshape_in_pytorch(module, engines)
-            restore_result_views(module, self.graph, count, engines)
+        if not self.is_block and preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):
+            keep_layouts(module, engines)
+        reshape_in_pytorch(module, engines)
+        views.restore(module, self.graph, engines)
         called = {str(node.target) for node in module.graph.find_nodes(op="call_module")}
         blocks = {name: _graph_module(module, name) for name in engines if name in called}
         return BuiltModel(self, plan, module, blocks)

@@ -8,6 +8,7 @@ results share.
 
 from __future__ import annotations
 
+import copy
 import gc
 import warnings
 from collections import Counter
@@ -25,8 +26,8 @@ from trt_core.ranges import ShapeRanges
 from trt_frontends.flat_function import flat_function
 from trt_frontends.pipeline import LoweredModel
 from trt_frontends.precision.exclusions import exclusions
+from trt_frontends.result_memory import owners_of_results
 from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
-from trt_frontends.torch_compile.output_views import borrowed_results, cut_output_views
 from trt_frontends.torch_compile.pytorch_blocks import compile_pytorch_blocks, with_inductor
 from trt_frontends.torch_compile.size_ranges import GraphSizes, outside
 from trt_frontends.torch_compile.unseen_modules import unseen_modules
@@ -268,12 +269,12 @@ class CompiledGraph:
         self, constants: dict[int, torch.Tensor | int], inputs: Sequence[Any], ranges: ShapeRanges
     ) -> tuple[Run, PartitionReport | None]:
         settings = self._settings
-        cut = cut_output_views(self._gm)
-        names = [str(node.target) for node in cut.body.graph.find_nodes(op="placeholder")]
+        body = fx.GraphModule(self._gm, copy.deepcopy(self._gm.graph))
+        names = [str(node.target) for node in body.graph.find_nodes(op="placeholder")]
         kept = [at for at in range(len(inputs)) if at not in constants]
         try:
             decomposed = begin_lowering_graph(
-                cut.body,
+                body,
                 settings,
                 preserve=preserve_predicate(settings, self._registry),
                 constants={names[at]: tensor for at, tensor in constants.items()},
@@ -283,14 +284,13 @@ class CompiledGraph:
         except LoweringError as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(self._gm.graph.nodes), error)
             return self._in_pytorch(), None
-        model = LoweredModel(lowered, settings, ranges, self._registry)
+        model = LoweredModel(lowered, settings, ranges, self._registry, owners=owners_of_results(self._gm.graph))
         if settings.dryrun:
             return self._in_pytorch(), model.leave_in_pytorch().module.meta["partition_report"]
         compiled = model.build().module
         if settings.torch_fallback == "inductor":
             compile_pytorch_blocks(compiled)
-        run = _runner(compiled, kept, borrowed_results(lowered), cut.tail, cut.inputs)
-        return run, compiled.meta["partition_report"]
+        return _runner(compiled, kept), compiled.meta["partition_report"]
 
     def _states(self, inputs: Sequence[Any]) -> set[int]:
         """Returns the positions of what lasts from call to call, parameters apart: `forward` may assign attributes."""
@@ -332,31 +332,7 @@ def _find_numbers(gm: fx.GraphModule) -> set[int]:
     }
 
 
-def _runner(
-    compiled: fx.GraphModule,
-    kept: Sequence[int],
-    borrowed: Collection[int],
-    tail: fx.GraphModule | None,
-    tail_inputs: Sequence[int],
-) -> Run:
-    """Returns what runs a graph in its two parts.
-
-    Args:
-        compiled: The body: engines, and blocks in PyTorch.
-        kept: Positions of the graph's inputs that the body takes.
-        borrowed: Positions among the body's results that need a copy to own their memory.
-        tail: Makes the results out of inputs and of what the body returns.
-        tail_inputs: Positions of the graph's inputs that the tail takes.
-    """
-    run_body = flat_function(compiled.graph)
-
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        results = list(run_body(compiled, *[inputs[at] for at in kept]))
-        for at in borrowed:
-            if isinstance(results[at], torch.Tensor):
-                results[at] = results[at].clone()
-        if tail is None:
-            return results
-        return tail.forward(*[inputs[at] for at in tail_inputs], *results)  # type: ignore[no-any-return]
-
-    return run
+def _runner(compiled: fx.GraphModule, kept: Sequence[int]) -> Run:
+    """Returns what runs a graph on those of its inputs, by position, that are no constants."""
+    run = flat_function(compiled.graph)
+    return lambda inputs: list(run(compiled, *[inputs[at] for at in kept]))

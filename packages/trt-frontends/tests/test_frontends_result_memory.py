@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.layouts import memory_order
+from trt_frontends.result_memory import memory_order
 
 
 def test_strides_are_compared_however_their_products_are_written() -> None:

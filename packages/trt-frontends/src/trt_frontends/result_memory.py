@@ -1,0 +1,363 @@
+"""Lets what a model returns lie in memory as it does for eager calls.
+
+Engines write dense tensors of their own, in the order of their axes. An output that lies otherwise, channels last for
+instance, leaves its engine with the axes in the order of its memory, and the graph around the engine names them back: a
+view. What lies with gaps in the captured program has none when an engine wrote it, so blocks in PyTorch reshape where
+the program takes views that depend on gaps. Where the model returns a view of an input, or several views of one tensor,
+the graph around the blocks makes the views itself, from what it was given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from trt_core.extents import depends_on_data
+from trt_core.internals import statically_known_true
+from trt_lowering.node_metadata import graph_results, insert_call, same_extent
+from trt_lowering.results import base_of, views_of_results
+
+aten = torch.ops.aten
+
+_LAYOUT_BOUND: Final = frozenset({aten.view.default, aten._unsafe_view.default})
+"""Reshapes that fail on tensors that lie otherwise than they did when the program was captured."""
+
+
+# Layouts -----------------------------------------------------------------------------------------------------------
+
+
+def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
+    """Rewrites engines' blocks, before they are built, and the calls of them.
+
+    An output whose elements do not fill their memory, or overlap in it, such as a part of a larger tensor, stays dense.
+
+    Args:
+        split: A graph that calls blocks.
+        engines: Names of the blocks that engines will run.
+    """
+    changed = False
+    for name in engines:
+        block = split.get_submodule(name)
+        assert isinstance(block, fx.GraphModule)
+        calls = [node for node in split.graph.nodes if node.op == "call_module" and node.target == name]
+        output = block.graph.output_node()
+        (result,) = output.args
+        if isinstance(result, fx.Node):
+            changed |= _relay(block, output, result, calls)
+            continue
+        assert isinstance(result, (tuple, list))
+        for position, item in enumerate(result):
+            if isinstance(item, fx.Node):
+                users = [user for call in calls for user in call.users if user.args[1:] == (position,)]
+                changed |= _relay(block, output, item, users)
+    if changed:
+        split.recompile()
+
+
+def reshape_in_pytorch(split: fx.GraphModule, engines: Collection[str]) -> None:
+    """Lets blocks in PyTorch copy where a tensor that an engine wrote cannot be viewed as it was in the program.
+
+    Args:
+        split: A graph that calls blocks.
+        engines: Names of the blocks that engines will run; without any, every tensor lies as it was captured.
+    """
+    for name, block in split.named_children() if engines else ():
+        if name in engines or not isinstance(block, fx.GraphModule):
+            continue
+        views = [node for target in _LAYOUT_BOUND for node in block.graph.find_nodes(op="call_function", target=target)]
+        for node in views:
+            node.target = aten.reshape.default
+        if views:
+            block.recompile()
+
+
+def memory_order(value: torch.Tensor) -> list[int] | None:
+    """Returns the axes of a dense tensor from the outermost in memory to the innermost.
+
+    Returns:
+        The axes, in order where they can be: one of extent 1 has no place of its own. None for a tensor with gaps or
+        overlaps, and for one of which that cannot be told for every value of its sizes.
+    """
+    axes = list(range(value.dim()))
+    if _lies_in(value, axes):
+        return axes
+    left = list(reversed(axes))
+    order: list[int] = []
+    step: int | torch.SymInt = 1
+    while left:
+        neighbors = [axis for axis in left if _same_step(value.stride(axis), step)]
+        neighbors += [axis for axis in left if same_extent(value.shape[axis], 1)]
+        if not neighbors:
+            return None
+        order.insert(0, neighbors[0])
+        left.remove(neighbors[0])
+        step = step * value.shape[neighbors[0]]
+    return order
+
+
+def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> bool:
+    """Relays one output of a block through a permutation; whether it needs one.
+
+    An output whose size depends on data stays dense: no converter would take a permutation of it.
+    """
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    if any(isinstance(extent, torch.SymInt) and depends_on_data(extent) for extent in value.shape):
+        return False
+    order = memory_order(value)
+    if order is None or order == sorted(order):
+        return False
+    inverse = [order.index(axis) for axis in range(len(order))]
+    with torch.no_grad():
+        moved = value.permute(order)
+    with block.graph.inserting_before(output):
+        leaving = insert_call(block.graph, aten.permute.default, (node, order), value=moved, origin=node)
+    output.replace_input_with(node, leaving)
+    block.recompile()
+    for arriving in received:
+        arriving.meta["val"] = moved
+        graph = arriving.graph
+        with graph.inserting_after(arriving):
+            view = insert_call(graph, aten.permute.default, (arriving, inverse), value=value, origin=node)
+        for user in list(arriving.users):
+            if user is not view:
+                user.replace_input_with(arriving, view)
+    return True
+
+
+def _lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the axes follow each other in memory in that order, without gaps; axes of extent 1 do not count."""
+    step: int | torch.SymInt = 1
+    for axis in reversed(order):
+        if same_extent(value.shape[axis], 1):
+            continue
+        if not _same_step(value.stride(axis), step):
+            return False
+        step = step * value.shape[axis]
+    return True
+
+
+def _same_step(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
+    """Whether two strides are equal, however their products are written, in a tensor that is not empty.
+
+    PyTorch steps over an axis that may be empty by `Max(1, extent)`.
+    """
+    if same_extent(left, right):
+        return True
+    if isinstance(left, int) and isinstance(right, int):
+        return False
+    return bool((_polynomial(left) - _polynomial(right)).expand() == 0)
+
+
+def _polynomial(step: int | torch.SymInt) -> Any:
+    import sympy  # costly to import, and here already where sizes are symbolic
+
+    from trt_frontends.internals import Max
+
+    if isinstance(step, int):
+        return sympy.Integer(step)
+    return step.node.expr.replace(
+        lambda part: isinstance(part, Max) and len(part.args) == 2 and part.args[0] == 1, lambda part: part.args[1]
+    )
+
+
+# Views of results --------------------------------------------------------------------------------------------------
+
+Owners = Sequence[fx.Node | None]
+"""For each result the node whose memory it lies in, None for memory of the caller's and for what is no tensor."""
+
+
+def owners_of_results(graph: fx.Graph) -> Owners:
+    """Returns in which memory the results of a captured graph lie, for `ResultViews.of` after it was lowered."""
+    return [
+        None if _tensor(item) is None or _is_given(base_of(item)) else base_of(item) for item in graph_results(graph)
+    ]
+
+
+@dataclass(frozen=True)
+class ResultViews:
+    """The views that lead to results of a lowered graph.
+
+    Attributes:
+        results: The results of the graph.
+        chains: For results that are made anew, the views from the tensor that owns the memory, in order.
+        needed: What the views start from, and the sizes that they are taken with, in no order.
+        owners: What `owners_of_results` said of the graph before it was lowered, where results have to lie exactly as
+            they do for eager calls, with all their gaps; None where that is not worth memory.
+    """
+
+    results: tuple[Any, ...]
+    chains: dict[fx.Node, list[fx.Node]]
+    needed: tuple[fx.Node, ...]
+    owners: Owners | None
+
+    @classmethod
+    def of(cls, graph: fx.Graph, owners: Owners | None = None) -> ResultViews:
+        """Finds the views in a lowered graph."""
+        results = graph_results(graph)
+        found = views_of_results(graph)
+        uses = Counter(base_of(item) for item in found)
+        chains = {}
+        for result, chain in found.items():
+            base = base_of(result)
+            as_eager = owners is not None and _tensor(result) is not None and not _is_plain(result.meta["val"])
+            if (_is_given(base) or uses[base] > 1 or as_eager) and (chain or as_eager) and _can_be_made(chain):
+                chains[result] = chain
+        operands = (item for chain in chains.values() for view in chain for item in view.all_input_nodes)
+        views = {view for chain in chains.values() for view in chain}
+        needed = dict.fromkeys([*map(base_of, chains), *(item for item in operands if item not in views)])
+        return cls(results, chains, tuple(node for node in needed if node.op != "placeholder"), owners)
+
+    @contextlib.contextmanager
+    def returned(self, graph: fx.Graph) -> Iterator[None]:
+        """Has the lowered graph return what the views are made of as well, while it is being split."""
+        output = graph.output_node()
+        before = output.args
+        if self.needed:
+            output.args = ((*self.results, *self.needed),)
+        try:
+            yield
+        finally:
+            output.args = before
+
+    def restore(self, split: fx.GraphModule, lowered: fx.GraphModule, engines: Iterable[str]) -> None:
+        """Replaces results that blocks return by the views that they are for eager calls.
+
+        Args:
+            split: A graph that calls blocks, rewritten in place.
+            lowered: The graph that it was split from.
+            engines: Names of the blocks that engines will run; they no longer make what nobody takes.
+        """
+        output = split.graph.output_node()
+        returned = graph_results(split.graph)
+        made: dict[fx.Node, Any] = dict(zip(_inputs(lowered.graph), _inputs(split.graph), strict=True))
+        for original, result in zip((*self.results, *self.needed), returned, strict=True):
+            if isinstance(original, fx.Node) and not self.chains.get(original):
+                made[original] = result
+        with split.graph.inserting_before(output):
+            for base in dict.fromkeys(map(base_of, self.chains)) if self.owners is not None else ():
+                made[base] = _laid_out(split.graph, base, made[base])
+            for chain in self.chains.values():
+                for view in chain:
+                    if view not in made:
+                        made[view] = split.graph.node_copy(view, made.__getitem__)
+            results: list[Any] = [made[item] if isinstance(item, fx.Node) else item for item in self.results]
+            self._part(split.graph, results)
+        output.args = (tuple(results),)
+        split.graph.eliminate_dead_code()
+        for name in engines:
+            _drop_unused_outputs(split, name)
+        split.recompile()
+
+    def _part(self, graph: fx.Graph, results: list[Any]) -> None:
+        """Gives results memory of their own where they had it before lowering, which left a constant, or an input.
+
+        Args:
+            graph: The graph of the split model, at the place where it returns.
+            results: Its results, changed in place.
+        """
+        taken: dict[fx.Node, fx.Node | None] = {}
+        for position, owner in enumerate(self.owners or ()):
+            item = self.results[position]
+            if _tensor(item) is None:
+                continue
+            base = base_of(item)
+            if owner is not None and (_is_given(base) or taken.setdefault(base, owner) is not owner):
+                value = results[position].meta.get("val", item.meta["val"])
+                results[position] = insert_call(
+                    graph, aten.clone.default, (results[position],), value=value, origin=item
+                )
+
+
+def _drop_unused_outputs(split: fx.GraphModule, name: str) -> None:
+    """Takes outputs that nothing reads from a block that makes several."""
+    block = split.get_submodule(name)
+    call = next(iter(split.graph.find_nodes(op="call_module", target=name)), None)
+    assert isinstance(block, fx.GraphModule)
+    made = block.graph.output_node().args[0]
+    if call is None or not isinstance(made, tuple) or any(user.target is not operator.getitem for user in call.users):
+        return
+    used = sorted({user.args[1] for user in call.users})
+    if not used or len(used) == len(made):
+        return
+    values = tuple(call.meta["val"][at] for at in used)
+    single = len(used) == 1
+    block.graph.output_node().args = (made[used[0]] if single else tuple(made[at] for at in used),)
+    block.graph.eliminate_dead_code()
+    block.recompile()
+    call.meta["val"] = values[0] if single else values
+    for user in list(call.users):
+        if single:
+            user.replace_all_uses_with(call)
+            split.graph.erase_node(user)
+        else:
+            user.args = (call, used.index(user.args[1]))
+
+
+def _laid_out(graph: fx.Graph, base: fx.Node, made: Any) -> Any:
+    """Adds a call that lets a tensor of a block lie as it does for eager calls, where it may lie otherwise."""
+    value = base.meta["val"]
+    order = None if _is_given(base) or _is_plain(value) else memory_order(value)
+    return made if order is None else insert_call(graph, lay_out, (made, order), value=value, origin=base)
+
+
+def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor whose memory is dense, its axes in some order; a copy only where it has to be one.
+
+    Args:
+        value: A tensor that owns its memory.
+        order: The axes, the one whose elements lie next to each other last.
+    """
+    strides, stride = [0] * value.dim(), 1
+    for axis in reversed(order):
+        strides[axis] = stride
+        stride *= max(value.shape[axis], 1)
+    if list(value.stride()) == strides:
+        return value
+    pairs = zip(value.shape, value.stride(), strides, strict=True)
+    if value.numel() == 0 or all(extent == 1 or mine == other for extent, mine, other in pairs):
+        return value.as_strided(value.shape, strides)
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _can_be_made(chain: Sequence[fx.Node]) -> bool:
+    """Whether views take nothing but a tensor and numbers."""
+    return all(
+        isinstance(item.meta.get("val"), (int, torch.SymInt)) for view in chain for item in view.all_input_nodes[1:]
+    )
+
+
+def _inputs(graph: fx.Graph) -> list[fx.Node]:
+    return list(graph.find_nodes(op="placeholder"))
+
+
+def _is_given(base: fx.Node) -> bool:
+    """Whether memory was there before the call."""
+    return base.op in ("placeholder", "get_attr")
+
+
+def _tensor(item: Any) -> torch.Tensor | None:
+    value = item.meta.get("val") if isinstance(item, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    """Whether a tensor is dense and starts where its memory starts."""
+    if value.layout is not torch.strided:
+        return True
+    if not statically_known_true(value.storage_offset() == 0):
+        return False
+    expected: Any = 1
+    for extent, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not statically_known_true(stride == expected):
+            return False
+        expected = expected * extent
+    return True
