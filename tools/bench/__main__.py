@@ -23,6 +23,7 @@ BENCHMARKS = (
     "conversion_scaling",
     "low_precision",
     "weight_streaming",
+    "generation",
     "latency",
 )
 

@@ -1,0 +1,131 @@
+"""Text generation: milliseconds a token, beside the time that reading the weights once takes and beside PyTorch's compiler.
+
+Every way runs in a process of its own, with the same model of random weights, the same static caches and the same loop
+(`trt_runtime.TextGenerator`); only the step differs: eager, `torch.compile(mode="reduce-overhead")`, or engines. The peer
+of a row is `reduce-overhead`. `python -m tools.bench.generation --profile` prints the kernels of our step as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any, Final
+
+import torch
+
+from tools.bench.measure import in_fresh_process, wait_for_device, waited_milliseconds
+from tools.bench.report import Row
+
+WAYS: Final = ("eager", "reduce-overhead", "engines")
+BANDWIDTH: Final = 4.8e12
+"""Bytes a second that an H200's memory gives on paper."""
+
+ON_A_GPU: Final = {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+ON_A_CPU: Final = {"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4}
+
+
+def rows(batches: tuple[int, ...] = (1, 8), length: int = 512) -> list[Row]:
+    """Measures a Llama of 1.24 billion parameters in bfloat16 on a GPU, a small one in float32 on the CPU."""
+    found = []
+    for batch in batches:
+        measured = {way: in_fresh_process(__name__, way, str(batch), str(length)) for way in WAYS}
+        peer = measured["reduce-overhead"]
+        for way in WAYS:
+            ours = measured[way]
+            name = f"{way}, batch {batch}, cache {length}"
+            note = f"weights once {ours['limit'] * 1e3:.2f} ms" if ours["limit"] else ""
+            found.append(Row(f"{name}, step", ours["step"], peer["step"], "reduce-overhead", note=note))
+            rate = f"{batch / ours['token']:.0f} tokens/s, built in {ours['build']:.0f} s"
+            found.append(Row(f"{name}, token of generate", ours["token"], peer["token"], "reduce-overhead", note=rate))
+    return found
+
+
+def measure(way: str, batch: int, length: int, *, profile: bool = False) -> dict[str, float]:
+    """Returns seconds of a decode step and of a token in the loop, of the build, and of reading the weights once."""
+    import transformers
+
+    import trt_frontends
+    from trt_frontends.generation import CachedStep
+    from trt_runtime.generation import GenerationLimits, TextGenerator
+
+    on_gpu = torch.cuda.is_available()
+    device = "cuda" if on_gpu else "cpu"
+    sizes: dict[str, Any] = {**(ON_A_GPU if on_gpu else ON_A_CPU), "max_position_embeddings": max(length, 2048)}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model: Any = transformers.LlamaForCausalLM(config).eval()
+    if on_gpu:
+        model = model.to(torch.bfloat16)
+    limits = GenerationLimits(batch, length, min(length, 256))
+    started = time.perf_counter()
+    if way == "engines":
+        generator = trt_frontends.compile_generation(model, max_length=length, max_batch=batch, prefill_chunk=256)
+        print(generator.step.meta["partition_report"].to_text()[:600])
+    else:
+        step: Any = CachedStep(model, limits).eval()
+        generator = TextGenerator(step, limits)
+        if way == "reduce-overhead":
+            generator.step.forward = torch.compile(step.forward, mode="reduce-overhead", dynamic=False)  # type: ignore[method-assign]
+    prompt = torch.randint(0, sizes["vocab_size"], (batch, 64), device=device)
+    new = min(128, length - 64)
+    generator.generate(prompt, max_new_tokens=3)
+    wait_for_device()
+    build = time.perf_counter() - started
+    token = torch.randint(0, sizes["vocab_size"], (batch, 1), device=device)
+    start = torch.full((1,), length - 1, device=device)
+    padding = torch.zeros(batch, dtype=torch.int64, device=device)
+    with torch.no_grad():
+        steps = waited_milliseconds(lambda: generator.step(token, start, padding), least_seconds=0.5)
+        if profile:
+            show_kernels(lambda: generator.step(token, start, padding))
+    generator.generate(prompt, max_new_tokens=new)
+    whole, few = (_seconds(generator, prompt, count) for count in (new, 8))
+    weights = sum(value.numel() * value.element_size() for value in model.parameters())
+    return {
+        "step": statistics.median(steps) / 1e3,
+        "token": (whole - few) / (new - 8),
+        "build": build,
+        "limit": weights / BANDWIDTH if on_gpu else 0.0,
+    }
+
+
+def show_kernels(action: Any, most: int = 30) -> None:
+    """Prints what a call runs on the GPU: microseconds, launches, name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(4):
+            action()
+        wait_for_device()
+    events = sorted(profile.key_averages(), key=lambda event: -event.device_time_total)
+    print(f"{sum(event.device_time_total for event in events) / 4:.0f} us of kernels a call")
+    for event in events[:most]:
+        print(f"{event.device_time_total / 4:9.1f} us {event.count / 4:6.1f} x  {event.key[:110]}")
+
+
+def _seconds(generator: Any, prompt: torch.Tensor, count: int) -> float:
+    times = []
+    for _ in range(3):
+        wait_for_device()
+        started = time.perf_counter()
+        generator.generate(prompt, max_new_tokens=count, eos_token_id=())
+        wait_for_device()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def main() -> None:
+    """Measures one way in this process and prints it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("batch", type=int)
+    parser.add_argument("length", type=int)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps(measure(given.way, given.batch, given.length, profile=given.profile)))
+
+
+if __name__ == "__main__":
+    main()
