@@ -1,8 +1,8 @@
-"""Text generation: milliseconds a token, beside the time that reading the weights once takes and beside PyTorch's compiler.
+"""Text generation: milliseconds a token, beside reading the weights once and beside PyTorch's compiler.
 
 Every way runs in a process of its own, with the same model of random weights, the same static caches and the same loop
-(`trt_runtime.TextGenerator`); only the step differs: eager, `torch.compile(mode="reduce-overhead")`, or engines. The peer
-of a row is `reduce-overhead`. `python -m tools.bench.generation --profile` prints the kernels of our step as well.
+(`trt_runtime.TextGenerator`); only the step differs: eager, `torch.compile(mode="reduce-overhead")`, or engines. The
+peer of a row is `reduce-overhead`. `python -m tools.bench.generation engines 1 512 --profile` shows our kernels.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from typing import Any, Final
 
@@ -63,12 +64,11 @@ def measure(way: str, batch: int, length: int, *, profile: bool = False) -> dict
     started = time.perf_counter()
     if way == "engines":
         generator = trt_frontends.compile_generation(model, max_length=length, max_batch=batch, prefill_chunk=256)
-        print(generator.step.meta["partition_report"].to_text()[:600])
     else:
         step: Any = CachedStep(model, limits).eval()
         generator = TextGenerator(step, limits)
         if way == "reduce-overhead":
-            generator.step.forward = torch.compile(step.forward, mode="reduce-overhead", dynamic=False)  # type: ignore[method-assign]
+            generator.step.forward = torch.compile(step.forward, mode="reduce-overhead", dynamic=False)
     prompt = torch.randint(0, sizes["vocab_size"], (batch, 64), device=device)
     new = min(128, length - 64)
     generator.generate(prompt, max_new_tokens=3)
@@ -99,9 +99,9 @@ def show_kernels(action: Any, most: int = 30) -> None:
             action()
         wait_for_device()
     events = sorted(profile.key_averages(), key=lambda event: -event.device_time_total)
-    print(f"{sum(event.device_time_total for event in events) / 4:.0f} us of kernels a call")
+    sys.stdout.write(f"{sum(event.device_time_total for event in events) / 4:.0f} us of kernels a call\n")
     for event in events[:most]:
-        print(f"{event.device_time_total / 4:9.1f} us {event.count / 4:6.1f} x  {event.key[:110]}")
+        sys.stdout.write(f"{event.device_time_total / 4:9.1f} us {event.count / 4:6.1f} x  {event.key[:110]}\n")
 
 
 def _seconds(generator: Any, prompt: torch.Tensor, count: int) -> float:
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(measure(given.way, given.batch, given.length, profile=given.profile)))
+    sys.stdout.write(json.dumps(measure(given.way, given.batch, given.length, profile=given.profile)) + "\n")
 
 
 if __name__ == "__main__":
