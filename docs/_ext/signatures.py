@@ -39,11 +39,11 @@ SIGNATURES: Final = {
         "trt_runtime.engine_cache:EngineCache",
     ),
     "core": (
-        "trt_core.extents:extent_of",
-        "trt_core.extents:evaluate_extent",
-        "trt_core.ranges:ShapeRanges.from_placeholders",
-        "trt_core.ranges:ShapeRanges.bounds",
-        "trt_core.ranges:ShapeRanges.each",
+        "trt_core.sizes.expressions:extent_of",
+        "trt_core.sizes.expressions:evaluate_extent",
+        "trt_core.sizes.ranges:ShapeRanges.from_placeholders",
+        "trt_core.sizes.ranges:ShapeRanges.bounds",
+        "trt_core.sizes.ranges:ShapeRanges.each",
         "trt_core:read_settings",
     ),
     "portable": (

@@ -18,7 +18,7 @@ def rows(sizes: tuple[int, ...] = SIZES) -> list[Row]:
     """Measures verdicts, and plan, split and report, per node beside the smallest graph."""
     from trt_converters import ConverterSupport
     from trt_core import CompilationSettings
-    from trt_core.ranges import ShapeRanges
+    from trt_core.sizes.ranges import ShapeRanges
     from trt_partition import make_plan, make_report, split_into_blocks
 
     settings = CompilationSettings()

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 import trt_portable
-from trt_core.ranges import Bounds, ShapeRanges
+from trt_core.sizes.ranges import Bounds, ShapeRanges
 
 MakeBlock = Callable[..., fx.GraphModule]
 

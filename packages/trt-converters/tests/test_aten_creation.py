@@ -16,7 +16,7 @@ from trt_converters.testing import (
     samples_from_opinfo,
 )
 from trt_core import CompilationSettings, Reason
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten
 ALL = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool, torch.uint8, torch.int8)

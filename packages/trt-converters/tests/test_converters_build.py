@@ -12,8 +12,8 @@ from trt_converters.builder_options import configure
 from trt_converters.testing import compare, run_engine
 from trt_core import BuildError, CompilationSettings, trt
 from trt_core.observed_settings import ObservedSettings
-from trt_core.ranges import ShapeRanges
 from trt_core.settings import building_fields
+from trt_core.sizes.ranges import ShapeRanges
 
 SETTINGS = CompilationSettings(optimization_level=0)
 X = torch.arange(6.0).reshape(2, 3)

@@ -18,7 +18,7 @@ from trt_converters.context import (
 )
 from trt_core import CompilationSettings, ConversionError, trt
 from trt_core.provider_log import provider_logger
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten
 

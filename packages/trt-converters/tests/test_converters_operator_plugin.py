@@ -12,7 +12,7 @@ from trt_converters import ConverterRegistry, ConverterSupport, build_block, plu
 from trt_converters.plugin_call import PluginCall
 from trt_converters.testing import check_conversion, compare, record_call, run_engine
 from trt_core import CompilationSettings, Reason, trt
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 
 LIBRARY = "trt_converters_plugin_tests"
 

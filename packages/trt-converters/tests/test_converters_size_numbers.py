@@ -13,7 +13,7 @@ from trt_converters import ConverterSupport
 from trt_converters.block_key import describe_block
 from trt_converters.size_numbers import fraction_of, is_exactly
 from trt_core import CompilationSettings, Reason
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 
 SETTINGS = CompilationSettings()
 X = torch.ones(2, 6)

@@ -13,7 +13,7 @@ from trt_converters.interpreter import BlockInterpreter
 from trt_converters.testing import check_conversion, record_call
 from trt_core import BuildError, CompilationSettings, ConversionError, trt
 from trt_core.provider_log import provider_logger
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten
 SETTINGS = CompilationSettings(optimization_level=0)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from trt_core.extents import (
+from trt_core.sizes.conditions import Relation
+from trt_core.sizes.expressions import (
     Extent,
     affine_form,
     check_extent,
@@ -23,6 +24,7 @@ from trt_core.extents import (
     solve_extent,
     symbols_in,
 )
+from trt_core.sizes.functions import RELATIONS
 
 _SYMBOLS = {"s0": 7, "s1": 12, "s2": 3}
 
@@ -217,6 +219,38 @@ def test_other_extents_are_not_linear(extent: Any) -> None:
 def test_what_is_no_extent(extent: Any) -> None:
     with pytest.raises(ValueError, match="extent"):
         check_extent(extent, {"s0"})
+
+
+def test_conditions_may_have_numbers_that_are_not_whole() -> None:
+    ratio = ["truediv", "s0", ["mul", 0.5, "s1"]]
+    check_extent(ratio, {"s0", "s1"}, is_whole=False)
+    assert evaluate_extent(ratio, {"s0": 3, "s1": 4}) == 1.5
+    assert not is_extent(ratio)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [math.nan, math.inf, ["eval", "s0"], ["sqrt", "s0", 2], ["round", "s0", 1, 2], ["choose", 1, 2], ["float", None]],
+)
+def test_what_is_no_side_of_a_condition(expression: Any) -> None:
+    with pytest.raises(ValueError, match="extent"):
+        check_extent(expression, {"s0"}, is_whole=False)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        ["sqrt", -1],
+        ["pow", 1e300, 2.0],
+        ["pow", -8.0, 0.5],
+        ["lshift", 1, 65],
+        ["mod", 1, 0],
+        ["trunc", ["pow", 9e9, 9]],
+    ],
+)
+def test_a_relation_that_cannot_be_computed_does_not_hold(expression: Any) -> None:
+    check_extent(expression, is_whole=False)
+    assert not any(Relation(expression, name, 0).holds({}) for name in RELATIONS)
 
 
 def test_deep_extents_are_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from trt_core import Input, InputError
-from trt_core.ranges import UNBOUNDED, ShapeRanges
+from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 
 
 class _Double(nn.Module):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trt_core import Input, InputError
+from trt_core.sizes.grid import FailingSizes
 from trt_frontends import compile as compile_model
-from trt_frontends.failing_sizes import FailingSizes
 
 HEIGHTS, WIDTHS = range(3, 10), range(4, 9)
 USUAL = (2, 2, 8, 8)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.export import Dim
 
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.reduction_depth import reduction_depth
 
 X = torch.randn(2, 6, 8, 10)

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from trt_core import Input
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 from trt_partition import PartitionReport, make_plan, make_report, split_into_blocks
 
 VISION_WALLS = [(), ("max_pool2d.default", "max_pool2d_with_indices.default"), ("add.Tensor",), ("relu.default",)]

@@ -13,8 +13,8 @@ from torch import nn
 
 import trt_core
 from trt_core import trt
-from trt_core.extents import Extent
 from trt_core.provider_log import provider_logger
+from trt_core.sizes.expressions import Extent
 from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule, save
 from trt_runtime.shape_ranges import Range
 from trt_runtime.testing import ProgramFile

@@ -12,8 +12,9 @@ from typing import Any, Final
 import pytest
 import torch
 
-from trt_core import PlanError, extents, refit_table
+from trt_core import PlanError, refit_table
 from trt_core.files.container import LAYOUT
+from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_portable.plan import container as portable
 from trt_runtime import TRTModule, load, save
 from trt_runtime.bindings import Binding
@@ -21,9 +22,7 @@ from trt_runtime.container import PLAN
 from trt_runtime.container import SectionKind as PlanSections
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
 from trt_runtime.header import PlanHeader
-from trt_runtime.program import layout, literals, tables
-from trt_runtime.program.conditions import RELATIONS
-from trt_runtime.program.numbers import FUNCTIONS
+from trt_runtime.program import layout, literals, saving, tables
 from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
@@ -34,6 +33,7 @@ PROGRAMS: Final = {
     4: "ab37bdc9bcdbf710",
     5: "22f9fbd4039dacb3",
     6: "348718f15c7dd1bf",
+    7: "5d520dd63f1d4e42",
 }
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 
@@ -68,8 +68,20 @@ def test_programs() -> None:
     kinds = [kind.name for kind in layout.SectionKind]
     structures = [*LAYOUT, kinds, layout.PROGRAM.alignment]
     graph = {name: value for name, value in vars(tables).items() if name.isupper()}
-    names = [sorted(literals._READERS), sorted(FUNCTIONS), sorted(extents._OPERATORS), sorted(RELATIONS)]
+    whole = sorted(name for name, function in FUNCTIONS.items() if function.is_whole)
+    names = [sorted(literals._READERS), sorted(FUNCTIONS), whole, sorted(RELATIONS)]
     _hold(PROGRAMS, layout.PROGRAM.version, _digest([structures, graph, names]), "trt_runtime.program.layout")
+
+
+def test_programs_of_format_6_are_read(
+    dynamic_engine: TRTModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "older.trtp"
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "FILE", dataclasses.replace(layout.PROGRAM, version=6))
+        save(dynamic_engine, path)
+    assert path.read_bytes()[len(layout.PROGRAM.magic)] == 6
+    assert torch.equal(load(path)(torch.ones(5, 3)), torch.full((5, 3), 2.0))
 
 
 def test_a_program_with_an_older_plan_says_where_and_which(static_engine: TRTModule, tmp_path: Path) -> None:

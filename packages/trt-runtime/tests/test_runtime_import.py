@@ -23,7 +23,7 @@ NOT_TO_RUN: Final = (
     "torch.export",
     "torch.fx.experimental",
     "trt_core.input",
-    "trt_core.ranges",
+    "trt_core.sizes.ranges",
     "trt_core.refit_table",
     "trt_core.settings",
     "trt_frontends",

@@ -17,8 +17,8 @@ from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
 from trt_core.observed_settings import ObservedSettings
 from trt_core.provider_log import forget_errors, provider_logger, take_errors
-from trt_core.ranges import Bounds, ShapeRanges
 from trt_core.refit_table import RefitTable
+from trt_core.sizes.ranges import Bounds, ShapeRanges
 
 InputBounds = dict[str, tuple[Bounds, ...]]
 """(min, opt, max) of every dimension of every input, by name."""

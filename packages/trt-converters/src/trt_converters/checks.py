@@ -17,9 +17,9 @@ from trt_converters.converter import Check, Converter
 from trt_converters.size_numbers import fraction_of, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
-from trt_core.extents import depends_on_data
 from trt_core.nesting import tensors_in
 from trt_core.quantization import dequantize
+from trt_core.sizes.expressions import depends_on_data
 from trt_core.wording import kind_of
 
 MAX_RANK = 8

@@ -16,11 +16,11 @@ from trt_converters.size_numbers import compute_fraction, fraction_of
 from trt_converters.sizes import combine, dimension
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.dtypes import from_trt
-from trt_core.extents import Extent, affine_form, extent_of
 from trt_core.provenance import node_location, source_line
 from trt_core.provider_log import forget_errors, take_errors
 from trt_core.quantization import e2m1_codes
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.expressions import Extent, affine_form, extent_of
+from trt_core.sizes.ranges import ShapeRanges
 
 Operand = Any
 """What converters get for a tensor: a `trt.ITensor`, a `ByteTensor`, or a `torch.Tensor` known while building."""

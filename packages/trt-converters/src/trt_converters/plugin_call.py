@@ -13,7 +13,7 @@ import torch
 from trt_converters.call import Call
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import dtype_name
-from trt_core.extents import Extent, extent_of, symbols_in
+from trt_core.sizes.expressions import Extent, extent_of, symbols_in
 
 NO_PLUGIN_OUTPUT = frozenset({torch.bool, torch.uint8})
 """Types that plugins cannot return."""
@@ -28,7 +28,7 @@ class PluginCall:
         tensors: Parameters that are tensors, in the order of the plugin's inputs.
         input_types: Types of those tensors, by name.
         output_types: Types of the results, by name.
-        output_shapes: Extents of the results; see `trt_core.extents`.
+        output_shapes: Extents of the results; see `trt_core.sizes.expressions`.
         symbols: Where the symbols of those extents are read: input and axis.
     """
 

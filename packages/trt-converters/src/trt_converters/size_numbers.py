@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core import to_trt, trt
-from trt_core.extents import extent_of_expression
+from trt_core.sizes.expressions import extent_of_expression
 
 if TYPE_CHECKING:
     from trt_converters.context import ConversionContext

@@ -10,7 +10,7 @@ import torch
 
 from trt_converters.byte_tensor import carrier_of
 from trt_core import trt
-from trt_core.extents import evaluate_extent
+from trt_core.sizes.expressions import evaluate_extent
 
 if TYPE_CHECKING:
     from trt_converters.context import ConversionContext, Operand, Size
@@ -55,7 +55,7 @@ def shape_vector(ctx: ConversionContext, sizes: Sequence[Size]) -> Any:
 
 
 def combine(ctx: ConversionContext, operator: str, operands: Sequence[Size]) -> Any:
-    """Applies an operator of `trt_core.extents` to sizes.
+    """Applies an operator of `trt_core.sizes.expressions` to sizes.
 
     Args:
         ctx: The context.

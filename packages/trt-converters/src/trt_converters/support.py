@@ -24,9 +24,9 @@ from trt_core import (
     provider_version,
     total_verdict,
 )
-from trt_core.extents import depends_on_data, extent_of
 from trt_core.internals import HigherOrderOperator
 from trt_core.lowering_notes import LEFT_COMPLEX
+from trt_core.sizes.expressions import depends_on_data, extent_of
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
 """Namespaces of operators on quantized values that are packed for the library's kernels."""

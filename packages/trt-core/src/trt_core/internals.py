@@ -16,13 +16,18 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
 | `torch.utils._python_dispatch` | sees each operator that is called | |
 | `torch.utils._pytree` | nested inputs and results | `TreeSpec.children()`: 2.12 |
+| `torch.utils._sympy` | functions of sizes | |
+| `torch.utils._sympy.numbers` | a bound that is none | |
 | `torch.utils._sympy.value_ranges` | intervals of sizes | |
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
+import torch
+from torch import fx
 from torch._C import _dispatch_get_all_op_names as all_operator_names
 from torch._C import _dispatch_has_kernel as has_operator
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
@@ -40,7 +45,15 @@ if TYPE_CHECKING:
     from torch._dynamo.source import ConstantSource
     from torch.distributed.distributed_c10d import _resolve_process_group as resolve_process_group
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
+    from torch.utils._sympy import functions as size_functions
+    from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+
+def guard_writer() -> Callable[[fx.GraphModule], Any] | None:
+    """Returns what writes the guards of an exported program as code; None in releases whose programs keep no code."""
+    return getattr(torch.export.exported_program, "_convert_guards_to_code", None)
+
 
 LATE: Final = {
     "ConstantSource": "torch._dynamo.source",
@@ -49,7 +62,9 @@ LATE: Final = {
     "ValueRanges": "torch.utils._sympy.value_ranges",
     "bound_sympy": "torch.utils._sympy.value_ranges",
     "compile_lock": "torch._dynamo.convert_frame",
+    "int_oo": "torch.utils._sympy.numbers",
     "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
+    "size_functions": "torch.utils._sympy:functions",
     "statically_known_true": "torch.fx.experimental.symbolic_shapes",
 }
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
@@ -60,6 +75,7 @@ ATTRIBUTES: Final = {
     "_codegen": "of fx.Graph: how flat values become the results of a model",
     "_erased": "of fx.Node: it is gone from its graph",
     "_get_name": "of nn.Module",
+    "_guards_code": "of an ExportedProgram: what it is saved with",
     "_modules": "of nn.Module",
     "_parameters": "of nn.Module",
     "_schema": "of OpOverload: arguments, results, what is written to and what is a view",

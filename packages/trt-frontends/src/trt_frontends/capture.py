@@ -14,7 +14,8 @@ from torch import nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExportError, InputError, read_settings
 from trt_core.nesting import children_of
-from trt_core.ranges import constrain_to_inputs
+from trt_core.sizes.guards import forget_assumptions
+from trt_core.sizes.ranges import constrain_to_inputs
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
@@ -23,7 +24,6 @@ from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
 from trt_lowering.size_questions import SizeQuestion
-from trt_runtime.program.exported_guards import forget_assumptions
 
 
 @entry_point

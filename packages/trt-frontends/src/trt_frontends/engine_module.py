@@ -9,7 +9,7 @@ from torch import fx
 
 from trt_converters import BuiltEngine
 from trt_core import CompilationSettings
-from trt_core.extents import Extent, extent_of, is_extent
+from trt_core.sizes.expressions import Extent, extent_of, is_extent
 from trt_runtime import Binding, PlanHeader, TRTModule
 
 

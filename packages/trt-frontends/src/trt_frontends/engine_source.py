@@ -28,9 +28,9 @@ from trt_core import (
     provider_identity,
     provider_module,
 )
-from trt_core.ranges import ShapeRanges
 from trt_core.refit_table import RefitTable, recipe_text, why_unwritable
 from trt_core.settings import building_fields
+from trt_core.sizes.ranges import ShapeRanges
 from trt_core.uncacheable import Uncacheable
 from trt_core.weight_recipes import RECIPE, sources_of
 from trt_frontends.engine_module import engine_module

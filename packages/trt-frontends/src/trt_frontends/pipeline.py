@@ -47,8 +47,9 @@ from trt_core import (
 )
 from trt_core.internals import pytree
 from trt_core.provenance import source_line
-from trt_core.ranges import ShapeRanges
 from trt_core.settings_reader import level_of_caller
+from trt_core.sizes.guards import conditions_of
+from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import EngineSource
@@ -71,13 +72,12 @@ from trt_partition import (
     split_into_blocks,
     write_report,
 )
-from trt_runtime.program.exported_guards import conditions_of
 from trt_runtime.program.graph_signature import reader_of, signature_of
 
 if TYPE_CHECKING:
+    from trt_core.sizes.conditions import Condition
     from trt_frontends.precision.automatic import AutomaticPrecision
     from trt_frontends.precision.calibration import Calibration
-    from trt_runtime.program.conditions import Condition
     from trt_runtime.program.input_reader import InputReader
 
 CALIBRATION: Final = "autocast_calibration_dataloader"

@@ -19,8 +19,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.extents import depends_on_data
 from trt_core.internals import statically_known_true
+from trt_core.sizes.expressions import depends_on_data
 from trt_lowering.node_metadata import graph_results, insert_call, same_extent
 from trt_lowering.results import base_of, views_of_results
 

@@ -21,14 +21,15 @@ from torch.export import ExportedProgram
 from trt_core import Input, logger
 from trt_core.internals import pytree
 from trt_core.provenance import source_line
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.functions import relation_name
+from trt_core.sizes.grid import FailingSizes
+from trt_core.sizes.guards import Asker, asker_of, is_of_strides, rewrite_guard_text, shape_environment
+from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.failing_sizes import FailingSizes
 from trt_frontends.structure_at_sizes import first_other_result
-from trt_lowering.size_questions import SizeQuestion, is_code_of_models
-from trt_runtime.program.exported_guards import is_of_strides, rewrite_guard_text, shape_environment
+from trt_lowering.size_questions import SizeQuestion
 
 _TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TOLERANCE: Final = 1e-3
@@ -157,16 +158,13 @@ def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
 
 def _is_of_operators(guard: Any) -> bool:
     """Whether an operator compared extents to take one of several ways to the same result; equality is a demand."""
-    where = getattr(guard.sloc.framework_loc, "filename", None)
-    if where is None or is_code_of_models(where):
-        return False
-    return guard.expr.is_Relational and type(guard.expr).__name__ != "Equality"
+    return asker_of(guard) is not Asker.MODEL and relation_name(guard.expr) not in (None, "eq")
 
 
 def _is_of_small(guard: Any) -> bool:
     """Whether an operator wanted to know if some extent is 0 or 1."""
-    least = {"Unequality": (0, 1), "StrictGreaterThan": (0, 1), "GreaterThan": (1, 2)}
-    return _is_of_operators(guard) and guard.expr.args[-1] in least.get(type(guard.expr).__name__, ())
+    least = {"ne": (0, 1), "gt": (0, 1), "ge": (1, 2)}
+    return _is_of_operators(guard) and guard.expr.args[-1] in least.get(relation_name(guard.expr) or "", ())
 
 
 def _all_hold(conditions: Iterable[Any], sizes: Mapping[Any, int]) -> bool:

@@ -11,7 +11,7 @@ import copy
 from torch import fx
 
 from trt_core import CompilationSettings, logger
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.contract import GraphPass, Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.graph_form import check_graph_form

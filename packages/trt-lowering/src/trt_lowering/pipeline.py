@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from trt_core import CompilationSettings
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.contract import GraphPass
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.passes.autocast import Autocast

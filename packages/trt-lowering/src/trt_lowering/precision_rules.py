@@ -14,7 +14,7 @@ from trt_core.internals import OpOverload
 from trt_core.operators import operator_name, packet_name
 from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_core.provenance import module_paths, node_location
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.reduction_depth import reduction_depth
 
 

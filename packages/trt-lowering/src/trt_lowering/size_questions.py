@@ -7,27 +7,13 @@ captured, and nothing remembers that it was asked: the program is that of larger
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import torch
-
-_CODE_OF_MODELS: Final = (
-    "__init__.py",
-    "_dynamo/",
-    "_export/non_strict_utils.py",  # stands in for `min` and `max` while a model is exported
-    "_tensor.py",
-    "ao/",
-    "distributions/",
-    "functional.py",
-    "nn/",
-)
-"""What belongs to models in PyTorch itself: layers, and what they are written with. All else serves operators."""
+from trt_core.sizes.guards import Asker, asker_in
 
 
 @dataclass(frozen=True)
@@ -90,14 +76,4 @@ def _place_in_model() -> str | None:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename in uninteresting_files():
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if is_code_of_models(frame.f_code.co_filename) else None
-
-
-@functools.cache
-def is_code_of_models(filename: str) -> bool:
-    """Whether a file holds code of models, such as layers; else it is of operators, or traces."""
-    try:
-        inside = Path(filename).relative_to(Path(torch.__file__).parent).as_posix()
-    except ValueError:  # it is not PyTorch's
-        return True
-    return inside.startswith(_CODE_OF_MODELS)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if asker_in(frame.f_code.co_filename) is Asker.MODEL else None

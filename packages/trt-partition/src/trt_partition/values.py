@@ -12,7 +12,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 
 Dimension = int | tuple[int, int, int]
 """A static extent, or (min, opt, max) of a dynamic one."""

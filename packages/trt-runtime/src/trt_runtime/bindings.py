@@ -11,8 +11,8 @@ import torch
 
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
-from trt_core.extents import Extent, evaluate_extent, is_extent
 from trt_core.files import typed
+from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
@@ -27,7 +27,7 @@ class Binding:
         name: The name under which the engine knows the tensor.
         dtype: Element type.
         shape: One extent per dimension: an int, a symbol, an expression of symbols, or None for an extent
-            that depends on data (see `trt_core.extents`).
+            that depends on data (see `trt_core.sizes.expressions`).
     """
 
     name: str

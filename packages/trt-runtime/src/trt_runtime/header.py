@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.errors import PlanError
-from trt_core.extents import evaluate_extent, symbols_in
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import BadField
 from trt_core.provider import current_provider, provider_module
+from trt_core.sizes.expressions import evaluate_extent, symbols_in
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
 from trt_runtime.header_fields import read_fields

@@ -17,7 +17,7 @@ from trt_converters.registry import converter
 from trt_converters.size_numbers import is_exactly, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import TRT_NAMES
-from trt_core.extents import extent_of
+from trt_core.sizes.expressions import extent_of
 
 aten = torch.ops.aten
 

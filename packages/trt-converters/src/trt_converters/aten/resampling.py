@@ -15,7 +15,7 @@ from trt_converters.layers import cast, gather, permute, shape_vector
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS
-from trt_core.extents import extent_of
+from trt_core.sizes.expressions import extent_of
 
 aten = torch.ops.aten
 

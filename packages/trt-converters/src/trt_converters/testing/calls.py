@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from trt_core.nesting import tensors_in
-from trt_core.ranges import Bounds, ShapeRanges
+from trt_core.sizes.ranges import Bounds, ShapeRanges
 
 DynamicAxes = Mapping[int, Mapping[int, Bounds]]
 """Position of a tensor among the call's tensors to axis to (min, opt, max)."""

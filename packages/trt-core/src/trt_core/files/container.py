@@ -65,13 +65,14 @@ class Container:
 
     Attributes:
         magic: Its first 8 bytes.
-        version: Version of the format, the one that is written and read.
+        version: Version of the format, the one that is written.
         kinds: What sections may hold.
         alignment: Sections begin at multiples of this.
         noun: How messages call such a file: "saved program".
         reader: Who reads it: "trt-runtime".
         writer: What writes it: "trt_runtime.save".
         again: What to do instead of reading an old one: "save the model again".
+        older: Further versions that are read, as if they were this one.
     """
 
     magic: bytes
@@ -82,6 +83,7 @@ class Container:
     reader: str
     writer: str
     again: str
+    older: tuple[int, ...] = ()
 
     @property
     def copy_again(self) -> str:
@@ -112,9 +114,10 @@ class Container:
         if size < _PREFIX.size:
             raise self.damaged(f"it has only {size} bytes")
         _, version, count, total, reserved, checksum = _PREFIX.unpack_from(data)
-        if version != self.version:
+        if version not in (*self.older, self.version):
+            known = " and ".join(map(str, (*self.older, self.version)))
             raise PlanError(
-                f"the {self.noun} has format version {version}, this {self.reader} reads {self.version}",
+                f"the {self.noun} has format version {version}, this {self.reader} reads {known}",
                 hint=f"install the version of {self.reader} that wrote it, or {self.again}",
             )
         if total != size:

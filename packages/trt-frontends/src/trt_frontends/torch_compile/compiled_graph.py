@@ -22,7 +22,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.internals import FakeTensor
-from trt_core.ranges import ShapeRanges
+from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.flat_function import flat_function
 from trt_frontends.pipeline import LoweredModel
 from trt_frontends.precision.exclusions import exclusions

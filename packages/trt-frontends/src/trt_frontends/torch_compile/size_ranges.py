@@ -16,8 +16,10 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.extents import RELATIONS, Extent, evaluate_extent, extent_of, extent_of_expression, symbols_in
-from trt_core.ranges import UNBOUNDED, ShapeRanges
+from trt_core.sizes.conditions import relation_of
+from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbols_in
+from trt_core.sizes.functions import relation_name
+from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 
 GENEROUS: Final = 4096
 """The end of a range that nothing bounds."""
@@ -164,7 +166,7 @@ class GraphSizes:
     def _guards(self) -> list[Any]:
         """Guards other than that two sizes differ: Dynamo asks that of sizes that differed at the first call."""
         guards = getattr(self._shape_env, "guards", ())
-        return [guard.expr for guard in guards if type(guard.expr).__name__ != "Unequality"]
+        return [guard.expr for guard in guards if relation_name(guard.expr) != "ne"]
 
 
 def outside(ranges: ShapeRanges, sizes: Mapping[Any, int]) -> list[str]:
@@ -252,27 +254,19 @@ def _test_of(guard: Any) -> Callable[[Mapping[str, int]], bool]:
 
     Substituting in sympy takes a thousand times as long as arithmetic, and many sizes are tried.
     """
-    relation = RELATIONS.get(type(guard).__name__)
-    sides = [extent_of_expression(side) for side in guard.args] if relation is not None else [None]
-    if relation is None or None in sides:
-        symbols = tuple(guard.free_symbols)
-        return lambda sizes: _substituted(guard, {symbol: sizes[str(symbol)] for symbol in symbols})
-    left, right = sides
+    name = relation_name(guard)
+    relation = relation_of(guard.lhs, name, guard.rhs) if name is not None else None
+    if relation is not None:
+        return relation.holds
+    symbols = tuple(guard.free_symbols)
 
     def test(sizes: Mapping[str, int]) -> bool:
         try:
-            return bool(relation(evaluate_extent(left, sizes), evaluate_extent(right, sizes)))
-        except (ArithmeticError, ValueError):
+            return bool(guard.subs({symbol: sizes[str(symbol)] for symbol in symbols}) != False)  # noqa: E712
+        except ZeroDivisionError:
             return False
 
     return test
-
-
-def _substituted(guard: Any, values: Mapping[Any, int]) -> bool:
-    try:
-        return bool(guard.subs(values) != False)  # noqa: E712 - sympy's false
-    except ZeroDivisionError:
-        return False
 
 
 def _next_power_of_two(value: int) -> int:

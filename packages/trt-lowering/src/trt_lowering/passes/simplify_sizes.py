@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import fx
 
-from trt_core.extents import Extent, extent_of
+from trt_core.sizes.expressions import Extent, extent_of
+from trt_core.sizes.functions import FUNCTIONS
 from trt_lowering.contract import GraphPass
 from trt_lowering.inlining import replace_result
 from trt_lowering.node_metadata import insert_call
 from trt_lowering.operator_traits import is_size_query, is_symbolic_function
 
 aten = torch.ops.aten
-
-_FUNCTIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "pow": operator.pow,
-    "max": torch.sym_max,
-    "min": torch.sym_min,
-}
 
 
 class SimplifySizes(GraphPass):
@@ -101,7 +90,7 @@ class _SizeBuilder:
             return self._read(key)
         if isinstance(extent, list) and extent[0] == "ceildiv":  # ceil(a / b) = -floor(-a / b)
             extent = ["mul", ["floordiv", ["mul", extent[1], -1], extent[2]], -1]
-        if not isinstance(extent, list) or extent[0] not in _FUNCTIONS:
+        if not isinstance(extent, list):
             return None
         operands: list[Any] = []
         for part in extent[1:]:
@@ -109,7 +98,7 @@ class _SizeBuilder:
             if operand is None:
                 return None
             operands.append(operand)
-        function = _FUNCTIONS[extent[0]]
+        function = FUNCTIONS[extent[0]].targets[0]
         result = operands[0]
         for position, operand in enumerate(operands[1:], start=2):
             partial = function(_number(result), _number(operand))

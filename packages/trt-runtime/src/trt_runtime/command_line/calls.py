@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError
-from trt_core.extents import evaluate_extent
+from trt_core.sizes.expressions import evaluate_extent
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, Program, TensorInput, Value
 from trt_runtime.program.module import LoadedProgram, captured_from
 

@@ -1,10 +1,9 @@
 """Saved programs: a compiled model with its engines as one file that anyone may load.
 
-Read the modules in this order: `graph` with `conditions` (what a program is), `layout` (its bytes), `tables` (the
-fields of its JSON), `document` with `signature_document`, `step_document`, `fields` and `literals` (its JSON),
-`operators` and `numbers` (what it may call), `agreement` (whether its parts agree), `weights`, `graph_signature` with
-`exported_guards` and `guard_text`, `capture` and `saving`, `input_reader` with `input_fit`, `executor`, `module`,
-`loading` and `pickling`.
+Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `tables` (the fields of its JSON),
+`document` with `signature_document`, `step_document`, `fields` and `literals` (its JSON), `operators` (what it may
+call), `agreement` (whether its parts agree), `weights`, `graph_signature`, `capture` and `saving`, `input_reader` with
+`input_fit`, `executor`, `module`, `loading` and `pickling`. What it asks of sizes is in `trt_core.sizes`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError, TrtError
-from trt_core.extents import Extent, evaluate_extent
 from trt_core.internals import OpOverload
+from trt_core.sizes.expressions import Extent, evaluate_extent
+from trt_core.sizes.functions import bounded
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import (
@@ -39,7 +40,6 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
-from trt_runtime.program.numbers import number_function
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
@@ -140,7 +140,7 @@ class _Agreement:
             raise malformed(place, "a function of numbers takes what is no number")
         if any(isinstance(operand, NumberType) for operand in operands):
             return NumberType(float)  # of which kind is not known either
-        result: Known = number_function(step.function)(*operands)
+        result: Known = bounded(step.function)(*operands)
         return result
 
     def _tensor(self, index: int, place: str) -> TensorType:

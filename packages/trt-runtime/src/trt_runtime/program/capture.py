@@ -12,11 +12,12 @@ from torch import fx, nn
 
 from trt_core.attributes import read_attribute
 from trt_core.errors import ExportError
-from trt_core.extents import Extent, extent_of, is_extent, symbols_in
 from trt_core.internals import OpOverload
 from trt_core.operators import operator_name
-from trt_core.ranges import ShapeRanges
 from trt_core.refit_table import recipe_text, why_unwritable
+from trt_core.sizes.expressions import Extent, extent_of, is_extent, symbols_in
+from trt_core.sizes.functions import BY_TARGET
+from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE, Recipe
 from trt_core.wording import kind_of
 from trt_runtime.header import PlanHeader, parse_header
@@ -46,7 +47,6 @@ from trt_runtime.program.graph_signature import INTERCHANGE, nest, require_plain
 from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
-from trt_runtime.program.numbers import NAMES
 from trt_runtime.program.operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.weights import check_storable, view_key
 
@@ -240,9 +240,9 @@ class _Capture:
             return self._write(node, *args)
         if target in _SAYS_NOTHING:
             return None
-        if target in NAMES and not kwargs:
+        if target in BY_TARGET and not kwargs:
             operands = (self._checked(value, node) for value in _flat(args) if value is not None)  # `round(x, None)`
-            return self._add(NumberCall(NAMES[target], tuple(operands)))
+            return self._add(NumberCall(BY_TARGET[target].name, tuple(operands)))
         return self._call_operator(node, args, kwargs)
 
     def _execute(self, node: fx.Node, inputs: Any, plan: torch.Tensor, text: str) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError
-from trt_core.extents import Extent, evaluate_extent, symbols_in
+from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.wording import kind_of
 from trt_runtime.program.graph import NumberType, OperatorCall, Program, SequenceType, TensorType, ValueType
 

@@ -21,7 +21,7 @@ from trt_runtime.program.signature_document import read_signature, signature_to_
 from trt_runtime.program.step_document import read_step, step_to_json
 
 if TYPE_CHECKING:
-    from trt_core.ranges import Bounds
+    from trt_core.sizes.ranges import Bounds
     from trt_runtime.program.held_weights import HeldWeights
 
 MAX_BYTES: Final = 256 << 20

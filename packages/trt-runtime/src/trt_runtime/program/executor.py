@@ -10,6 +10,7 @@ import torch
 
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import OpOverload
+from trt_core.sizes.functions import bounded
 from trt_runtime.program.declared_results import Symbols
 from trt_runtime.program.graph import (
     EngineCall,
@@ -23,7 +24,6 @@ from trt_runtime.program.graph import (
     WriteCall,
 )
 from trt_runtime.program.literals import replace_values, values_in
-from trt_runtime.program.numbers import number_function
 
 Run = Callable[[list[Any], Symbols], Any]
 """One step: reads slots, returns what goes to its own."""
@@ -134,7 +134,7 @@ def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
 
 
 def _number_run(step: NumberCall) -> Run:
-    function, args = number_function(step.function), step.args
+    function, args = bounded(step.function), step.args
     return lambda slots, symbols: function(*[slots[arg.index] if type(arg) is Value else arg for arg in args])
 
 

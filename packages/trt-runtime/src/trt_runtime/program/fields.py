@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from trt_core.errors import PlanError
-from trt_core.extents import Extent, check_extent
 from trt_core.files import typed
+from trt_core.sizes.expressions import Extent, check_extent
 
 MAX_RANK = 64
 """Most dimensions of a tensor, as in PyTorch."""
@@ -90,10 +90,10 @@ def device(value: Any, place: str) -> str:
     return typed.choice(dict(zip(DEVICES, DEVICES, strict=True)), value, place, "device")
 
 
-def extent(value: Any, place: str, symbols: Collection[str]) -> Extent:
-    """An extent, whose symbols are all known."""
+def extent(value: Any, place: str, symbols: Collection[str], *, is_whole: bool = True) -> Extent:
+    """An extent, or an expression of numbers that need not be whole, whose symbols are all known."""
     try:
-        check_extent(value, symbols)
+        check_extent(value, symbols, is_whole=is_whole)
     except ValueError as error:
         raise typed.BadField(place, str(error)) from error
     return value  # type: ignore[no-any-return]  # just checked

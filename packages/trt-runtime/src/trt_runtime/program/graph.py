@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trt_core.extents import Extent
+from trt_core.sizes.conditions import Condition
+from trt_core.sizes.expressions import Extent
 from trt_runtime.header import PlanHeader
-from trt_runtime.program.conditions import Condition
 
 if TYPE_CHECKING:
-    from trt_core.ranges import Bounds
+    from trt_core.sizes.ranges import Bounds
     from trt_runtime.program.held_weights import HeldWeights
 
 
@@ -245,7 +245,7 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class NumberCall:
-    """Computes a number from numbers, by a function of `trt_runtime.program.numbers`.
+    """Computes a number from numbers, by a function of `trt_core.sizes.functions`.
 
     Attributes:
         function: Its name.

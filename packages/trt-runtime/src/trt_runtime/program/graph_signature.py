@@ -9,14 +9,14 @@ import torch
 from torch import fx
 
 from trt_core.errors import ExportError
-from trt_core.extents import Extent, extent_of, symbols_in
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
-from trt_core.ranges import UNBOUNDED, ShapeRanges
+from trt_core.sizes.conditions import Condition, symbols_of
+from trt_core.sizes.expressions import Extent, extent_of, symbols_in
+from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 from trt_core.state import is_written
 from trt_core.wording import with_article
 from trt_runtime.plain_structure import plain
-from trt_runtime.program.conditions import Condition, symbols_of
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import (
     Dimension,

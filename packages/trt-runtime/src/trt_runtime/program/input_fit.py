@@ -9,11 +9,11 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
-from trt_core.extents import evaluate_extent, format_multiple, solve_extent
 from trt_core.misfits import require_fixed
+from trt_core.sizes.conditions import Homes, write_extent
+from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_extent
 from trt_core.wording import kind_of, with_article
 from trt_runtime.direct_call import is_foreign
-from trt_runtime.program.conditions import Homes, write_extent
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, TensorInput
 

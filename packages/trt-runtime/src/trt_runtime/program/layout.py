@@ -26,7 +26,8 @@ class SectionKind(IntEnum):
 
 PROGRAM: Final = Container(
     magic=b"TRTPROG\n",
-    version=6,
+    version=7,
+    older=(6,),  # what stands in such a file means the same; 7 has more functions of sizes
     kinds=SectionKind,
     alignment=4096,  # so that sections can be mapped by themselves
     noun="saved program",

@@ -14,7 +14,8 @@ from trt_core.errors import ExportError, InputError
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.internals import OpOverload
-from trt_core.ranges import Bounds, ShapeRanges
+from trt_core.sizes.guards import conditions_of
+from trt_core.sizes.ranges import Bounds, ShapeRanges
 from trt_core.wording import kind_of
 from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
@@ -23,7 +24,6 @@ from trt_runtime.module import TRTModule
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
-from trt_runtime.program.exported_guards import conditions_of
 from trt_runtime.program.graph import (
     Dimension,
     EngineCall,

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from trt_core.files import typed
+from trt_core.sizes.conditions import Condition, Relation
+from trt_core.sizes.functions import RELATIONS
 from trt_runtime.program import fields, literals, tables
-from trt_runtime.program.conditions import RELATIONS, Condition, Relation
 from trt_runtime.program.fields import MAX_EXTENT, malformed
 from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, Signature, TensorInput
 
@@ -76,7 +77,7 @@ def _read_condition(value: Any, place: str, symbols: Collection[str]) -> Conditi
 def _read_relation(value: Any, place: str, symbols: Collection[str]) -> Relation:
     left, name, right = typed.items(value, place, 3)
     for side in (left, right):
-        if fields.extent(side, place, symbols) is None:
+        if fields.extent(side, place, symbols, is_whole=False) is None:
             raise malformed(place, "it compares a size that depends on data")
     if typed.text(name, place, 8) not in RELATIONS:
         raise malformed(place, f"{name!r:.60} is no relation")

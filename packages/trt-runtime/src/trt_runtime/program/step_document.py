@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from trt_core.files import typed
+from trt_core.sizes.functions import FUNCTIONS
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.fields import malformed
 from trt_runtime.program.graph import (
@@ -22,7 +23,6 @@ from trt_runtime.program.graph import (
     ValueType,
     WriteCall,
 )
-from trt_runtime.program.numbers import FUNCTIONS, fits
 
 
 def step_to_json(step: Step) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _read_operator_call(values: Mapping[str, Any], place: str, known: int, symbo
 def _read_number_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> NumberCall:
     function = values["function"]
     args = [literals.from_json(item, place, known) for item in typed.items(values["args"], place)]
-    if not isinstance(function, str) or function not in FUNCTIONS or not fits(function, len(args)):
+    if not isinstance(function, str) or function not in FUNCTIONS or not FUNCTIONS[function].takes(len(args)):
         raise malformed(place, f"there is no function {function!r:.60} of {len(args)} numbers")
     if not all(isinstance(item, (int, float)) or type(item) is Value for item in args):
         raise malformed(place, "functions of numbers take numbers")

@@ -1,4 +1,4 @@
-"""What models ask of sizes in floats holds for the sizes that are allowed, and for as many as can be said."""
+"""What models ask of sizes is said exactly: a size is allowed where it holds, and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,43 +10,54 @@ from typing import Any
 import pytest
 import sympy
 from torch import fx
-from torch.utils._sympy.functions import FloatPow, FloorDiv, IntTrueDiv, Mod, ToFloat, TruncToInt
+from torch.utils._sympy.functions import (
+    FloatPow,
+    FloorDiv,
+    IntTrueDiv,
+    Mod,
+    OpaqueUnaryFn_log2,
+    RoundToInt,
+    ToFloat,
+    TruncToInt,
+)
 
-from trt_core.extents import is_extent
-from trt_core.ranges import ShapeRanges
-from trt_runtime.program.allowed_sizes import allowed_sizes
-from trt_runtime.program.exported_guards import conditions_of
-from trt_runtime.program.size_grid import SizeGrid
+from trt_core.sizes.expressions import is_extent
+from trt_core.sizes.grid import SizeGrid
+from trt_core.sizes.guards import conditions_of
+from trt_core.sizes.ranges import ShapeRanges
 
 H, W = sympy.symbols("h w", positive=True, integer=True)
 SIZES = {"h": (2, 6, 9), "w": (2, 5, 10)}
 
-EXACT: dict[str, tuple[Any, Callable[[int, int], bool]]] = {
+GUARDS: dict[str, tuple[Any, Callable[[int, int], bool]]] = {
     "a quotient": (IntTrueDiv(H, W) <= 1.2, lambda h, w: h / w <= 1.2),
     "a quotient on the right": (sympy.Lt(1.1, IntTrueDiv(H, W)), lambda h, w: h / w > 1.1),
     "a product": (0.5 * ToFloat(H) > 2.6, lambda h, w: h * 0.5 > 2.6),
     "whole numbers of floats": (sympy.Eq(TruncToInt(0.3 * ToFloat(W)), 1), lambda h, w: int(0.3 * w) == 1),
     "gaps": (sympy.Ne(Mod(H, 3) * ToFloat(H), 4.0), lambda h, w: h % 3 * h != 4),
     "what holds anyway": (FloatPow(ToFloat(H * W), 0.5) < 90.0, lambda h, w: True),
-}
-
-ROUGH: dict[str, tuple[Any, Callable[[int, int], bool]]] = {
-    "roots of areas": (
+    "a whole root": (
         sympy.Eq(TruncToInt(FloatPow(ToFloat(H * W), 0.5)), 5),
         lambda h, w: int((h * w) ** 0.5) == 5,
+    ),
+    "a root that the usual sizes have not": (
+        sympy.Eq(TruncToInt(FloatPow(ToFloat(H * W), 0.5)), 9),
+        lambda h, w: int((h * w) ** 0.5) == 9,
     ),
     "a scale": (
         sympy.Eq(TruncToInt(IntTrueDiv(4, sympy.Min(H, W)) * ToFloat(H)), 4),
         lambda h, w: int(4 / min(h, w) * h) == 4,
     ),
     "division by zero": (sympy.Or(IntTrueDiv(8, H - 3) > 1.1, W > 11), lambda h, w: h != 3 and 8 / (h - 3) > 1.1),
+    "rounding": (sympy.Eq(RoundToInt(ToFloat(H) * 0.5), 3), lambda h, w: round(h * 0.5) == 3),
+    "a logarithm": (OpaqueUnaryFn_log2(ToFloat(H)) > 2.5, lambda h, w: math.log2(h) > 2.5),
+    "what holds nowhere": (FloatPow(ToFloat(H * W), 0.5) > 90.0, lambda h, w: False),
     "what is not computed": (sympy.Function("unknown")(H, W) > 1.5, lambda h, w: h == 6 and w == 5),
 }
 
 
 def _allowed(guard: Any) -> dict[tuple[int, int], bool]:
-    names = sorted(str(symbol) for symbol in guard.free_symbols)
-    conditions = allowed_sizes(guard, {name: SIZES[name] for name in names})
+    conditions = conditions_of(fx.Graph(), ShapeRanges(SIZES), more=[guard])
     spans = (range(low, high + 1) for low, _, high in SIZES.values())
     return {
         (h, w): all(any(relation.holds({"h": h, "w": w}) for relation in condition) for condition in conditions)
@@ -54,38 +65,25 @@ def _allowed(guard: Any) -> dict[tuple[int, int], bool]:
     }
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_guards_that_sizes_can_say_are_said_exactly(name: str) -> None:
-    guard, wanted = EXACT[name]
+@pytest.mark.parametrize("name", GUARDS)
+def test_guards_are_said_exactly(name: str) -> None:
+    guard, wanted = GUARDS[name]
     for sizes, is_allowed in _allowed(guard).items():
         assert is_allowed == wanted(*sizes), sizes
 
 
-@pytest.mark.parametrize("name", ROUGH)
-def test_no_size_is_allowed_at_which_a_guard_fails(name: str) -> None:
-    guard, wanted = ROUGH[name]
-    allowed = _allowed(guard)
-    assert allowed[6, 5]
-    assert all(wanted(*sizes) for sizes, is_allowed in allowed.items() if is_allowed)
-
-
-def test_where_the_usual_sizes_are_not_allowed_others_are() -> None:
-    guard = sympy.Eq(TruncToInt(FloatPow(ToFloat(H * W), 0.5)), 9)
-    allowed = [sizes for sizes, is_allowed in _allowed(guard).items() if is_allowed]
-    assert allowed and all(int((h * w) ** 0.5) == 9 for h, w in allowed)
-    assert not any(_allowed(FloatPow(ToFloat(H * W), 0.5) > 90.0).values())
+def test_a_guard_that_holds_anyway_is_no_condition() -> None:
+    assert conditions_of(fx.Graph(), ShapeRanges(SIZES), more=[GUARDS["what holds anyway"][0]]) == ()
 
 
 @pytest.mark.parametrize("most", [(1200, 1100), (1 << 20, 1 << 20)])
-def test_of_more_sizes_than_can_be_computed_those_around_the_usual_ones_are_allowed(most: tuple[int, int]) -> None:
-    conditions = allowed_sizes(IntTrueDiv(H, W) <= 1.2, {"h": (8, 56, most[0]), "w": (8, 60, most[1])})
-
-    def is_allowed(h: int, w: int) -> bool:
-        return all(any(relation.holds({"h": h, "w": w}) for relation in condition) for condition in conditions)
-
-    assert all(is_allowed(h, w) == (h / w <= 1.2) for h in range(8, 400, 7) for w in range(8, 400, 9))
-    around = [(h, w) for h in (*range(8, most[0], 10007), most[0]) for w in (*range(8, most[1], 10007), most[1])]
-    assert all(h / w <= 1.2 for h, w in around if is_allowed(h, w))
+def test_a_guard_of_many_sizes_is_said_exactly(most: tuple[int, int]) -> None:
+    ranges = ShapeRanges({"h": (8, 56, most[0]), "w": (8, 60, most[1])})
+    conditions = conditions_of(fx.Graph(), ranges, more=[IntTrueDiv(H, W) <= 1.2])
+    for h in (*range(8, 400, 7), *range(8, most[0], 10007), most[0]):
+        for w in (*range(8, 400, 9), *range(8, most[1], 10007), most[1]):
+            is_allowed = all(any(item.holds({"h": h, "w": w}) for item in condition) for condition in conditions)
+            assert is_allowed == (h / w <= 1.2)
 
 
 def test_a_condition_of_a_long_extent_is_said_in_sizes() -> None:

@@ -1,93 +1,34 @@
-"""Dimensions as data: an int, a symbol, or an operation on them.
+"""Sizes, and numbers that follow from them, as data: a number, a symbol, or a function of them.
 
 The expressions that PyTorch attaches to symbolic dimensions become plain JSON values here, so that a plan can say how
-its output shapes follow from its input shapes, and a runtime can compute them without sympy.
+its output shapes follow from its input shapes, and a runtime can compute them without sympy. An *extent* is computed by
+functions of integers alone; conditions on sizes may use the others of the table, too.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import torch
 
+from trt_core.sizes.functions import BY_CLASS, FUNCTIONS, LARGEST, MAX_OPERANDS, bounded
+
 Extent = int | str | list[Any] | None
-"""An int; the name of a symbol; `[operator, operand, ...]`; or None for an extent that depends on data."""
+"""An int; the name of a symbol; `[function, operand, ...]`; or None for an extent that depends on data."""
+
+Expression = Extent | float
+"""An extent, or what is computed from sizes by functions of floats, too."""
 
 Number = int | torch.SymInt
 
 MAX_DEPTH: Final = 32
-"""Most operators inside one another that `check_extent` accepts."""
-
-MAX_OPERANDS: Final = 256
-"""Most operands of one operator that `check_extent` accepts."""
-
-RELATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "LessThan": operator.le,
-    "StrictLessThan": operator.lt,
-    "GreaterThan": operator.ge,
-    "StrictGreaterThan": operator.gt,
-}
-"""What sympy's relations mean, by the names of their classes."""
-
-_LARGEST: Final = 2**63 - 1
+"""Most functions inside one another that `check_extent` accepts."""
 
 _EXACT_FACTOR: Final = 1 << 16
 """A scale whose numerator and denominator are at most this is multiplied with any size without rounding."""
-
-_ROUNDED_DOWN: Final = frozenset({"FloorToInt", "TruncToInt"})
-"""What PyTorch makes integers of floats by; sizes are not negative, so both round down."""
-
-_ROUNDED_UP: Final = "CeilToInt"
-"""What `math.ceil` makes integers of floats by."""
-
-
-def _maximum(left: Number, right: Number) -> Number:
-    largest: Number = torch.sym_max(left, right)
-    return largest
-
-
-def _minimum(left: Number, right: Number) -> Number:
-    smallest: Number = torch.sym_min(left, right)
-    return smallest
-
-
-def _power(base: Number, exponent: Number) -> Number:
-    if isinstance(exponent, int) and not 0 <= exponent <= 64:
-        raise ValueError(f"the exponent {exponent} in an extent is not between 0 and 64")
-    power: Number = base**exponent
-    return power
-
-
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "ceildiv": lambda left, right: -(-left // right),
-    "mod": operator.mod,
-    "max": _maximum,
-    "min": _minimum,
-    "pow": _power,
-}
-
-_SYMPY_NAMES: Final = {
-    "Add": "add",
-    "Mul": "mul",
-    "Pow": "pow",
-    "PowByNatural": "pow",
-    "FloorDiv": "floordiv",
-    "CleanDiv": "floordiv",
-    "CeilDiv": "ceildiv",
-    "Mod": "mod",
-    "PythonMod": "mod",
-    "Max": "max",
-    "Min": "min",
-}
 
 
 def extent_of(value: Number) -> Extent:
@@ -97,56 +38,65 @@ def extent_of(value: Number) -> Extent:
     return extent_of_expression(value.node.expr)
 
 
-def evaluate_extent(extent: Extent, symbols: Mapping[str, Number]) -> Number:
-    """Computes a dimension.
+def evaluate_extent(extent: Expression, symbols: Mapping[str, Number]) -> Any:
+    """Computes a dimension, or another expression.
 
     Args:
-        extent: What `extent_of` returned.
+        extent: What `extent_of` or `expression_of` returned.
         symbols: Values of the symbols in it; symbolic integers give a symbolic result.
 
     Raises:
         KeyError: A symbol has no value.
-        ValueError: The extent depends on data, names an unknown operator, or exceeds 64 bits.
-        ZeroDivisionError: It divides by zero.
+        ValueError: The extent depends on data, names an unknown function, or exceeds 64 bits.
+        ArithmeticError: It divides by zero, or raises to a power that is none.
     """
-    if isinstance(extent, int):
+    if isinstance(extent, (int, float)):
         return extent
     if isinstance(extent, str):
         return symbols[extent]
     if extent is None:
         raise ValueError("the extent depends on data")
     name, *operands = extent
-    if name not in _OPERATORS:
+    if name not in FUNCTIONS:
         raise ValueError(f"unknown operator {name!r} in an extent")
-    return functools.reduce(_bounded(name), [evaluate_extent(operand, symbols) for operand in operands])
+    values = [evaluate_extent(operand, symbols) for operand in operands]
+    try:
+        if FUNCTIONS[name].operands == (2, 2):
+            return functools.reduce(bounded(name), values)
+        return bounded(name)(*values)
+    except OverflowError as error:
+        raise ValueError("an extent exceeds 64 bits") from error
 
 
-def check_extent(extent: Any, symbols: Collection[str] | None = None) -> None:
-    """Checks that a value read from a file is an extent, so that evaluating it ends soon and well or with ValueError.
+def check_extent(extent: Any, symbols: Collection[str] | None = None, *, is_whole: bool = True) -> None:
+    """Checks that a value read from a file is an extent, so that evaluating it ends soon and well or with an error.
 
     Args:
         extent: Any value.
         symbols: The symbols that may be named; by default any.
+        is_whole: Whether only functions of integers may be in it, as in a dimension; else any of the table.
 
     Raises:
         ValueError: It is no extent; the message says why.
     """
-    _check_extent(extent, symbols, MAX_DEPTH)
+    _check_extent(extent, symbols, is_whole, MAX_DEPTH)
 
 
-def is_extent(value: Any) -> bool:
+def is_extent(value: Any, *, is_whole: bool = True) -> bool:
     """Whether `check_extent` accepts a value: what PyTorch says of a size may nest too deep, or be too long."""
     try:
-        check_extent(value)
+        check_extent(value, is_whole=is_whole)
     except ValueError:
         return False
     return True
 
 
-def _check_extent(extent: Any, symbols: Collection[str] | None, depth: int) -> None:
+def _check_extent(extent: Any, symbols: Collection[str] | None, is_whole: bool, depth: int) -> None:
     if extent is None or type(extent) is int:
-        if extent is not None and not -_LARGEST <= extent <= _LARGEST:
+        if extent is not None and not -LARGEST <= extent <= LARGEST:
             raise ValueError(f"the extent {extent} needs more than 64 bits")
+        return
+    if type(extent) is float and not is_whole and math.isfinite(extent):
         return
     if isinstance(extent, str):
         if symbols is not None and extent not in symbols:
@@ -154,30 +104,20 @@ def _check_extent(extent: Any, symbols: Collection[str] | None, depth: int) -> N
         return
     if not isinstance(extent, list) or not 2 <= len(extent) <= MAX_OPERANDS + 1:
         raise ValueError(f"{extent!r:.60} is no extent")
-    if not isinstance(extent[0], str) or extent[0] not in _OPERATORS:
+    function = FUNCTIONS.get(extent[0]) if isinstance(extent[0], str) else None
+    if function is None or (is_whole and not function.is_whole):
         raise ValueError(f"unknown operator {extent[0]!r:.60} in an extent")
+    if function.operands != (2, 2) and not function.takes(len(extent) - 1):
+        raise ValueError(f"{extent!r:.60} is no extent: {function.name} takes no {len(extent) - 1} operands")
     if not depth:
         raise ValueError(f"an extent nests deeper than {MAX_DEPTH}")
     for operand in extent[1:]:
         if operand is None:
             raise ValueError("an operand of an extent depends on data")
-        _check_extent(operand, symbols, depth - 1)
+        _check_extent(operand, symbols, is_whole, depth - 1)
 
 
-def _bounded(name: str) -> Callable[[Any, Any], Any]:
-    """An operator whose result is refused when it leaves 64 bits, so that no chain of them grows without end."""
-    function = _OPERATORS[name]
-
-    def compute(left: Number, right: Number) -> Number:
-        result: Number = function(left, right)
-        if isinstance(result, int) and not -_LARGEST <= result <= _LARGEST:
-            raise ValueError("an extent exceeds 64 bits")
-        return result
-
-    return compute
-
-
-def symbols_in(extent: Extent) -> set[str]:
+def symbols_in(extent: Expression) -> set[str]:
     """Returns the names of the symbols that an extent is computed from."""
     if isinstance(extent, str):
         return {extent}
@@ -256,27 +196,46 @@ def depends_on_data(value: torch.SymInt) -> bool:
 
 
 def extent_of_expression(expr: Any) -> Extent:
-    """Returns an expression of sympy as data; None when it depends on data or cannot be expressed."""
+    """Returns an expression of sympy as data, by functions of integers; None when it depends on data, or has no such.
+
+    Floats that are rounded to what integers say exactly are said in integers. Sizes are not negative, so what is
+    truncated is rounded down.
+    """
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
         return None if _is_unbacked(expr) else str(expr)
-    if type(expr).__name__ in _ROUNDED_DOWN:
+    function = BY_CLASS.get(type(expr).__name__)
+    name = function.name if function is not None else ""
+    if name in ("floor", "trunc"):
         return _quotient("floordiv", expr.args[0]) or _root(expr.args[0]) or _scaled(expr.args[0])
-    if type(expr).__name__ == _ROUNDED_UP:
+    if name == "ceil":
         return _quotient("ceildiv", expr.args[0]) or _shifted(expr.args[0])
-    if type(expr).__name__ == "Abs":
+    if name == "abs":
         extent = extent_of_expression(expr.args[0])
         return None if extent is None else ["max", extent, ["mul", -1, extent]]
-    name = _SYMPY_NAMES.get(type(expr).__name__)
-    if name is None:
+    if function is None or not function.is_whole or type(expr).__name__ == "FloatPow":
         return None
     operands = [extent_of_expression(argument) for argument in expr.args]
-    if any(operand is None for operand in operands):
-        return None
-    if name == "pow" and not (isinstance(operands[1], int) and operands[1] >= 0):
+    if None in operands or (name == "pow" and not (isinstance(operands[1], int) and operands[1] >= 0)):
         return None
     return [name, *operands]
+
+
+def expression_of(expr: Any) -> Expression:
+    """Returns an expression of sympy as data, by any functions of the table; None where there are none."""
+    extent = extent_of_expression(expr)
+    if extent is not None or expr.is_Symbol:
+        return extent
+    if expr.is_number and not expr.args:
+        return float(expr) if math.isfinite(float(expr)) else None
+    kind = type(expr).__name__
+    operands = [expression_of(argument) for argument in expr.args]
+    if None in operands or not operands:
+        return None
+    if kind == "TruncToFloat":
+        return ["float", ["trunc", *operands]]
+    return [BY_CLASS[kind].name, *operands] if kind in BY_CLASS else None
 
 
 def _quotient(rounded: str, division: Any) -> Extent:

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from trt_core.errors import InputError
-from trt_core.extents import Extent, extent_of, format_multiple, linear_form, solve_extent, symbols_in
 from trt_core.input import Input
+from trt_core.sizes.expressions import Extent, extent_of, format_multiple, linear_form, solve_extent, symbols_in
 
 Bounds = tuple[int, int, int]
 """(min, opt, max) of a dimension."""

@@ -7,51 +7,53 @@ they are checked without sympy, and without running anything that came from a fi
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_core.errors import InputError
-from trt_core.extents import (
+from trt_core.sizes.expressions import (
+    Expression,
     Extent,
     evaluate_extent,
-    extent_of_expression,
+    expression_of,
     is_extent,
     linear_form,
     multiple_in_words,
     symbols_in,
 )
+from trt_core.sizes.functions import FUNCTIONS
 
-_RELATIONS: Final[dict[str, tuple[Callable[[Any, Any], bool], str, str]]] = {
-    "eq": (operator.eq, "==", "must be"),
-    "ne": (operator.ne, "!=", "must not be"),
-    "lt": (operator.lt, "<", "must be less than"),
-    "le": (operator.le, "<=", "must be at most"),
-    "gt": (operator.gt, ">", "must be more than"),
-    "ge": (operator.ge, ">=", "must be at least"),
+_WORDS: Final = {
+    "eq": "must be",
+    "ne": "must not be",
+    "lt": "must be less than",
+    "le": "must be at most",
+    "gt": "must be more than",
+    "ge": "must be at least",
 }
-"""By name: how it is decided, how it is written, and what is said of a size on its left."""
-
-RELATIONS: Final = frozenset(_RELATIONS)
+"""What is said of a size on the left of a relation."""
 
 _MIRRORED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-
-_SIGNS: Final = {"add": " + ", "mul": " * ", "floordiv": " // ", "mod": " % ", "pow": " ** "}
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A comparison of two extents.
+    """A comparison of two expressions.
 
     Attributes:
         left, right: What is compared; both are known from the inputs of a call.
-        name: One of `RELATIONS`.
+        name: One of `trt_core.sizes.functions.RELATIONS`.
     """
 
-    left: Extent
+    left: Expression
     name: str
-    right: Extent
+    right: Expression
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it compares integers."""
+        return is_extent(self.left) and is_extent(self.right)
 
     def holds(self, symbols: Mapping[str, int]) -> bool:
         """Whether it holds for these values of the symbols; a comparison that cannot be computed does not.
@@ -60,20 +62,21 @@ class Relation:
         """
         try:
             sides = evaluate_extent(self.left, symbols), evaluate_extent(self.right, symbols)
-        except (ArithmeticError, ValueError):
+        except (ArithmeticError, TypeError, ValueError):
             return False
-        return bool(_RELATIONS[self.name][0](*sides))
+        return bool(FUNCTIONS[self.name].compute(*sides))
 
 
 def relation_of(left: Any, name: str, right: Any) -> Relation | None:
-    """A comparison of two of sympy's expressions; None where extents cannot say one of them.
+    """A comparison of two of sympy's expressions; None where data cannot say one of them.
 
     Args:
         left, right: What is compared.
-        name: One of `RELATIONS`.
+        name: What compares them.
     """
-    sides = extent_of_expression(left), extent_of_expression(right)
-    return Relation(sides[0], name, sides[1]) if None not in sides and all(map(is_extent, sides)) else None
+    sides = expression_of(left), expression_of(right)
+    is_said = all(side is not None and is_extent(side, is_whole=False) for side in sides)
+    return Relation(sides[0], name, sides[1]) if is_said else None
 
 
 Condition = tuple[Relation, ...]
@@ -153,7 +156,7 @@ def _refusal(condition: Condition, symbols: Mapping[str, int], homes: Homes) -> 
             hint="pad the input to such a size, or change what in the model works for no other",
         )
     written = " or ".join(
-        f"{write_extent(relation.left, homes)} {_RELATIONS[relation.name][1]} {write_extent(relation.right, homes)}"
+        f"{write_extent(relation.left, homes)} {FUNCTIONS[relation.name].sign} {write_extent(relation.right, homes)}"
         for relation in condition
     )
     return InputError(
@@ -172,7 +175,7 @@ def _rule_of_one_size(relation: Relation, homes: Homes) -> str | None:
     ):
         if isinstance(left, str) and isinstance(right, int):
             home = homes[left]
-            return f"{_RELATIONS[name][2]} {home.factor * right + home.offset}"
+            return f"{_WORDS[name]} {home.factor * right + home.offset}"
         if isinstance(left, list) and left[0] == "mod" and len(left) == 3 and name == "eq":
             multiple = _multiple(left[1], left[2], right, homes)
             if multiple is not None:
@@ -180,14 +183,14 @@ def _rule_of_one_size(relation: Relation, homes: Homes) -> str | None:
     return None
 
 
-def _multiple(size: Extent, modulus: Extent, rest: Extent, homes: Homes) -> str | None:
+def _multiple(size: Expression, modulus: Expression, rest: Expression, homes: Homes) -> str | None:
     if not (isinstance(size, str) and isinstance(modulus, int) and isinstance(rest, int)):
         return None
     home = homes[size]
     return multiple_in_words(modulus * home.factor, rest * home.factor + home.offset)
 
 
-def write_extent(extent: Extent, homes: Homes) -> str:
+def write_extent(extent: Expression, homes: Homes) -> str:
     """Writes an extent in terms of the inputs: `2 * x.shape[0]`."""
     if isinstance(extent, str):
         return homes[extent].expression
@@ -197,10 +200,13 @@ def write_extent(extent: Extent, homes: Homes) -> str:
     # a sum is written with what varies first
     ordered = sorted(operands, key=lambda operand: isinstance(operand, int)) if name == "add" else operands
     texts = [write_extent(operand, homes) for operand in ordered]
-    if name not in _SIGNS:
+    sign = FUNCTIONS[name].sign
+    if name == "float":
+        return texts[0]
+    if not sign:
         return f"{name}({', '.join(texts)})"
     bare = [f"({text})" if " " in text else text for text in texts]
-    return _SIGNS[name].join(bare).replace("+ -", "- ")
+    return f" {sign} ".join(bare).replace("+ -", "- ")
 
 
 def home_of(extent: Extent, place: str, index: int, axis: int) -> tuple[str, Home] | None:

@@ -10,28 +10,29 @@ import torch
 from torch import fx
 
 from trt_core.nesting import children_of
+from trt_core.sizes.functions import BY_CALL, FUNCTIONS
 
 _NUMBERED: Final = re.compile(r"(.+)_(\d+)")
 
-_FUNCTIONS: Final = {
-    "abs": "Abs",
-    "max": "Max",
-    "min": "Min",
-    "round": "RoundToInt",
-    "math.ceil": "CeilToInt",
-    "math.floor": "FloorToInt",
-    "math.log2": "OpaqueUnaryFn_log2",
-    "math.trunc": "TruncToInt",
-    "torch._sym_sqrt": "OpaqueUnaryFn_sqrt",
-    "torch.sym_float": "ToFloat",
+_SIGNS: Final[dict[type, str]] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "truediv",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.Pow: "pow",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "bitxor",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
 }
-"""Functions in guards, by what sympy and PyTorch's classes for it call them."""
-
-_BITWISE: Final[dict[type, str]] = {
-    ast.BitAnd: "BitwiseFn_bitwise_and",
-    ast.BitOr: "BitwiseFn_bitwise_or",
-    ast.BitXor: "BitwiseFn_bitwise_xor",
-}
+"""Python's operators, by the names that the table of functions has for them."""
 
 
 class NotRead(ValueError):
@@ -79,66 +80,41 @@ class _Reader:
             if isinstance(node.op, ast.USub):
                 return -operand
         if isinstance(node, ast.Compare):
-            return self._compare(node)
+            sides = [self.read(side) for side in (node.left, *node.comparators)]
+            links = zip(node.ops, sides, sides[1:], strict=False)
+            return sympy.And(*(self._apply(node, _SIGNS.get(type(sign)), pair) for sign, *pair in links))
         if isinstance(node, ast.BinOp):
-            return self._arithmetic(node)
+            return self._apply(node, _SIGNS.get(type(node.op)), [self.read(node.left), self.read(node.right)])
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return sympy.Integer(node.value) if type(node.value) is int else sympy.Float(node.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
-            return self._apply(_FUNCTIONS[ast.unparse(node.func)], [self.read(item) for item in node.args], node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in BY_CALL:
+            return self._apply(node, BY_CALL[ast.unparse(node.func)].name, [self.read(item) for item in node.args])
         return self._size(node)
 
-    def _apply(self, name: str, operands: list[Any], node: ast.AST) -> Any:
+    def _apply(self, node: ast.AST, name: str | None, operands: list[Any]) -> Any:
         import sympy
 
-        from trt_runtime.internals import size_functions as functions
+        from trt_core.internals import size_functions
 
-        function: Any = getattr(functions, name, None) or getattr(sympy, name, None)
-        try:
-            return function(*operands)
-        except TypeError as error:  # no such function in this release, or one of another number of arguments
-            raise NotRead(ast.unparse(node)) from error
-
-    def _compare(self, node: ast.Compare) -> Any:
-        import sympy
-
-        kinds: dict[type, Any] = {
-            ast.Eq: sympy.Eq,
-            ast.NotEq: sympy.Ne,
-            ast.Lt: sympy.Lt,
-            ast.LtE: sympy.Le,
-            ast.Gt: sympy.Gt,
-            ast.GtE: sympy.Ge,
-        }
-        sides = [self.read(side) for side in (node.left, *node.comparators)]
-        if any(type(operator) not in kinds for operator in node.ops):
+        classes = FUNCTIONS[name].classes if name is not None else ()
+        kind = classes[0] if classes else ""
+        if name == "sub":
+            return operands[0] - operands[1]
+        if name in ("truediv", "floordiv", "mod") and operands[1] == 0:
             raise NotRead(ast.unparse(node))
-        links = zip(node.ops, sides, sides[1:], strict=False)
-        return sympy.And(*(kinds[type(operator)](left, right) for operator, left, right in links))
-
-    def _arithmetic(self, node: ast.BinOp) -> Any:
-        from trt_runtime.internals import FloatPow, FloatTrueDiv, FloorDiv, IntTrueDiv, Mod
-
-        left, right = self.read(node.left), self.read(node.right)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Div) and right != 0:
-            return (IntTrueDiv if left.is_integer and right.is_integer else FloatTrueDiv)(left, right)
-        if isinstance(node.op, ast.FloorDiv) and right != 0:
-            return FloorDiv(left, right)
-        if isinstance(node.op, ast.Mod) and right != 0:
-            return Mod(left, right)
-        if isinstance(node.op, ast.Pow) and right.is_Integer and 0 <= right <= 64:
-            return left**right
-        if isinstance(node.op, ast.Pow) and right.is_Float:
-            return FloatPow(left, right)
-        if type(node.op) in _BITWISE:
-            return self._apply(_BITWISE[type(node.op)], [left, right], node)
-        raise NotRead(ast.unparse(node))
+        if name == "truediv":
+            kind = "IntTrueDiv" if all(operand.is_integer for operand in operands) else "FloatTrueDiv"
+        elif name == "pow":
+            if operands[1].is_Integer and 0 <= operands[1] <= 64:
+                return operands[0] ** operands[1]
+            kind = "FloatPow" if operands[1].is_Float else ""
+        elif name in ("and", "or", "round"):  # of bits, and to so many digits
+            kind = classes[-1] if len(operands) == 2 else classes[0]
+        made: Any = getattr(size_functions, kind, None) or getattr(sympy, kind, None)
+        try:
+            return made(*operands)
+        except TypeError as error:  # no such function in this release, or one of another number of operands
+            raise NotRead(ast.unparse(node)) from error
 
     def _size(self, node: ast.AST) -> Any:
         """`L['x'].size()[0]`, or a number that is an input."""

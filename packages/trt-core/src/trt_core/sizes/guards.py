@@ -1,0 +1,335 @@
+"""Reads what an exported program asks of sizes, as conditions; what the ranges of its symbols say already is left out.
+
+PyTorch keeps guards as expressions of sympy in the process that exported, and as text in a program that was read from a
+file. Both become expressions in the symbols of the graph, are simplified, and leave as data. A guard that is left out
+is a wrong result for the sizes at which it does not hold, so where one cannot be said, fewer sizes are allowed.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx
+
+from trt_core.log import logger
+from trt_core.sizes.conditions import Condition, Relation, relation_of
+from trt_core.sizes.expressions import expression_of, is_extent
+from trt_core.sizes.functions import BY_CLASS, relation_name
+from trt_core.sizes.grid import MOST_COMBINATIONS, SizeGrid, runs
+from trt_core.sizes.guard_text import NotRead, read_guard
+from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_MOST_SIZES: Final = 1 << 14
+"""Whether a condition holds everywhere is computed for up to so many sizes."""
+
+_MOST_GAPS: Final = 32
+"""Where the sizes of a symbol at which a guard fails lie in more pieces, only the usual one stays."""
+
+
+class Asker(enum.Enum):
+    """Who compared sizes."""
+
+    MODEL = enum.auto()
+    """Code of a model: what it learns decides what it computes."""
+    OPERATOR = enum.auto()
+    """An operator, which demands that sizes are equal, or takes one of several ways to the same result."""
+    STRIDES = enum.auto()
+    """Code that finds how tensors lie in memory, or which dimensions of a reshape are split or joined first: extents
+    and values are the same for either answer."""
+    SMALL_SIZES = enum.auto()
+    """Code that asks for equality where extents have to be equal, and for all else to tell small sizes from others."""
+
+
+_ASKERS: Final = (
+    (Asker.STRIDES, "_prims_common/__init__.py", ("check_contiguous", "is_contiguous", "is_channels_last")),
+    (Asker.STRIDES, "_prims_common/__init__.py", ("are_strides_like", "is_non_overlapping_and_dense")),
+    (Asker.STRIDES, "_prims_common/__init__.py", ("compute_elementwise_output", "suggest_memory")),
+    (Asker.STRIDES, "_refs/__init__.py", ("_reshape_view_helper",)),
+    (Asker.SMALL_SIZES, "_prims_common/__init__.py", ("",)),
+    (Asker.SMALL_SIZES, "_subclasses/fake_impls.py", ("infer_size",)),
+    (Asker.MODEL, "__init__.py", ("",)),
+    (Asker.MODEL, "_dynamo/", ("",)),
+    (Asker.MODEL, "_export/non_strict_utils.py", ("",)),  # stands in for `min` and `max` while a model is exported
+    (Asker.MODEL, "_tensor.py", ("",)),
+    (Asker.MODEL, "ao/", ("",)),
+    (Asker.MODEL, "distributions/", ("",)),
+    (Asker.MODEL, "functional.py", ("",)),
+    (Asker.MODEL, "nn/", ("",)),
+    (Asker.OPERATOR, "", ("",)),
+)
+"""Who code of PyTorch asks for: how its file in PyTorch and its function begin. The first that fits; all else is of a
+model, as layers are, and what they are written with."""
+
+
+@functools.cache
+def asker_in(filename: str, function: str = "") -> Asker:
+    """Returns for whom code asks.
+
+    Args:
+        filename: Its file.
+        function: Its function.
+    """
+    try:
+        inside = Path(filename).relative_to(Path(torch.__file__).parent).as_posix()
+    except ValueError:  # it is not PyTorch's
+        return Asker.MODEL
+    return next(asker for asker, path, names in _ASKERS if inside.startswith(path) and function.startswith(names))
+
+
+def asker_of(guard: Any) -> Asker:
+    """Returns who wanted to know what a guard of a shape environment says."""
+    where = getattr(getattr(guard, "sloc", None), "framework_loc", None)
+    filename = getattr(where, "filename", None)
+    return Asker.MODEL if filename is None else asker_in(filename, str(getattr(where, "name", "")))
+
+
+def conditions_of(
+    graph: fx.Graph,
+    ranges: ShapeRanges,
+    program: ExportedProgram | None = None,
+    *,
+    as_asked: bool = False,
+    more: Iterable[Any] = (),
+) -> tuple[Condition, ...]:
+    """Returns what a captured model asks of its sizes.
+
+    Args:
+        graph: A graph that is called like the model, whose placeholders carry `meta["val"]`.
+        ranges: Ranges of its symbolic dimensions.
+        program: The program that it was made of, which may remember more.
+        as_asked: Whether somebody asked for these ranges. Tracing assumes that no size is 0 or 1, and PyTorch's own
+            bookkeeping makes guards of that, which are no conditions of the model; then they are left out.
+        more: Further conditions, in sympy's expressions.
+    """
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    kept: list[Condition] = []
+    simplifier = _Simplifier(ranges)
+    for guard in itertools.chain(_guards(graph, placeholders, program, as_asked), more):
+        for clause in _clauses(guard):
+            kept += [condition for condition in simplifier.reduce(clause) if condition not in kept]
+    return tuple(kept)
+
+
+def forget_assumptions(program: ExportedProgram) -> None:
+    """Removes the guards from a program which are no conditions of the model; see `conditions_of`."""
+    env = shape_environment(program.graph.nodes)
+    if env is None or not env.guards:
+        return
+    env.guards[:] = [guard for guard in env.guards if not _is_assumption(guard, env.replace(guard.expr))]
+    rewrite_guard_text(program)
+
+
+def rewrite_guard_text(program: ExportedProgram) -> None:
+    """Makes the guards that a program is saved with those that its shape environment has."""
+    from trt_core.internals import guard_writer
+
+    rewrite = guard_writer()
+    if rewrite is not None:
+        program._guards_code = rewrite(program.graph_module)
+
+
+def _guards(
+    graph: fx.Graph, placeholders: list[fx.Node], program: ExportedProgram | None, as_asked: bool
+) -> Iterator[Any]:
+    """Yields guards as expressions in the symbols of the graph."""
+    env = shape_environment(placeholders if program is None else program.graph.nodes)
+    if env is not None and env.guards:
+        for guard in env.guards:
+            expr = env.replace(guard.expr)
+            if not (as_asked and _is_assumption(guard, expr)):
+                yield expr
+        return
+    for text in getattr(program, "_guards_code", None) or ():
+        try:
+            yield read_guard(text, graph, placeholders)
+        except NotRead:  # it is about no size, or in words of another release
+            if ".size()" in text:
+                logger.warning("a condition of the program on its sizes cannot be read, and is not checked: %s", text)
+
+
+def shape_environment(nodes: Iterable[fx.Node]) -> Any:
+    """Returns the shape environment that sizes of inputs belong to; None where all are fixed.
+
+    Args:
+        nodes: The nodes of a graph.
+    """
+    for node in nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
+def is_of_strides(guard: Any) -> bool:
+    """Whether a guard of a shape environment is about how tensors lie in memory; no extent or value depends on it."""
+    return asker_of(guard) is Asker.STRIDES
+
+
+def _is_assumption(guard: Any, expr: Any) -> bool:
+    """Whether a guard says which way PyTorch's own code went, as it does not matter to the model."""
+    asker = asker_of(guard)
+    return asker is Asker.STRIDES or (asker is Asker.SMALL_SIZES and (relation_name(expr) or "eq") != "eq")
+
+
+def _clauses(expr: Any) -> Iterator[tuple[Any, ...]]:
+    """Yields what must hold, each as relations of which one must."""
+    import sympy  # PyTorch has imported it where there are guards
+
+    for clause in sympy.And.make_args(sympy.to_cnf(expr)):
+        yield sympy.Or.make_args(clause)
+
+
+class _Simplifier:
+    """Leaves out what holds for all sizes that are left.
+
+    Args:
+        ranges: What the symbols may be.
+    """
+
+    def __init__(self, ranges: ShapeRanges) -> None:
+        self._ranges = ranges
+        self._left: dict[str, torch.Tensor] = {}
+        self._factors: dict[Any, int] = {}
+
+    def reduce(self, clause: tuple[Any, ...]) -> list[Condition]:
+        """Returns what must hold for a clause to hold, as data; nothing where it holds in any case."""
+        clause = tuple(_divided(part) for part in clause)
+        if any(part == True for part in clause):  # noqa: E712 - sympy's true
+            return []
+        parts = [part for part in clause if part != False]  # noqa: E712 - sympy's false
+        if not parts or any(self._always(self._in_multiples(part)) for part in parts):
+            return []
+        names = sorted({str(symbol) for part in parts for symbol in part.free_symbols})
+        relations = [_relation(part) for part in parts]
+        is_known = self._ranges.symbols.keys() >= set(names)
+        if None in relations and not (is_known and names):
+            return []  # it is about what no input shows
+        most = MOST_COMBINATIONS if None in relations else _MOST_SIZES
+        holds = self._computed(parts, names, most) if is_known else None
+        if holds is not None and self._holds_for_the_rest(names, holds):
+            return []
+        condition = tuple(relation for relation in relations if relation is not None)
+        if len(condition) < len(parts):
+            return self._in_sizes(names, holds) or self._at(names, holds)
+        if len(names) == 1 and not all(relation.is_whole for relation in condition):
+            return self._in_sizes(names, holds) or [condition]
+        self._note_multiple(parts)
+        return [condition]
+
+    def _span(self, name: str) -> range:
+        low, _, high = self._ranges.symbols[name]
+        return range(low, high + 1)
+
+    def _computed(self, parts: list[Any], names: list[str], most: int) -> torch.Tensor | None:
+        """For all sizes whether a clause holds; None for more than so many."""
+        import sympy  # PyTorch has imported it where there are guards
+
+        spans = {name: self._span(name) for name in names}
+        if not names or math.prod(map(len, spans.values())) > most:
+            return None
+        return SizeGrid(spans).holds(sympy.Or(*parts))
+
+    def _holds_for_the_rest(self, names: list[str], holds: torch.Tensor) -> bool:
+        """Whether a clause holds for every size that the conditions before it have left."""
+        if len(names) > 1:
+            return bool(holds.all())
+        left = self._left.setdefault(names[0], torch.ones_like(holds))
+        self._left[names[0]] = left & holds
+        return bool((left <= holds).all())
+
+    def _in_sizes(self, names: list[str], holds: torch.Tensor | None) -> list[Condition]:
+        """Conditions that name the sizes of one symbol at which a clause fails; none for several, and too many."""
+        gaps = runs(~holds) if holds is not None and len(names) == 1 else []
+        name, span = names[0], self._span(names[0])
+        found: list[Condition] = []
+        for low, high in ((span[first], span[last]) for first, last in gaps[: _MOST_GAPS + 1]):
+            below = [Relation(name, "lt", low)] if low > span[0] or high == span[-1] else []
+            above = [Relation(name, "gt", high)] if high < span[-1] else []
+            found.append((Relation(name, "ne", low),) if low == high and below and above else (*below, *above))
+        return found if len(found) <= _MOST_GAPS else []
+
+    def _at(self, names: list[str], holds: torch.Tensor | None) -> list[Condition]:
+        """Conditions that allow the usual sizes alone, or those nearest to them that a clause holds for."""
+        usual = [self._ranges.symbols[name][1] for name in names]
+        if holds is not None and holds.any():
+            spans, places = list(map(self._span, names)), holds.nonzero()
+            here = torch.tensor([best - span.start for best, span in zip(usual, spans, strict=True)], device="cpu")
+            nearest = places[(places - here).abs().sum(1).argmin()].tolist()
+            usual = [span[place] for span, place in zip(spans, nearest, strict=True)]
+        return [(Relation(name, "eq", best),) for name, best in zip(names, usual, strict=True)]
+
+    def _note_multiple(self, parts: list[Any]) -> None:
+        """Remembers a symbol that must be a multiple, so that what follows from it is seen."""
+        if len(parts) == 1 and relation_name(parts[0]) == "eq" and parts[0].rhs == 0:
+            expr = parts[0].lhs
+            if _is_rest(expr) and expr.args[0].is_Symbol and expr.args[1].is_Integer:
+                factor = int(expr.args[1])
+                self._factors[expr.args[0]] = math.lcm(self._factors.get(expr.args[0], 1), factor)
+
+    def _in_multiples(self, expr: Any) -> Any:
+        """The same, with `factor * symbol` in the place of a symbol that must be a multiple; it then counts them."""
+        return expr.xreplace({symbol: factor * symbol for symbol, factor in self._factors.items()})
+
+    def _always(self, expr: Any) -> bool:
+        """Whether a relation follows from the ranges of its symbols."""
+        from trt_core.internals import ValueRanges, bound_sympy, int_oo  # sympy is costly to import
+
+        if expr == True:  # noqa: E712 - sympy's true
+            return True
+        kind = relation_name(expr)
+        if kind is None:
+            return False
+        ranges = {}
+        for symbol in expr.free_symbols:
+            low, _, high = self._ranges.symbols.get(str(symbol), (0, 0, UNBOUNDED))
+            factor = self._factors.get(symbol, 1)
+            ranges[symbol] = ValueRanges(-(-low // factor), int_oo if high >= UNBOUNDED else high // factor)
+        try:
+            found = bound_sympy(expr.lhs - expr.rhs, ranges)
+            answers = {
+                "eq": found.lower == found.upper == 0,
+                "ne": found.lower > 0 or found.upper < 0,
+                "lt": found.upper < 0,
+                "le": found.upper <= 0,
+                "gt": found.lower > 0,
+                "ge": found.lower >= 0,
+            }
+        except Exception:  # sympy may raise anything; then it stays to be checked
+            return False
+        return bool(answers[kind])
+
+
+def _divided(expr: Any) -> Any:
+    """`3*s % 12 == 0` as `s % 4 == 0`."""
+    if relation_name(expr) != "eq" or expr.rhs != 0 or not _is_rest(expr.lhs):
+        return expr
+    size, modulus = expr.lhs.args
+    factor, rest = size.as_coeff_Mul()
+    if not (modulus.is_Integer and factor.is_Integer) or factor <= 1:
+        return expr
+    return expr.func(expr.lhs.func(rest, modulus // math.gcd(int(factor), int(modulus))), 0)
+
+
+def _is_rest(expr: Any) -> bool:
+    function = BY_CLASS.get(type(expr).__name__)
+    return function is not None and function.name == "mod"
+
+
+def _relation(expr: Any) -> Relation | None:
+    name = relation_name(expr)
+    if name is not None:
+        return relation_of(expr.lhs, name, expr.rhs)
+    said = expression_of(expr)
+    return Relation(said, "ne", 0) if said is not None and is_extent(said, is_whole=False) else None
