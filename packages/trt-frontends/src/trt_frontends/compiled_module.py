@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from trt_core import InputError
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.state import is_state
@@ -25,10 +24,10 @@ from trt_frontends.snapshot import place_of, reads_of
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
-from trt_runtime.fixed_place import refuse_moves
 from trt_runtime.graph_cache import tensors_in
 from trt_runtime.graphed_calls import GraphedCalls
 from trt_runtime.program import reduce_to_program
+from trt_runtime.program.door import Door, refuse_moves
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 
@@ -81,8 +80,7 @@ class CompiledModule(fx.GraphModule):
         self._returns_result = structure.is_leaf()
         self._has_engines = any(isinstance(module, TRTModule) for module in self.modules())
         self._only_engine = self._find_only_engine()
-        self._engine_checks = reader.is_in_engine
-        self._memory = reader.memory_of(_held_by(self))
+        self._door = Door(reader, _held_by(self), has_engines=self._has_engines)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an eager call.
@@ -92,52 +90,26 @@ class CompiledModule(fx.GraphModule):
             ExecutionError: An engine failed.
         """
         if self._graphed is not None:
-            leaves = self._read(args, kwargs)
+            leaves = self._door.read(args, kwargs)
             if goes_direct(tensors_in(leaves)):
                 with torch.no_grad():
                     return self._build_result(self._graphed(leaves))
         elif self._only_engine is not None and not kwargs:
             engine = self._modules[self._only_engine]
             if type(engine) is TRTModule and not has_own_hooks(engine):
-                if not self._engine_checks:
-                    self._read(args, kwargs)
-                return self._run_engine(engine, args)
-        leaves = self._read(args, kwargs)
+                result = self._door.call_engine(engine.forward, args)
+                if type(result) is tuple:
+                    return self._build_result(result)
+                return result if self._returns_result else self._build_result((result,))
+        leaves = self._door.read(args, kwargs)
         if self._has_engines and torch.is_grad_enabled():
             with torch.no_grad():  # weights of PyTorch blocks may require gradients
                 return self._build_result(self._flat(self, *leaves))
         return self._build_result(self._flat(self, *leaves))
 
-    def _run_engine(self, engine: TRTModule, args: tuple[Any, ...]) -> Any:
-        try:
-            result = engine.forward(*args)
-        except InputError:
-            self._read(args, {})  # says it in terms of the model's own inputs
-            raise
-        if type(result) is tuple:
-            return self._build_result(result)
-        return result if self._returns_result else self._build_result((result,))
-
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """Checks the inputs and returns them flat."""
-        leaves = self._reader.read(args, kwargs)
-        if self._has_engines and torch.is_grad_enabled():
-            self._reader.refuse_gradients(leaves)
-        if self._memory is not None:
-            self._memory.require_apart(leaves)
-        return leaves
-
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledModule:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""
-        compute: set[tuple[torch.dtype, torch.device]] = set()
-        plans: set[torch.Tensor] = set()
-        for module in self.modules():
-            if isinstance(module, TRTModule):
-                plans.add(module.plan)
-                device = torch.empty(0, device=module.header.device).device
-                compute.update((binding.dtype, device) for binding in module.header.inputs)
-        tensors = [tensor for tensor in (*self.parameters(), *self.buffers()) if tensor not in plans]
-        refuse_moves(fn, compute, {(tensor.dtype, tensor.device) for tensor in tensors}, "a compiled model")
+        refuse_moves(self, fn, "a compiled model")
         return self
 
     def _find_only_engine(self) -> str | None:

@@ -12,10 +12,10 @@ from torch import nn
 
 from trt_core.errors import InputError
 from trt_core.internals import OpOverload
-from trt_runtime.fixed_place import refuse_moves
 from trt_runtime.module import TRTModule
 from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.declared_results import declares_symbols
+from trt_runtime.program.door import Door, refuse_moves
 from trt_runtime.program.executor import Executor
 from trt_runtime.program.fields import UNTOLD, malformed
 from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, StoredTensor, TensorInput, Value, WriteCall
@@ -66,14 +66,13 @@ class LoadedProgram(nn.Module):
         self.__reader = InputReader.of(program, device)
         self.__needs_symbols = declares_symbols(program)
         self.__direct = _direct_call(program, self.__engines) if self.__reader.takes_tensors_as_they_come else None
-        self.__engine_checks = self.__reader.is_in_engine
         self.__arity = len(program.signature.leaves)
         self.__held: list[HeldTensor] = []
         written = {step.target - program.first_tensor for step in program.steps if isinstance(step, WriteCall)}
         # names of the program come last, when every attribute that they may not hide is there
         for number, (entry, tensor) in enumerate(zip(program.tensors, tensors, strict=True)):
             self.__held.append(self.__register(entry, tensor, number in written))
-        self.__memory = self.__reader.memory_of(self.__held)
+        self.__door = Door(self.__reader, self.__held, has_engines=bool(engines))
         for stored, engine in zip(program.engines, engines, strict=True):
             owner, name = self.__owner(stored.name)
             owner.add_module(name, engine)
@@ -104,14 +103,8 @@ class LoadedProgram(nn.Module):
                 if type(value) is not torch.Tensor or value.is_meta:
                     break
             else:
-                if not self.__engine_checks:
-                    self.__reader.read(args, kwargs)
-                try:
-                    return direct(*args)
-                except InputError:
-                    self.__read(args, kwargs)  # says the same in terms of the program's own inputs
-                    raise
-        flat = self.__read(args, kwargs)
+                return self.__door.call_engine(direct, args)
+        flat = self.__door.read(args, kwargs)
         symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
         return self.__executor.run(flat, [held.tensor() for held in self.__held], symbols)
 
@@ -121,15 +114,6 @@ class LoadedProgram(nn.Module):
         return (
             f"({inputs}), {len(self.__program.engines)} engines, {len(self.__program.steps)} steps on {self.__device}"
         )
-
-    def __read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """Checks the inputs and returns them flat."""
-        flat = self.__reader.read(args, kwargs)
-        if self.__engines and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self.__reader.refuse_gradients(flat)
-        if self.__memory is not None:
-            self.__memory.require_apart(flat)
-        return flat
 
     def __tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(held.tensor().detach() for held in self.__held)
@@ -161,13 +145,8 @@ class LoadedProgram(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoadedProgram:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""
-        held = {(tensor.dtype, tensor.device) for tensor in self.__tensors()}
-        refuse_moves(fn, self.__engine_types(), held, "a saved program")
+        refuse_moves(self, fn, "a saved program", self.__device)
         return self
-
-    def __engine_types(self) -> set[tuple[torch.dtype, torch.device]]:
-        bindings = [binding for engine in self.__engines for binding in engine.header.inputs]
-        return {(binding.dtype, self.__device) for binding in bindings}
 
     @property
     def _most_untold(self) -> int:
