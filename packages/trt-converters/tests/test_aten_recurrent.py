@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from trt_converters.layers import recurrence
-from trt_converters.layers.recurrence import UNROLLED_LENGTH, is_unrolled
+from trt_converters.aten import recurrent
+from trt_converters.aten.recurrent import UNROLLED_LENGTH, is_unrolled
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import Device
 
@@ -57,7 +57,7 @@ def _call(
 @pytest.fixture
 def unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets engines for the CPU unroll short sequences, as those for a GPU do."""
-    monkeypatch.setattr(recurrence, "is_unrolled", lambda length, device: length <= UNROLLED_LENGTH)
+    monkeypatch.setattr(recurrent, "is_unrolled", lambda length, device: length <= UNROLLED_LENGTH)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trt_converters import DYNAMO_CONVERTERS, build, build_block, converter
-from trt_converters.builder_options import configure
+from trt_converters.build import configure
 from trt_converters.testing import compare, run_engine
 from trt_core import BuildError, CompilationSettings, trt
 from trt_core.observed_settings import ObservedSettings

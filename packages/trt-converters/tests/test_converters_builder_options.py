@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trt_converters.builder_options import configure
+from trt_converters.build import configure
 from trt_core import CompilationSettings, trt
 from trt_core.provider_log import provider_logger
 from trt_core.settings import MiB

@@ -11,8 +11,8 @@ import pytest
 import torch
 from fresh_process import run_python
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters, plugins
-from trt_converters.plugins import BLOCK_LIST, PluginStatus, load_plugins
+from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters
+from trt_converters.loading import BLOCK_LIST, GROUP, PluginStatus, load_plugins
 from trt_converters.testing import check_conversion, record_call
 from trt_core import CompilationSettings
 
@@ -45,7 +45,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         metadata = tmp_path / f"{module}-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
-        entry = f"[{plugins.GROUP}]\n{module} = {target or module}\n"
+        entry = f"[{GROUP}]\n{module} = {target or module}\n"
         (metadata / "entry_points.txt").write_text(entry, encoding="utf-8")
 
     yield make

@@ -172,7 +172,7 @@ def lower_module(settings: CompilationSettings) -> Callable[..., fx.GraphModule]
 @pytest.fixture
 def captured() -> Callable[..., fx.GraphModule]:
     """Exports a function and returns its graph before any pass, with parameters as attributes."""
-    from trt_lowering.unlift import unlift
+    from trt_lowering.lower import unlift
 
     def run(function: torch.nn.Module | Callable[..., Any], *args: Any, dynamic_shapes: Any = None) -> fx.GraphModule:
         model = function if isinstance(function, torch.nn.Module) else Wrapped(function)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.export import Dim
 
 from trt_core.sizes.ranges import ShapeRanges
-from trt_lowering.reduction_depth import reduction_depth
+from trt_lowering.precision_rules import reduction_depth
 
 X = torch.randn(2, 6, 8, 10)
 

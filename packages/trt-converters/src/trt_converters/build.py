@@ -1,4 +1,4 @@
-"""Builds the engine of a block: convert, set the optimization profiles, let the provider build."""
+"""Builds the engine of a block: convert, set the profiles and the builder's options, let the provider build."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters.builder_options import configure
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.timing_cache_file import TimingCacheFile
@@ -181,3 +180,43 @@ def _refused_profile(bounds: Mapping[str, Sequence[Bounds]]) -> BuildError:
         why=f"{listed}; {logged}" if logged else listed,
         hint="give Input ranges with min <= opt <= max that agree with each other",
     )
+
+
+def configure(config: Any, settings: CompilationSettings) -> None:
+    """Sets up an `IBuilderConfig`.
+
+    Precision is no option here: networks are strongly typed, and lowering has chosen the types.
+    """
+    if settings.workspace_size:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_size)
+    if settings.optimization_level is not None:
+        config.builder_optimization_level = settings.optimization_level
+    if settings.max_aux_streams is not None:
+        config.max_aux_streams = settings.max_aux_streams
+    config.avg_timing_iterations = settings.num_avg_timing_iters
+    config.engine_capability = getattr(trt.EngineCapability, settings.engine_capability.upper())
+    if settings.hardware_compatible:
+        config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    if settings.debug:
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    for flag, wanted in (
+        (trt.BuilderFlag.SPARSE_WEIGHTS, settings.sparse_weights),
+        # only weights of the model: what else is constant can still be folded
+        (trt.BuilderFlag.REFIT_INDIVIDUAL, settings.refit),
+        (trt.BuilderFlag.WEIGHT_STREAMING, settings.enable_weight_streaming),
+        (trt.BuilderFlag.VERSION_COMPATIBLE, settings.version_compatible),
+    ):
+        if wanted:
+            config.set_flag(flag)
+    if settings.disable_tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if settings.device.dla_core is not None:
+        config.default_device_type = trt.DeviceType.DLA
+        config.DLA_core = settings.device.dla_core
+        if settings.device.allow_gpu_fallback:
+            config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+    if settings.device.is_dla or settings.engine_capability == "dla_standalone":
+        pools = trt.MemoryPoolType
+        config.set_memory_pool_limit(pools.DLA_MANAGED_SRAM, settings.dla_sram_size)
+        config.set_memory_pool_limit(pools.DLA_LOCAL_DRAM, settings.dla_local_dram_size)
+        config.set_memory_pool_limit(pools.DLA_GLOBAL_DRAM, settings.dla_global_dram_size)

@@ -12,8 +12,6 @@ import torch
 
 from trt_core import CompilationSettings
 from trt_core.internals import OpOverload, has_kernel
-from trt_lowering.complex_numbers.short_time import short_time_fourier_transform
-from trt_lowering.encoder_layer import transformer_encoder_layer
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
 from trt_lowering.operator_traits import (
     is_data_dependent,
@@ -21,7 +19,11 @@ from trt_lowering.operator_traits import (
     is_random,
     is_size_query,
 )
-from trt_lowering.quantization_decompositions import QUANTIZATION_DECOMPOSITIONS
+from trt_lowering.own_decompositions import (
+    QUANTIZATION_DECOMPOSITIONS,
+    short_time_fourier_transform,
+    transformer_encoder_layer,
+)
 
 _UNFAITHFUL: Final = frozenset(
     f"aten::{name}.{overload}"

@@ -1,26 +1,40 @@
-"""Lowers exported programs: from what export captured to what partitioning takes."""
+"""Lowers exported programs: from what export captured to what partitioning takes.
+
+The program becomes a graph module whose parameters are attributes, or stays an exported program whose signature keeps
+step with its graph. What is written to the elements of an input comes back as a write; that a tensor is transposed in
+place, resized, or made to refer to other memory would be lost, and is refused.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind, InputSpec
 
 from trt_core import CompilationSettings, LoweringError, logger
+from trt_core.internals import OpOverload
+from trt_core.provenance import node_location
+from trt_core.weight_recipes import RECIPE, Literal, Source
+from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
-from trt_lowering.lost_changes import refuse_lost_changes
-from trt_lowering.node_metadata import graph_results
+from trt_lowering.internals import is_traceable_wrapper_subclass
+from trt_lowering.node_metadata import graph_results, insert_call, same_layout
+from trt_lowering.operator_traits import mutated_arguments, tensor_value
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.functionalize import Functionalize
-from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
+from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region, wrapped_region
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.passes.remove_assertions import RemoveAssertions
-from trt_lowering.signature import overlapping_buffers, rename_results, with_single_names
+from trt_lowering.results import base_of
 from trt_lowering.tracing import traces
-from trt_lowering.unlift import unlift
 
 
 @traces("the exported program cannot be lowered")
@@ -164,3 +178,256 @@ def _has_transforms(gm: fx.GraphModule) -> bool:
 def _is_entangled(gm: fx.GraphModule, functionalize: Functionalize) -> bool:
     run_passes(gm, [functionalize], recompile=False)
     return functionalize.entangled is not None
+
+
+def rename_results(
+    signature: ExportGraphSignature, former: Sequence[str | None], graph: fx.Graph
+) -> ExportGraphSignature:
+    """Returns a signature whose results carry the names of the nodes that the graph returns now.
+
+    Args:
+        signature: The signature; it is not changed.
+        former: Names of the returned nodes before the graph was rewritten, None for constants.
+        graph: The rewritten graph, whose results are in the same order.
+    """
+    now = [item.name if isinstance(item, fx.Node) else None for item in graph_results(graph)]
+    outputs = []
+    for spec, before, after in zip(signature.output_specs, former, now, strict=True):
+        if before is None or after is None or isinstance(spec.arg, ConstantArgument) or before == after:
+            outputs.append(spec)
+        else:
+            outputs.append(dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=after)))
+    return ExportGraphSignature(input_specs=list(signature.input_specs), output_specs=outputs)
+
+
+def with_single_names(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Returns a program without the buffers that its graph reads under another name; itself where there are none.
+
+    Export lists a buffer of two modules twice and reads it once. Tracing such a program again, PyTorch takes the two
+    for inputs that overlap, and fails where one is written to.
+    """
+    unread = {str(node.name) for node in program.graph.find_nodes(op="placeholder") if not node.users}
+    specs = program.graph_signature.input_specs
+    others = set()
+    for sharing in _buffers_by_memory(program):
+        names = {spec.arg.name for spec in sharing}
+        if not names <= unread:
+            others |= names & unread
+    if not others:
+        return program
+    graph = copy.deepcopy(program.graph)
+    for original, copied in zip(program.graph.nodes, graph.nodes, strict=True):
+        copied.name = original.name
+    for node in graph.find_nodes(op="placeholder"):
+        if node.name in others:
+            graph.erase_node(node)
+    kept = [spec for spec in specs if spec.arg.name not in others]
+    dropped = {spec.target for spec in specs if spec.arg.name in others}
+    module = fx.GraphModule(program.graph_module, graph)
+    module.meta.update(program.graph_module.meta)
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=graph,
+        graph_signature=ExportGraphSignature(kept, list(program.graph_signature.output_specs)),
+        state_dict={name: value for name, value in program.state_dict.items() if name not in dropped},
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants={name: value for name, value in program.constants.items() if name not in dropped},
+        verifiers=program.verifiers,
+    )
+
+
+def overlapping_buffers(program: torch.export.ExportedProgram) -> list[str]:
+    """Returns the names of buffers that lie in the memory of each other, such as one and a part of it."""
+    return [str(spec.target) for sharing in _buffers_by_memory(program) if len(sharing) > 1 for spec in sharing]
+
+
+def _buffers_by_memory(program: torch.export.ExportedProgram) -> Iterable[list[InputSpec]]:
+    found: dict[int, list[InputSpec]] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.BUFFER:
+            value = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            is_plain = isinstance(value, torch.Tensor) and not is_traceable_wrapper_subclass(value)
+            memory = value.untyped_storage()._cdata if is_plain and value.layout is torch.strided else id(spec)
+            found.setdefault(memory, []).append(spec)
+    return found.values()
+
+
+def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    """Returns a module that is called like the model, with the program's own tensors as attributes.
+
+    The graph is a copy, the tensors are not; the program is left as it is. Placeholders come first.
+
+    Raises:
+        LoweringError: The program cannot be unlifted (it was made from subgraphs that PyTorch cannot call).
+    """
+    try:
+        stateful = program.module(check_guards=False)
+    except Exception as error:
+        raise LoweringError(
+            "the exported program cannot be turned into a module",
+            why=f"{type(error).__name__}: {error}",
+            hint="check that `program.module()` works; export the model again if it does not",
+        ) from error
+    _move_inputs_first(stateful.graph)
+    _forget_other_names(stateful.graph)
+    _describe_write_backs(stateful.graph)
+    _name_weights(stateful, program)
+    # a plain module: export's own refuses train() and eval(), and checks its inputs in a hook at every call
+    return fx.GraphModule(stateful, stateful.graph)
+
+
+def _move_inputs_first(graph: fx.Graph) -> None:
+    first = next(iter(graph.nodes))
+    for node in graph.find_nodes(op="placeholder"):
+        if node is not first:
+            first.prepend(node)
+        else:
+            first = node.next
+
+
+def _forget_other_names(graph: fx.Graph) -> None:
+    """Drops attributes that nothing reads: of the names of a shared tensor export uses one, and lists all of them.
+
+    A write to such a tensor would be taken for one to another attribute, which shares its memory.
+    """
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _describe_write_backs(graph: fx.Graph) -> None:
+    """Unlifting adds write backs without saying what they return, and in an order of its own.
+
+    What one of them writes may be what an input or attribute held before another one writes to that.
+    """
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    added = [node for node in copies if "val" not in node.meta and isinstance(node.args[0], fx.Node)]
+    written = {node.args[0] for node in added}
+    for node in added:
+        state, value = node.args
+        assert isinstance(state, fx.Node)
+        node.meta["val"] = state.meta["val"]
+        if isinstance(value, fx.Node) and value is not state and base_of(value) in written:
+            held = value.meta["val"].clone()
+            with graph.inserting_before(added[0]):
+                snapshot = insert_call(graph, torch.ops.aten.clone.default, (value,), value=held, origin=value)
+            node.args = (state, snapshot)
+
+
+def _name_weights(stateful: fx.GraphModule, program: torch.export.ExportedProgram) -> None:
+    """Notes which attributes are weights of the model, under which names, and which are constants."""
+    names_of: dict[tuple[int, torch.dtype, int], list[str]] = {}
+    for name, value in program.state_dict.items():
+        if isinstance(value, torch.Tensor) and value.numel():
+            names_of.setdefault(_memory(value), []).append(name)
+    for node in stateful.graph.find_nodes(op="get_attr"):
+        name = str(node.target)
+        value = read_attribute(stateful, name)
+        if not isinstance(value, torch.Tensor):
+            continue
+        if name not in program.state_dict:
+            node.meta[RECIPE] = Literal(value, name)
+            continue
+        tied = tuple(other for other in names_of.get(_memory(value), ()) if other != name)
+        node.meta[RECIPE] = Source(name, value.dtype, tuple(value.shape), tied)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype, int]:
+    """What tensors that are one weight have in common; those without memory of their own are known by themselves."""
+    plain = type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta
+    return tensor.data_ptr() if plain else id(tensor), tensor.dtype, tensor.numel()
+
+
+_DATA_ASSIGNED: Final = "aten::_has_compatible_shallow_copy_type"
+"""What `x.data = y` leaves behind in a captured graph."""
+
+
+def refuse_lost_changes(program: torch.export.ExportedProgram) -> None:
+    """Refuses a program that leaves an input, a parameter or a buffer with another shape, strides or memory.
+
+    Args:
+        program: The program; operators that write in place are still in it.
+
+    Raises:
+        LoweringError: There is such a change; the message names the operator, and the input or buffer.
+    """
+    targets = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+    left: dict[fx.Node, fx.Node] = {}
+    states = {node: node for node in program.graph.find_nodes(op="placeholder")}
+    _collect(program.graph_module, states, left)
+    for state, node in left.items():
+        before, after = tensor_value(state), tensor_value(node)
+        assert isinstance(node.target, OpOverload)
+        name = node.target._schema.name.partition("::")[2]
+        if before is None or after is None or (same_layout(before, after) and name != "set_"):
+            continue
+        twin = name.rstrip("_")
+        instead = (
+            f"use {twin}(), which returns a new tensor, or"
+            if hasattr(torch.Tensor, twin)
+            else "go on with a view of it, or"
+        )
+        target = targets.get(state.name)
+        raise LoweringError(
+            f"the model changes {f'its tensor {target}' if target else f'input {state.name}'} by {name}(), "
+            "which a compiled model cannot do",
+            where=node_location(node),
+            why=f"it has the shape {tuple(before.shape)} and strides {before.stride()} before the call, and "
+            f"{tuple(after.shape)} and {after.stride()} after it; a compiled model writes to elements only",
+            hint=f"{instead} change a clone",
+        )
+
+
+def _collect(gm: fx.GraphModule, states: dict[fx.Node, fx.Node], left: dict[fx.Node, fx.Node]) -> None:
+    """Finds the last operator that changes each input, wrapped regions included.
+
+    Args:
+        gm: The graph.
+        states: Which input of the program a node is; what operators that write in place return is added.
+        left: The last such operator, by input; added to.
+    """
+    for node in gm.graph.nodes:
+        if node.op != "call_function":
+            continue
+        region = wrapped_region(node)
+        if region is not None:
+            holder, operands = region
+            _collect_in_region(node, read_attribute(gm, str(holder.target)), operands, states, left)
+            continue
+        if not isinstance(node.target, OpOverload):
+            continue
+        if node.target._schema.name == _DATA_ASSIGNED:
+            raise LoweringError(
+                "the model assigns to the data of a tensor, which is lost when it is captured",
+                where=node_location(node),
+                hint="write to the tensor with copy_(), or go on with the new tensor instead",
+            )
+        state = _state_in(states, node.args[0]) if mutated_arguments(node.target) == (0,) and node.args else None
+        if state is not None:
+            states[node] = state
+            if torch.Tag.inplace_view in node.target.tags and node.target is not torch.ops.aten.detach_.default:
+                left[state] = node
+
+
+def _collect_in_region(
+    call: fx.Node,
+    body: fx.GraphModule,
+    operands: Sequence[Any],
+    states: dict[fx.Node, fx.Node],
+    left: dict[fx.Node, fx.Node],
+) -> None:
+    pairs = zip(body.graph.find_nodes(op="placeholder"), operands, strict=True)
+    given = ((inner, _state_in(states, operand)) for inner, operand in pairs)
+    inside = {inner: state for inner, state in given if state is not None}
+    _collect(body, inside, left)
+    results = graph_results(body.graph)
+    for user in call.users:
+        state = _state_in(inside, results[user.args[1]]) if user.target is operator.getitem else None  # type: ignore[index]
+        if state is not None:
+            states[user] = state
+
+
+def _state_in(states: Mapping[fx.Node, fx.Node], item: object) -> fx.Node | None:
+    return states.get(item) if isinstance(item, fx.Node) else None

@@ -1,10 +1,15 @@
-"""Decides which nodes compute in float32 where the rest is reduced: the one place that does."""
+"""Decides which nodes compute in float32 where the rest is reduced: the one place that does.
+
+Errors of rounding grow with the number of elements that an operator adds up for one element of its result.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -15,7 +20,7 @@ from trt_core.operators import operator_name, packet_name
 from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_core.provenance import module_paths, node_location
 from trt_core.sizes.ranges import ShapeRanges
-from trt_lowering.reduction_depth import reduction_depth
+from trt_lowering.operator_traits import argument, tensor_value
 
 
 @dataclass(frozen=True)
@@ -127,3 +132,187 @@ def reduced_type(settings: CompilationSettings) -> torch.dtype | None:
     if settings.enable_autocast and settings.autocast_dtype != torch.float32:
         return settings.autocast_dtype
     return None
+
+
+Extent = Callable[[Any], int]
+"""Turns an extent, symbolic or not, into the largest int that it may be."""
+
+
+def reduction_depth(node: fx.Node, extent: Extent) -> int:
+    """Returns how many elements are added up, or multiplied, for one element of the result; 1 where none are.
+
+    Products count their common dimension, convolutions the taps of their kernel over all channels, attention the
+    longer of its two sums, softmax and norms what they normalize over, and reductions what they reduce. Operators that
+    only pick elements (`amax`, `max_pool2d`) add up nothing.
+
+    Args:
+        node: A node with `meta["val"]`.
+        extent: How symbolic extents are evaluated.
+    """
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return 1
+    rule = _RULES.get(node.target._schema.name.removeprefix("aten::"))
+    if rule is None:
+        return 1
+    return max(rule(node, extent), 1)
+
+
+def _shape(node: fx.Node, name: str, extent: Extent) -> list[int]:
+    operand = argument(node, name)
+    value = tensor_value(operand) if isinstance(operand, fx.Node) else None
+    return [] if value is None else [extent(size) for size in value.shape]
+
+
+def _number(value: Any, extent: Extent) -> int:
+    """A size among the arguments: a number, or a node that computes one."""
+    return extent(value.meta["val"] if isinstance(value, fx.Node) else value)
+
+
+def _last_of(name: str) -> Callable[[fx.Node, Extent], int]:
+    return lambda node, extent: (_shape(node, name, extent) or [1])[-1]
+
+
+def _batched_sum(node: fx.Node, extent: Extent) -> int:
+    batches, _, inner = _shape(node, "batch1", extent)
+    return batches * inner
+
+
+def _bilinear(node: fx.Node, extent: Extent) -> int:
+    return _shape(node, "input1", extent)[-1] * _shape(node, "input2", extent)[-1]
+
+
+def _convolution(node: fx.Node, extent: Extent) -> int:
+    """Weights are (out, in / groups, *kernel); transposed (in, out / groups, *kernel)."""
+    weight = _shape(node, "weight", extent)
+    assert isinstance(node.target, OpOverload)
+    name = node.target._schema.name
+    taps = math.prod(weight[2:])
+    if "transpose" in name or (name == "aten::convolution" and argument(node, "transposed")):
+        return weight[0] // int(argument(node, "groups")) * taps
+    return weight[1] * taps
+
+
+def _attention(node: fx.Node, extent: Extent) -> int:
+    return max(_shape(node, "query", extent)[-1], _shape(node, "key", extent)[-2])
+
+
+def _einsum(node: fx.Node, extent: Extent) -> int:
+    """Labels that the result lacks are summed over; an ellipsis is kept, so its axes count nothing."""
+    equation = str(argument(node, "equation")).replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    operands = argument(node, "tensors")
+    sizes: dict[str, int] = {}
+    for term, operand in zip(terms.split(","), operands, strict=True):
+        value = tensor_value(operand)
+        extents = [] if value is None else [extent(size) for size in value.shape]
+        head, dots, tail = term.partition("...")
+        labelled = [*zip(head, extents, strict=False)]
+        if dots and tail:
+            labelled += zip(tail, extents[-len(tail) :], strict=True)
+        for label, size in labelled:
+            sizes[label] = max(size, sizes.get(label, 1))
+    letters = terms.replace(",", "")
+    kept = set(result) if arrow else {label for label in letters if letters.count(label) == 1}
+    return math.prod(size for label, size in sizes.items() if label not in kept)
+
+
+def _over_dims(*names: str) -> Callable[[fx.Node, Extent], int]:
+    """Reductions over the axes that one of these arguments names; all axes where it names none."""
+
+    def depth(node: fx.Node, extent: Extent) -> int:
+        shape = _shape(node, "self", extent)
+        assert isinstance(node.target, OpOverload)
+        declared = {item.name for item in node.target._schema.arguments}
+        axes: Any = next((argument(node, name) for name in names if name in declared), None)
+        if axes is None or (isinstance(axes, Sequence) and not axes):
+            return math.prod(shape)
+        chosen = axes if isinstance(axes, Sequence) else [axes]
+        return math.prod(shape[axis] for axis in chosen) if shape else 1
+
+    return depth
+
+
+def _layer_norm(node: fx.Node, extent: Extent) -> int:
+    return math.prod(_number(size, extent) for size in argument(node, "normalized_shape"))
+
+
+def _group_norm(node: fx.Node, extent: Extent) -> int:
+    shape = _shape(node, "input", extent)
+    return math.prod(shape[1:]) // int(argument(node, "num_groups"))
+
+
+def _native_group_norm(node: fx.Node, extent: Extent) -> int:
+    channels, size, groups = (_number(argument(node, name), extent) for name in ("C", "HxW", "group"))
+    return channels * size // groups
+
+
+def _instance_norm(node: fx.Node, extent: Extent) -> int:
+    return math.prod(_shape(node, "input", extent)[2:])
+
+
+def _average_pool(node: fx.Node, extent: Extent) -> int:
+    assert isinstance(node.target, OpOverload)
+    axes = int(node.target._schema.name[-2])
+    kernel = argument(node, "kernel_size")
+    return math.prod(kernel) if len(kernel) == axes else int(math.prod(kernel) ** axes)
+
+
+def _adaptive_pool(node: fx.Node, extent: Extent) -> int:
+    """Every element of the result averages at most one more than its share of each axis."""
+    wanted = argument(node, "output_size")
+    shape = _shape(node, "self", extent)[-len(wanted) :]
+    shares = zip(shape, (_number(size, extent) for size in wanted), strict=True)
+    return math.prod(-(-size // target) for size, target in shares)
+
+
+_RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
+    **dict.fromkeys(("mm", "matmul", "mv", "dot", "bmm"), _last_of("self")),
+    **dict.fromkeys(("addmm", "_addmm_activation"), _last_of("mat1")),
+    "addmv": _last_of("mat"),
+    "addbmm": _batched_sum,
+    "baddbmm": _last_of("batch1"),
+    "linear": _last_of("input"),
+    "bilinear": _bilinear,
+    "einsum": _einsum,
+    **dict.fromkeys(
+        (
+            "convolution",
+            *(f"conv{axes}d" for axes in (1, 2, 3)),
+            *(f"conv_transpose{axes}d" for axes in (1, 2)),
+            "conv_transpose3d",
+        ),
+        _convolution,
+    ),
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(
+        (
+            "sum",
+            "nansum",
+            "mean",
+            "nanmean",
+            "var",
+            "std",
+            "var_mean",
+            "std_mean",
+            "prod",
+            "norm",
+            "linalg_vector_norm",
+            "logsumexp",
+            "softmax",
+            "_softmax",
+            "log_softmax",
+            "_log_softmax",
+            "cumsum",
+            "cumprod",
+            "logcumsumexp",
+        ),
+        _over_dims("dim"),
+    ),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), _layer_norm),
+    "group_norm": _group_norm,
+    "native_group_norm": _native_group_norm,
+    "instance_norm": _instance_norm,
+    **dict.fromkeys((f"avg_pool{axes}d" for axes in (1, 2, 3)), _average_pool),
+    **dict.fromkeys((f"adaptive_avg_pool{axes}d" for axes in (1, 2, 3)), _adaptive_pool),
+    **dict.fromkeys(("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"), _adaptive_pool),
+}

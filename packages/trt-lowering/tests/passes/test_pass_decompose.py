@@ -128,7 +128,7 @@ def test_random_and_data_dependent_operators_stay_whole(captured, settings, oper
 def test_running_statistics_are_not_lost(captured, settings, operators):
     model = torch.nn.BatchNorm1d(3)
     program = torch.export.export(model.train(), (torch.randn(4, 3),))
-    from trt_lowering.unlift import unlift
+    from trt_lowering.lower import unlift
 
     gm = unlift(program)
     decompose(gm, lambda op: False, settings)

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_lowering.functional_counterpart import functional_operator
 from trt_lowering.operator_traits import mutated_arguments
-from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.passes.functionalize import Functionalize, functional_operator
 
 aten = torch.ops.aten
 
@@ -175,7 +174,7 @@ def test_write_through_a_view_of_a_buffer_is_entangled(captured):
 
 def test_saved_programs_are_rewritten_by_schema_alone(tmp_path, compare):
     from trt_lowering import export_module
-    from trt_lowering.unlift import unlift
+    from trt_lowering.lower import unlift
 
     class Model(torch.nn.Module):
         def forward(self, x):
@@ -205,7 +204,7 @@ STEPS = {
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6), st.integers(0, 5))
 def test_any_chain_of_writes_computes_what_eager_does(names, kept):
     from trt_lowering import export_module
-    from trt_lowering.unlift import unlift
+    from trt_lowering.lower import unlift
 
     class Model(torch.nn.Module):
         def forward(self, x):

@@ -6,18 +6,17 @@ from trt_core import OperatorSupport
 from trt_partition.boundaries import Boundaries, Boundary, find_boundaries
 from trt_partition.bridges import Bridge
 from trt_partition.completeness import find_obstacles
-from trt_partition.converter_support import get_graph_converter_support
 from trt_partition.module_names import require_known_modules
 from trt_partition.plan import Block, BlockKind, PartitionPlan
 from trt_partition.planner import make_plan
 from trt_partition.recommendations import Recommendation
-from trt_partition.report import PartitionReport
-from trt_partition.report_builder import make_report
-from trt_partition.report_diff import NodeChange, ReportDiff, diff_reports
-from trt_partition.report_entries import BlockReport, NodeReport, Transition
-from trt_partition.report_file import require_report_path, save_report, write_report
+from trt_partition.report.builder import make_report
+from trt_partition.report.diff import NodeChange, ReportDiff, diff_reports
+from trt_partition.report.entries import BlockReport, NodeReport, Transition
+from trt_partition.report.file import require_report_path, save_report, write_report
+from trt_partition.report.partition_report import PartitionReport
 from trt_partition.split import split_into_blocks
-from trt_partition.support import compose_support
+from trt_partition.support import compose_support, get_graph_converter_support
 from trt_partition.sweep import Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec
 

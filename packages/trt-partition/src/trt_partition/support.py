@@ -7,7 +7,7 @@ nodes that no engine may hold, exceptions that must not escape) is composed arou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -16,10 +16,10 @@ from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, oper
 from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
 from trt_core.wording import kind_of
-from trt_partition.checked_indices import CheckedIndices
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
 from trt_partition.module_names import matching_module
-from trt_partition.sizes import is_number
+from trt_partition.sizes import find_sizes, is_number, placeholder_sizes
+from trt_partition.verdict_pass import VerdictPass
 
 
 @dataclass(frozen=True)
@@ -119,3 +119,66 @@ def _is_data(value: Any) -> bool:
 
 def _describe(value: Any) -> str:
     return "nothing that is known" if value is None else kind_of(value)
+
+
+_PARAMETERS: Final = frozenset({"index", "indices", "target"})
+"""Schema parameters that hold places of another tensor, as in `gather`, `embedding` and `nll_loss_forward`."""
+
+_PLACES: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+@dataclass(frozen=True)
+class CheckedIndices:
+    """Refuses operators that take indices which are known at run time only; an engine would not check them."""
+
+    inner: OperatorSupport
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns `FORCED_OPERATOR` for a node that looks up computed indices, else the wrapped verdict."""
+        name = _computed_indices(node)
+        if name:
+            message = f"check_indices: {name} may be out of range, which PyTorch checks and an engine does not"
+            return Verdict.refuse(Reason.FORCED_OPERATOR, message)
+        return self.inner.verdict(node)
+
+
+def _computed_indices(node: fx.Node) -> str:
+    """Name of the parameter that holds computed indices; empty where there is none."""
+    schema = getattr(node.target, "_schema", None)
+    for position, parameter in enumerate(schema.arguments if schema is not None else ()):
+        if parameter.name not in _PARAMETERS:
+            continue
+        given = node.args[position] if position < len(node.args) else node.kwargs.get(parameter.name)
+        if any(_is_computed(item) for item in (given if isinstance(given, (list, tuple)) else [given])):
+            return str(parameter.name)
+    return ""
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether a value is a tensor of integers that no constant of the graph holds; masks select, and point nowhere."""
+    if not isinstance(value, fx.Node) or value.op == "get_attr":
+        return False
+    meta = value.meta.get("val")
+    return isinstance(meta, torch.Tensor) and meta.dtype in _PLACES
+
+
+def get_graph_converter_support(
+    graph_module: fx.GraphModule, support: OperatorSupport, settings: CompilationSettings | None = None
+) -> tuple[int, int]:
+    """Counts what engines could run.
+
+    Args:
+        graph_module: A flat graph whose nodes have `meta["val"]`.
+        support: The support check.
+        settings: Settings whose `torch_executed_ops` and `torch_executed_modules` apply; by default none do.
+
+    Returns:
+        The number of `call_function` nodes that are supported, and the number of all of them.
+
+    Raises:
+        PartitionError: The graph calls modules or methods.
+    """
+    graph = graph_module.graph
+    composed = compose_support(support, settings or CompilationSettings())
+    verdicts = VerdictPass(composed, find_sizes(graph), placeholder_sizes(graph)).run(graph)
+    return sum(verdict.supported for verdict in verdicts.values()), len(verdicts)

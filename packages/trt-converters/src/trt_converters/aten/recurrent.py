@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,11 +13,78 @@ from trt_converters.call import Call
 from trt_converters.checks import dtypes, rank
 from trt_converters.context import ConversionContext, Operand, shape_of
 from trt_converters.layers import activation, binary, concatenate, permute, slice_axis, squeeze, unsqueeze
-from trt_converters.layers.recurrence import Step, recur
 from trt_converters.registry import converter
 from trt_converters.sizes import dimension
-from trt_core import Reason, Verdict
+from trt_core import Device, Reason, Verdict, trt
 from trt_core.dtypes import FLOATS
+
+UNROLLED_LENGTH: Final = 16
+"""Longest sequence that is unrolled: a loop costs an engine its CUDA graph, many copies of a step cost build time.
+
+On the CPU there is no graph to lose, and a loop of any length is one kernel there.
+"""
+
+Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""Takes one element of the sequence and the states before it; returns the states after it, the result first."""
+
+
+def recur(
+    ctx: ConversionContext, sequence: Operand, length: Operand, states: Sequence[Operand], step: Step, reverse: bool
+) -> tuple[Any, list[Any]]:
+    """Runs a step over a sequence.
+
+    Args:
+        ctx: The context.
+        sequence: (L, ...): the elements.
+        length: L: an int, or a shape tensor of shape ().
+        states: The states before the first element; every step keeps their shapes and types.
+        step: Adds the layers of one step.
+        reverse: Whether the last element comes first. Results stand where their elements do.
+
+    Returns:
+        The first state after every element, (L, ...), and all states after the last one.
+    """
+    if isinstance(length, int) and is_unrolled(length, ctx.settings.device):
+        return _unrolled(ctx, sequence, length, states, step, reverse)
+    return _loop(ctx, sequence, length, states, step, reverse)
+
+
+def is_unrolled(length: int, device: Device) -> bool:
+    """Whether a sequence of some length is unrolled in an engine for a device."""
+    return length <= UNROLLED_LENGTH and not device.is_cpu
+
+
+def _unrolled(
+    ctx: ConversionContext, sequence: Operand, length: int, states: Sequence[Operand], step: Step, reverse: bool
+) -> tuple[Any, list[Any]]:
+    results: list[Any] = [None] * length
+    current = list(states)
+    for place in reversed(range(length)) if reverse else range(length):
+        current = list(step(squeeze(ctx, slice_axis(ctx, sequence, 0, place, 1), (0,)), current))
+        results[place] = unsqueeze(ctx, current[0], (0,))
+    return concatenate(ctx, results, 0), current
+
+
+def _loop(
+    ctx: ConversionContext, sequence: Operand, length: Any, states: Sequence[Operand], step: Step, reverse: bool
+) -> tuple[Any, list[Any]]:
+    count = ctx.tensor(torch.tensor(length) if isinstance(length, int) else length)
+    loop = ctx.network.add_loop()
+    loop.name = ctx.node.name if ctx.node is not None else "loop"
+    ctx.own(loop.add_trip_limit(count, trt.TripLimit.COUNT), "trips")
+    element = ctx.output(loop.add_iterator(ctx.tensor(sequence), 0, reverse), "element")
+    carried = [ctx.own(loop.add_recurrence(ctx.tensor(state)), "state") for state in states]
+    following = [ctx.tensor(state) for state in step(element, [layer.get_output(0) for layer in carried])]
+    for layer, value in zip(carried, following, strict=True):
+        layer.set_input(1, value)
+    kind = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
+    results = ctx.own(loop.add_loop_output(following[0], kind, 0), "results")
+    results.set_input(1, count)
+    last = [
+        ctx.output(loop.add_loop_output(layer.get_output(0), trt.LoopOutput.LAST_VALUE, 0), "last") for layer in carried
+    ]
+    return results.get_output(0), last
+
 
 aten = torch.ops.aten
 

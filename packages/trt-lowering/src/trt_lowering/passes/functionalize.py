@@ -1,17 +1,20 @@
-"""Turns in-place operators into functional ones, node by node, where that is enough."""
+"""Turns in-place operators into functional ones, node by node, where that is enough.
+
+Which nodes share memory is found in one walk; each in-place operator has a functional one that computes what it writes.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import fx
 
 from trt_core.internals import OpOverload
-from trt_lowering.aliasing import AliasClasses
 from trt_lowering.contract import GraphPass
-from trt_lowering.functional_counterpart import insert_functional
-from trt_lowering.operator_traits import mutated_arguments, tensor_value
+from trt_lowering.node_metadata import cast_value, insert_call, same_layout, same_shape
+from trt_lowering.operator_traits import may_alias, mutated_arguments, tensor_value
 
 aten = torch.ops.aten
 
@@ -146,3 +149,285 @@ def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node]) -> int
     states = {value: state for state, value in written.items()}
     output.args = fx.map_arg(output.args, lambda node: states.get(node, node))
     return len(written)
+
+
+class AliasClasses:
+    """Partition of the tensor nodes seen so far by the memory that they may share.
+
+    Two sources tell: the storages of the fake tensors that tracing recorded (exact, but lost when a program is saved
+    and loaded), and the operators' schemas (which say `may` where an operator copies only when it must). Nodes share
+    memory when either says so, which errs on the side of sharing.
+    """
+
+    def __init__(self) -> None:
+        self._class_of: dict[fx.Node, int] = {}
+        self._members: dict[int, list[fx.Node]] = {}
+        self._by_storage: dict[int, int] = {}
+        self._storages: dict[int, set[int]] = {}
+        self._tensor_of: dict[fx.Node, fx.Node] = {}
+        self._state: dict[int, fx.Node] = {}
+        self._next = 0
+
+    def add(self, node: fx.Node) -> None:
+        """Records a node; its inputs must have been recorded before."""
+        values = _tensors(node)
+        if not values:
+            return
+        classes = {self._by_storage[key] for key in map(_storage, values) if key in self._by_storage}
+        source = None
+        if node.op == "call_function" and (not isinstance(node.target, OpOverload) or may_alias(node.target)):
+            for operand in node.all_input_nodes:
+                if operand in self._class_of and _can_share(node, operand):
+                    classes.add(self._class_of[operand])
+                    source = source or operand
+        index = self._merge(classes)
+        self._insert(node, index)
+        for value in values:
+            self._hold(_storage(value), index)
+        if node.op in ("placeholder", "get_attr"):
+            self._state.setdefault(index, node)
+        elif source is not None and self._is_same_tensor(node, source):
+            self._tensor_of[node] = self._tensor_of.get(source, source)
+
+    def members(self, node: fx.Node) -> list[fx.Node]:
+        """Returns the nodes that may share memory with a node, itself included."""
+        return self._members[self._class_of[node]]
+
+    def same_tensor(self, node: fx.Node) -> list[fx.Node]:
+        """Returns the nodes that name the very same tensor: same memory, same shape and strides."""
+        root = self._tensor_of.get(node, node)
+        return [member for member in self.members(node) if self._tensor_of.get(member, member) is root]
+
+    def state_of(self, node: fx.Node) -> fx.Node | None:
+        """Returns the input or attribute whose memory a node may share, None for values that the graph made."""
+        return self._state.get(self._class_of[node])
+
+    def take_over(self, replacement: fx.Node, former: fx.Node) -> None:
+        """Records that `replacement` is what the memory of `former` holds from now on.
+
+        Inputs and attributes stay in the class: a later write to the new value is a write to them.
+        """
+        index = self._class_of[former]
+        state = self._state.get(index)
+        fresh = self._new_class()
+        self._insert(replacement, fresh)
+        for key in self._storages.pop(index, ()):
+            self._hold(key, fresh)
+        if state is not None:
+            self._state[fresh] = state
+            self._insert(state, fresh)
+            self._tensor_of[replacement] = state
+
+    def _is_same_tensor(self, node: fx.Node, source: fx.Node) -> bool:
+        mine, other = tensor_value(node), tensor_value(source)
+        if mine is None or other is None or not same_layout(mine, other):
+            return False
+        if _is_view_by_nature(node):
+            return False
+        return _offset(mine) == _offset(other)
+
+    def _merge(self, classes: set[int]) -> int:
+        if not classes:
+            return self._new_class()
+        first, *others = sorted(classes)
+        for other in others:
+            for member in self._members.pop(other):
+                self._class_of[member] = first
+                self._members[first].append(member)
+            if other in self._state:
+                self._state.setdefault(first, self._state.pop(other))
+            for key in self._storages.pop(other, ()):
+                self._hold(key, first)
+        return first
+
+    def _hold(self, storage: int, index: int) -> None:
+        self._by_storage[storage] = index
+        self._storages.setdefault(index, set()).add(storage)
+
+    def _new_class(self) -> int:
+        self._next += 1
+        self._members[self._next] = []
+        return self._next
+
+    def _insert(self, node: fx.Node, index: int) -> None:
+        self._class_of[node] = index
+        self._members[index].append(node)
+
+
+# Views that can have the layout of their base and still be another part of it, or the same part in another order.
+_PARTS = frozenset(
+    {
+        "aten::select",
+        "aten::slice",
+        "aten::narrow",
+        "aten::split",
+        "aten::chunk",
+        "aten::unbind",
+        "aten::transpose",
+        "aten::permute",
+        "aten::as_strided",
+        "aten::diagonal",
+        "aten::flip",
+        "aten::real",
+        "aten::imag",
+    }
+)
+
+
+def _can_share(node: fx.Node, operand: fx.Node) -> bool:
+    """Rules out casts and moves: what has another element type or device was copied, unless bits are reinterpreted."""
+    mine, other = tensor_value(node), tensor_value(operand)
+    if mine is None or other is None or (mine.dtype == other.dtype and mine.device == other.device):
+        return True
+    if not isinstance(node.target, OpOverload):
+        return True
+    name = node.target._schema.name
+    return name in _PARTS or name.startswith("aten::view")
+
+
+def _is_view_by_nature(node: fx.Node) -> bool:
+    target = node.target
+    return not isinstance(target, OpOverload) or target._schema.name in _PARTS
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _storage(value: torch.Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def _offset(value: torch.Tensor) -> str:
+    return str(value.storage_offset())
+
+
+def insert_functional(graph: fx.Graph, node: fx.Node, target: fx.Node) -> fx.Node | None:
+    """Inserts, before an in-place node, the functional computation of the value that it writes.
+
+    Args:
+        graph: The graph.
+        node: The in-place call.
+        target: Its first argument, the tensor that is written.
+
+    Returns:
+        The node whose value has the written tensor's shape and type, or None when there is no counterpart.
+    """
+    with graph.inserting_before(node):
+        if node.target is aten.copy_.default:
+            return _copy(graph, node, target, node.args[1])
+        if node.target is aten.zero_.default:
+            return _fill(graph, node, target, 0)
+        if node.target is aten.fill_.Scalar:
+            return _fill(graph, node, target, node.args[1])
+        if node.target is aten.fill_.Tensor:
+            return _copy(graph, node, target, node.args[1])
+        counterpart = functional_operator(node.target)
+        if counterpart is None:
+            return None
+        written = node.meta["val"]
+        dtype = _promoted_dtype(node, counterpart, written)
+        if dtype is None:
+            return None
+        if dtype == written.dtype:
+            return insert_call(graph, counterpart, node.args, dict(node.kwargs), value=written, origin=node)
+        wide = insert_call(
+            graph,
+            counterpart,
+            node.args,
+            dict(node.kwargs),
+            value=cast_value(written, dtype),
+            origin=node,
+        )
+        return _cast(graph, wide, written, node)
+
+
+@functools.cache
+def functional_operator(target: OpOverload) -> OpOverload | None:
+    """Returns the functional overload of an in-place one: `aten.relu.default` for `aten.relu_.default`.
+
+    None for operators without one, and for those that change a tensor's metadata instead of its contents.
+    """
+    if torch.Tag.inplace_view in target.tags:
+        return None
+    namespace, _, name = target._schema.name.partition("::")
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
+    if packet is None or target._overloadname not in packet.overloads():
+        return None
+    found: OpOverload = getattr(packet, target._overloadname)
+    given = [(item.name, str(item.type)) for item in target._schema.arguments]
+    taken = [(item.name, str(item.type)) for item in found._schema.arguments]
+    writes = any(item.alias_info is not None and item.alias_info.is_write for item in found._schema.arguments)
+    return found if given == taken and not writes and len(found._schema.returns) == 1 else None
+
+
+def _promoted_dtype(node: fx.Node, counterpart: OpOverload, written: torch.Tensor) -> torch.dtype | None:
+    """Type of the functional result: in-place operators keep their tensor's type, functional ones promote."""
+    others = [tensor_value(operand) for operand in node.all_input_nodes[1:]]
+    plain = all(other is None or other.dtype == written.dtype for other in others)
+    if plain and (written.is_floating_point() or written.is_complex()):
+        return written.dtype
+    mode = getattr(written, "fake_mode", None)
+    if mode is None:
+        return None
+    args = fx.map_arg(node.args, lambda operand: operand.meta["val"])
+    kwargs = fx.map_arg(node.kwargs, lambda operand: operand.meta["val"])
+    with mode, torch.no_grad():
+        result: torch.Tensor = counterpart(*args, **kwargs)
+    return result.dtype
+
+
+def _copy(graph: fx.Graph, node: fx.Node, target: fx.Node, source: Any) -> fx.Node | None:
+    value = tensor_value(source) if isinstance(source, fx.Node) else None
+    written = tensor_value(target)
+    if value is None or written is None:
+        return None
+    result: fx.Node = source
+    if value.dtype != written.dtype or value.device != written.device:
+        result = _cast(graph, source, written, node, shape_like=value)
+    if not same_shape(value, written):
+        sizes = [_extent(graph, target, axis, node) for axis in range(written.dim())]
+        return insert_call(graph, aten.expand.default, (result, sizes), value=_expanded(written), origin=node)
+    if result is source:
+        return insert_call(graph, aten.clone.default, (source,), value=_expanded(written), origin=node)
+    return result
+
+
+def _fill(graph: fx.Graph, node: fx.Node, target: fx.Node, value: Any) -> fx.Node:
+    written = node.meta["val"]
+    return insert_call(graph, aten.full_like.default, (target, value), value=_expanded(written), origin=node)
+
+
+def _cast(
+    graph: fx.Graph,
+    source: fx.Node,
+    like: torch.Tensor,
+    origin: fx.Node,
+    shape_like: torch.Tensor | None = None,
+) -> fx.Node:
+    kwargs: dict[str, Any] = {"dtype": like.dtype}
+    value = source.meta["val"]
+    if value.device != like.device:
+        kwargs["device"] = like.device
+    shaped = like if shape_like is None else shape_like
+    with value.fake_mode, torch.no_grad():
+        result = torch.empty_strided(shaped.shape, shaped.stride(), dtype=like.dtype, device=like.device)
+    return insert_call(graph, aten._to_copy.default, (source,), kwargs, value=result, origin=origin)
+
+
+def _extent(graph: fx.Graph, tensor: fx.Node, axis: int, origin: fx.Node) -> Any:
+    extent = tensor.meta["val"].shape[axis]
+    if isinstance(extent, int):
+        return extent
+    return insert_call(graph, aten.sym_size.int, (tensor, axis), value=extent, origin=origin)
+
+
+def _expanded(written: torch.Tensor) -> torch.Tensor:
+    mode = getattr(written, "fake_mode", None)
+    assert mode is not None
+    with mode, torch.no_grad():
+        return torch.empty_strided(written.shape, written.stride(), dtype=written.dtype, device=written.device)

@@ -23,12 +23,68 @@ from trt_core.quantization import (
 )
 from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
-from trt_lowering.chosen_scales import Form, choose, choose_per_token
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import trace_call
 from trt_lowering.inlining import inline_module
 from trt_lowering.operator_traits import argument, is_kept_in_torch
-from trt_lowering.zero_points import dequantize_shifted
+
+Form = Callable[[Mapping[str, Any]], Any]
+"""Computes a call in another form, from the operator's arguments by name."""
+
+
+def choose(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    """Chooses scale and zero point in float32, where PyTorch widens the scale to a type that engines do not have."""
+    symmetric = "symmetric" in _name(node)
+    if not _serves(node, _WHOLE) or (symmetric and argument(node, "dtype") is not torch.int8):
+        return None
+    low, high = float(argument(node, "quant_min")), float(argument(node, "quant_max"))
+    least = argument(node, "eps")
+
+    def form(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = given["input"].to(torch.float32)
+        smallest, largest = wide.amin().clamp(max=0.0), wide.amax().clamp(min=0.0)
+        if symmetric:
+            scale = (torch.maximum(-smallest, largest) / ((high - low) / 2)).clamp(min=least)
+            return scale, torch.zeros_like(scale, dtype=torch.int64)
+        scale = ((largest - smallest) / (high - low)).clamp(min=least)
+        zero = (low - (smallest / scale).round()).clamp(low, high)
+        return scale, zero.to(torch.int64)
+
+    return form
+
+
+def choose_per_token(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    """Chooses a scale and zero point for each row in float32; see `choose`."""
+    if not _serves(node, _ROWS) or argument(node, "dtype") is not torch.int8:
+        return None
+
+    def form(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = given["input"].to(torch.float32)
+        smallest = wide.amin(-1, keepdim=True).clamp(max=0.0)
+        largest = wide.amax(-1, keepdim=True).clamp(min=0.0)
+        scale = ((largest - smallest) / 255.0).clamp(min=torch.finfo(torch.float32).eps)
+        below, above = smallest / scale, largest / scale
+        # the end of the range that is off by less decides
+        zero = torch.where(below + above - 1.0 > 0.0, -128.0 - below, 127.0 - above)
+        return scale, zero.clamp(-128.0, 127.0).round().to(torch.int64)
+
+    return form
+
+
+def _serves(node: fx.Node, readers: frozenset[str]) -> bool:
+    """Whether what a call chooses is read by operators alone that take scales of any float type."""
+    return all(_name(reader) in readers for item in node.users for reader in item.users)
+
+
+_WHOLE: Final = frozenset(
+    f"quantized_decomposed::{name}.tensor" for name in ("quantize_per_tensor", "dequantize_per_tensor")
+)
+_ROWS: Final = frozenset(f"quantized_decomposed::{name}" for name in ("quantize_per_token", "dequantize_per_token"))
+
+
+def _name(node: fx.Node) -> str:
+    return node.target.name() if isinstance(node.target, OpOverload) else ""
+
 
 Reader = Callable[[fx.GraphModule, fx.Node], "Form | None"]
 """Says how a call is written in the one form, None where it cannot be."""
@@ -352,3 +408,47 @@ def _scale_of_blocks(scale: torch.Tensor, blocks: Sequence[int], shape: Sequence
     if len(wide) == 1 and blocks[wide[0]] == shape[wide[0]]:
         return flat.reshape(-1), wide[0]
     return flat.reshape(list(blocks)), -1
+
+
+def dequantize_shifted(
+    values: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, dtype: torch.dtype, bits: int, axis: int
+) -> torch.Tensor:
+    """Returns `(values - zero) * scale` as `values * scale - zero * scale`, of which the first is a dequantization.
+
+    Both are computed in float32, whatever the result is rounded to. Unsigned values are stored as signed ones, which
+    moves them and their zero points by half of the range.
+
+    Args:
+        values: int8, or uint8, whose lowest half becomes the negative numbers.
+        scale: float32, in one of the shapes that `trt::dequantize` takes.
+        zero: As many elements as the scale has, in their order; any type.
+        dtype: Type of the result.
+        bits: 8, or 4 where the values are that few.
+        axis: As `trt::dequantize` takes it.
+    """
+    shift = 0
+    if values.dtype is torch.uint8:
+        shift = 2 ** (bits - 1)
+        values = (values.to(torch.int32) - shift).to(torch.int8)
+    wide: torch.Tensor = dequantize(values, scale, torch.float32, bits, axis)
+    offset = (zero.reshape(scale.shape).to(torch.float32) - shift) * scale
+    if scale.dim() == 1:
+        offset = offset.reshape([-1 if index == axis else 1 for index in range(values.dim())])
+    if scale.dim() < 2:
+        return (wide - offset).to(dtype)
+    parts, blocks = _blocks_of(values.shape, scale.shape)
+    return (wide.reshape(parts) - offset.reshape(blocks)).reshape(values.shape).to(dtype)
+
+
+def _blocks_of(shape: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns the shapes in which the elements of blocks have an axis of their own, and what is one for each block."""
+    parts: list[int] = []
+    blocks: list[int] = []
+    for extent, count in zip(shape, counts, strict=True):
+        if count in (1, extent):
+            parts.append(extent)
+            blocks.append(count)
+        else:
+            parts += [count, extent // count]
+            blocks += [count, 1]
+    return parts, blocks

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trt_core import PartitionError, Reason, Verdict
 from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
-from trt_partition.report_entries import BlockReport, NodeReport, Transition
+from trt_partition.report.data import ReportData
+from trt_partition.report.entries import BlockReport, NodeReport, Transition
 from trt_partition.sweep import Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec, ValueSpec
-
-if TYPE_CHECKING:
-    from trt_partition.report import PartitionReport
 
 SCHEMA_VERSION: Final = 1
 """Version of the schema. It rises when a reader of the version before would misread a report."""
@@ -28,12 +26,12 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def render_json(report: PartitionReport, indent: int | None = 2) -> str:
+def render_json(report: ReportData, indent: int | None = 2) -> str:
     """Returns a report as JSON. Only finite numbers occur; an infinite `min_block_size` is `"inf"`."""
     return json.dumps(report_data(report), indent=indent, allow_nan=False)
 
 
-def report_data(report: PartitionReport) -> dict[str, Any]:
+def report_data(report: ReportData) -> dict[str, Any]:
     """Returns a report as JSON values: what is stored, and the figures that follow from it."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -78,7 +76,7 @@ def report_data(report: PartitionReport) -> dict[str, Any]:
 
 
 def parse_fields(text: str) -> dict[str, Any]:
-    """Reads the fields of a `PartitionReport`.
+    """Reads the fields of a `ReportData`.
 
     Raises:
         PartitionError: The text is not JSON, no report, or of a version that this one cannot read.

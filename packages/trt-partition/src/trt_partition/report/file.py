@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from trt_core import PartitionError, logger
-from trt_partition.report import PartitionReport
+from trt_partition.report.partition_report import PartitionReport
 
 
 def write_report(report: PartitionReport, dryrun: bool | str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trt_partition.report import PartitionReport
-from trt_partition.report_entries import NodeReport
+from trt_partition.report.entries import NodeReport
+from trt_partition.report.partition_report import PartitionReport
 
 
 @dataclass(frozen=True)

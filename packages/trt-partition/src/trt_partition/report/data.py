@@ -1,7 +1,4 @@
-"""The partition report: what dry runs, compiles and `torch.compile` say about a graph, as data.
-
-Text, JSON and HTML are renderings of it; see `report_text`, `report_json` and `report_html`.
-"""
+"""What dry runs, compiles and `torch.compile` say about a graph, as data: what every rendering reads."""
 
 from __future__ import annotations
 
@@ -15,16 +12,13 @@ from typing import Any
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.recommendations import Recommendation, recommend
-from trt_partition.report_entries import BlockReport, NodeReport, Transition
-from trt_partition.report_html import render_html
-from trt_partition.report_json import parse_fields, render_json
-from trt_partition.report_text import render_text
+from trt_partition.report.entries import BlockReport, NodeReport, Transition
 from trt_partition.sweep import Sweep
 from trt_partition.values import Group
 
 
 @dataclass(frozen=True)
-class PartitionReport:
+class ReportData:
     """What a partition plan makes of a graph.
 
     Attributes:
@@ -53,7 +47,7 @@ class PartitionReport:
     bridge: Bridge | None = None
     profiles: tuple[Group, ...] = ()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PartitionReport:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReportData:
         return self  # nothing in it can change, so copies of a compiled module share it
 
     @property
@@ -114,32 +108,6 @@ class PartitionReport:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """Values of `min_block_size` worth knowing, with the number of engines that each gives."""
         return recommend(self.sweep, self.min_block_size, len(self.engines))
-
-    def to_text(self) -> str:
-        """Returns the report as text."""
-        return render_text(self)
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Returns the report as JSON, see `report_json.schema`."""
-        return render_json(self, indent)
-
-    @staticmethod
-    def from_json(text: str) -> PartitionReport:
-        """Reads what `to_json` wrote.
-
-        Raises:
-            PartitionError: The text is no report, or one of a later version.
-        """
-        return PartitionReport(**parse_fields(text))
-
-    def to_html(self, *, title: str = "Partition report", reasons: str = "reasons.html") -> str:
-        """Returns the report as one HTML page that needs no other file.
-
-        Args:
-            title: Heading of the page.
-            reasons: Where the page about reason codes is, for links.
-        """
-        return render_html(self, title=title, reasons=reasons)
 
 
 def count_names(names: Iterable[str]) -> Mapping[str, int]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from trt_partition.plan import BlockKind
-from trt_partition.report_entries import BlockReport, NodeReport
+from trt_partition.report.data import ReportData
+from trt_partition.report.entries import BlockReport, NodeReport
 from trt_partition.values import NumberSpec, TensorSpec
 
-if TYPE_CHECKING:
-    from trt_partition.report import PartitionReport
 
-
-def render_text(report: PartitionReport) -> str:
+def render_text(report: ReportData) -> str:
     """Returns the report as text, ending in a newline. Sections that would be empty are left out."""
     return "\n".join(_lines(report)) + "\n"
 
 
-def _lines(report: PartitionReport) -> Iterator[str]:
+def _lines(report: ReportData) -> Iterator[str]:
     rule = "+" * 50
     yield f"{rule} Dry-Run Results for Graph {rule}"
     yield ""
@@ -75,7 +72,7 @@ def _lines(report: PartitionReport) -> Iterator[str]:
         yield f"   - {recommendation}"
 
 
-def _structure(report: PartitionReport) -> Iterator[str]:
+def _structure(report: ReportData) -> Iterator[str]:
     number = 0
     for block in report.blocks:
         yield "    ..."

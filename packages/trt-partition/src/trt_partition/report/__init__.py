@@ -1,0 +1,3 @@
+"""The report: what was decided, as data, and its renderings."""
+
+from __future__ import annotations
