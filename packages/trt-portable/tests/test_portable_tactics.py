@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from recorded_tactic import Recorded, build_with, wanted
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
-from trt_portable.builder.inductor.tactic import TACTICS, Inductor
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor, write_out_constants
 from trt_portable.builder.tactic import Subject
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact as artifacts
@@ -254,3 +255,31 @@ def test_layouts_of_convolutions_are_candidates_where_there_are_any(
     found = [tactic.name for tactic in TACTICS if tactic.is_candidate(subject)]
     assert ("inductor-planar" in found) == has_convolutions
     assert "inductor" in found  # with channels last
+
+
+@pytest.mark.parametrize(
+    ("constant", "is_written_out"),
+    [
+        (torch.zeros(1, 1, dtype=torch.int64), True),
+        (torch.full((2, 3), 0.5), True),
+        (torch.tensor(True), True),
+        (torch.arange(12, dtype=torch.int32).view(3, 4) * -2 + 7, True),
+        (torch.tensor([0, 1, 3]), False),
+        (torch.tensor([0.0, 1.0]), False),
+        (torch.tensor([float("nan")]), False),
+        (torch.zeros(0), False),
+        (torch.tensor([2**62, -(2**62)]), False),
+    ],
+)
+def test_constants_in_equal_steps_are_computed(constant: torch.Tensor, is_written_out: bool) -> None:
+    module = torch.nn.Module()
+    module.register_buffer("constant", constant)
+    graph = torch.fx.Graph()
+    node = graph.get_attr("constant")
+    graph.output(graph.call_function(torch.ops.aten.clone.default, (node,)))
+    with FakeTensorMode() as mode:
+        node.meta["val"] = mode.from_tensor(constant)
+    write_out_constants(module, graph)
+    assert (not graph.find_nodes(op="get_attr")) is is_written_out
+    found = torch.fx.GraphModule(module, graph)()
+    torch.testing.assert_close(found, constant, equal_nan=True, rtol=0, atol=0)

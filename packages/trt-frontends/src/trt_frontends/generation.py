@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -231,6 +232,14 @@ def _windows(model: PreTrainedModel, layers: Sequence[Any]) -> dict[str, int | N
 
 def _caches(step: CachedStep, places: torch.Tensor) -> Any:
     """Returns the buffers of a step as a cache of transformers, in which a call writes to the given places."""
+    cache, layer = _cache_classes()
+    buffers = ((getattr(step, f"keys_{index}"), getattr(step, f"values_{index}")) for index in range(step._layers))
+    return cache(layers=[layer(keys, values, places) for keys, values in buffers])
+
+
+@functools.cache
+def _cache_classes() -> tuple[Any, Any]:
+    """Returns transformers' class of caches, and a class of layers; made once, since compilers tell classes apart."""
     from transformers.cache_utils import Cache, CacheLayerMixin
 
     base: Any = CacheLayerMixin  # it says that lengths are ints, which they are not while a graph is captured
@@ -238,26 +247,26 @@ def _caches(step: CachedStep, places: torch.Tensor) -> Any:
     class Layer(base):  # type: ignore[misc]
         is_compileable = True
 
-        def __init__(self, index: int) -> None:
+        def __init__(self, keys: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
             super().__init__()
-            self.keys, self.values = getattr(step, f"keys_{index}"), getattr(step, f"values_{index}")
+            self.keys, self.values, self._places = keys, values, places
             self.is_initialized = True
 
         def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
             pass
 
         def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> tuple[Any, Any]:
-            self.keys.index_copy_(2, places, key_states)
-            self.values.index_copy_(2, places, value_states)
+            self.keys.index_copy_(2, self._places, key_states)
+            self.values.index_copy_(2, self._places, value_states)
             return self.keys, self.values
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-            return step._length, 0
+            return self.get_max_length(), 0
 
         def get_seq_length(self) -> torch.Tensor:
-            return places[0]
+            return self._places[0]
 
         def get_max_length(self) -> int:
-            return step._length
+            return int(self.keys.shape[2])
 
-    return Cache(layers=[Layer(index) for index in range(step._layers)])
+    return Cache, Layer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from trt_portable.builder.inductor.operators import OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.record_launches import record
@@ -192,9 +192,58 @@ def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
     last = graph.output_node()
     with graph.inserting_before(last):
         last.args = (tuple(_dense(graph, node) for node in last.args[0]),)  # type: ignore[arg-type, union-attr]
+    write_out_constants(traced.graph, graph)
     graph.lint()
     read = [at for at, holder in enumerate(holders) if not holder._erased]
     return fx.GraphModule(traced.graph, graph), read
+
+
+def write_out_constants(module: nn.Module, graph: fx.Graph) -> None:
+    """Computes constants of a graph whose numbers are equal, or in equal steps, in place of reading them.
+
+    A compiler makes them inside of the kernels that use them. A list of launches has no memory for others.
+
+    Args:
+        module: Holds the constants.
+        graph: Is changed.
+    """
+    from trt_portable.internals import FakeTensor
+
+    for node in graph.find_nodes(op="get_attr"):
+        value, fake = getattr(module, node.target), node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not isinstance(fake, FakeTensor) or not value.numel():
+            continue
+        made = _in_equal_steps(value)
+        if made is None:
+            continue
+        operator, arguments, keywords = made
+        with graph.inserting_before(node), fake.fake_mode:
+            flat = graph.call_function(operator, arguments, {**keywords, "device": value.device})
+            flat.meta["val"] = operator(*arguments, **flat.kwargs)
+            shaped = graph.call_function(torch.ops.aten.view.default, (flat, list(value.shape)))
+            shaped.meta["val"] = flat.meta["val"].view(value.shape)
+        node.replace_all_uses_with(shaped)
+        graph.erase_node(node)
+
+
+_FITS_INT32: Final = 1 << 31
+
+
+def _in_equal_steps(value: torch.Tensor) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """What computes the numbers of a tensor in one row; None where that takes more than a first one and a step."""
+    flat = value.reshape(-1)
+    count, first = len(flat), flat[0].item()
+    if bool((flat == first).all()):
+        return torch.ops.aten.full.default, ([count], first), {"dtype": value.dtype}
+    if value.dtype not in (torch.int32, torch.int64):
+        return None
+    step = int(flat[1]) - int(first)
+    if abs(first) + count * abs(step) >= _FITS_INT32:
+        return None
+    if not torch.equal(flat.to(torch.int64), torch.arange(count, device=flat.device) * step + first):
+        return None
+    keywords = {"start": first, "step": step, "dtype": value.dtype, "requires_grad": False}
+    return torch.ops.prims.iota.default, (count,), keywords
 
 
 def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
