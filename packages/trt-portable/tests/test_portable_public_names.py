@@ -58,3 +58,20 @@ def test_every_kind_of_layer_is_where_it_is_said_to_be() -> None:
 
     assert {kind for kinds in HOMES.values() for kind in kinds} == set(LAYER_CLASSES)
     assert layer_class("TELEPATHY") is None
+
+
+def test_plugins_are_imported_with_the_first_one() -> None:
+    script = """
+import sys
+import trt_portable as trt
+
+builder = trt.Builder(trt.Logger())
+network = builder.create_network()
+x = network.add_input("x", trt.float32, (2,))
+network.mark_output(network.add_identity(x).get_output(0))
+plan = builder.build_serialized_network(network, builder.create_builder_config())
+assert trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan).num_layers
+print([name for name in sys.modules if name.startswith(("trt_portable.plugin", "trt_portable.layers.plugin_"))])
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.stdout == "[]\n", run.stderr

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.fx.experimental import proxy_tensor
 
 import trt_portable as trt
+from trt_portable import internals
 from trt_portable.execution.tracing import TraceFailure
 
 E = trt.ElementWiseOperation
@@ -58,7 +58,7 @@ def test_sizes_become_expressions(engine: Any, execute: Any, shape: tuple[int, .
 
 
 def test_optimized_models_run_while_an_engine_is_traced(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = proxy_tensor.make_fx
+    original = internals.make_fx
     other = torch.compile(torch.nn.ReLU(), backend="eager")
     x = torch.randn(3)
     other(x)
@@ -72,7 +72,7 @@ def test_optimized_models_run_while_an_engine_is_traced(engine: Any, monkeypatch
 
         return original(run, *args, **kwargs)
 
-    monkeypatch.setattr(proxy_tensor, "make_fx", make_fx)
+    monkeypatch.setattr(internals, "make_fx", make_fx)
     trt.trace_engine(engine)
     assert len(found) == 1
     assert torch.equal(found[0], x.relu())

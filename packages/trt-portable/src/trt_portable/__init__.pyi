@@ -119,7 +119,8 @@ from trt_portable.layers.normalization import (
     INormalizationLayer,
     IScaleLayer,
 )
-from trt_portable.layers.plugins import IPluginV2Layer, IPluginV3Layer
+from trt_portable.layers.plugin_layers import IPluginV3Layer
+from trt_portable.layers.plugin_v2_layer import IPluginV2Layer
 from trt_portable.layers.pointwise import (
     IActivationLayer,
     IElementWiseLayer,

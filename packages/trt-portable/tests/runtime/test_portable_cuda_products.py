@@ -11,7 +11,8 @@ import torch
 import trt_portable as trt
 from trt_portable.execution.program import Program
 from trt_portable.fusion.cuda_products import _Fused, fuse_cuda_products
-from trt_portable.fusion.neighbours import fuse_linear
+from trt_portable.fusion.neighbours import LinearBias, LinearProduct
+from trt_portable.fusion.rewriting import rewrite
 
 C = 8
 gpu = pytest.mark.gpu
@@ -92,7 +93,7 @@ def _network(network: Any, name: str) -> None:
 
 def _fused(engine: Any) -> Program:
     image = engine._state.loaded
-    calls = fuse_cuda_products(fuse_linear(image.calls, image.visible), image.visible)
+    calls = fuse_cuda_products(rewrite(image.calls, image.visible, (LinearProduct(), LinearBias())), image.visible)
     program = Program(calls, image.inputs, image.outputs)
     program.load_constants()
     return program

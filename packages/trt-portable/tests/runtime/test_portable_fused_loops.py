@@ -11,6 +11,9 @@ import torch.nn.functional as F
 
 import trt_portable as trt
 from trt_portable.fusion.loops import FusedLoop
+from trt_portable.fusion.packed_products import has_prepacked_kernels
+from trt_portable.fusion.product_choice import NamedProducts
+from trt_portable.fusion.programs import prepacked_program
 
 E = trt.ElementWiseOperation
 L = trt.LoopOutput
@@ -127,3 +130,31 @@ def test_a_condition_shares_layers_with_the_body_and_states_change_places(
             a_, b_ = b_, a_ + b_
         value = sum(rows) / 12 * 0.125
     torch.testing.assert_close(found, torch.tensor([value]))
+
+
+@pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
+def test_linear_maps_one_behind_the_other_stay_two_products(network: Any, constant: Any, load: Any) -> None:
+    """A linear map with a bias stands where a sum stood, and is no sum: its matrix is as large as what it reads."""
+    first, second, biases = _weights(4, 4), _weights(4, 4) + 1, _weights(1, 4)
+    x = network.add_input("x", trt.float32, (4, 4))
+    matrices = [constant(network, matrix) for matrix in (first, second)]
+    bias = constant(network, biases)
+    loop = network.add_loop()
+    loop.add_trip_limit(constant(network, 2, np.int32), trt.TripLimit.COUNT)
+    state = loop.add_recurrence(network.add_matrix_multiply(x, N, matrices[0], T).get_output(0))
+    tensor = state.get_output(0)
+    for matrix in matrices:
+        tensor = network.add_matrix_multiply(tensor, N, matrix, T).get_output(0)
+        tensor = network.add_elementwise(tensor, bias, E.SUM).get_output(0)
+    state.set_input(1, tensor)
+    network.mark_output(loop.add_loop_output(state.get_output(0), L.LAST_VALUE).get_output(0))
+    engine = load(network)
+    program = prepacked_program(engine._state.loaded, NamedProducts([]))
+    assert program is not None
+    program.load_constants()
+    given = torch.randn(4, 4)
+    (found,) = program.run([given])
+    wanted = F.linear(given, torch.from_numpy(first))
+    for matrix in (first, second) * 2:
+        wanted = F.linear(wanted, torch.from_numpy(matrix), torch.from_numpy(biases)[0])
+    torch.testing.assert_close(found, wanted)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, forget_packed
-from trt_portable.fusion.neighbours import Clamp, Linear, clip_limits
+from trt_portable.fusion.neighbours import Clamp, Linear, clip_limits, operation_of
+from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, rewrite
 from trt_portable.layers.convolution import IConvolutionLayer
-from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid
+from trt_portable.layers.pointwise import IActivationLayer, is_usual_hard_sigmoid
 from trt_portable.shape_tensors import Value
 
 CLAMP: Final = "clamp"
@@ -81,120 +81,106 @@ def fuse_products(calls: Sequence[LayerCall], visible: Collection[int], kernels:
     Returns:
         The calls; None where no kernel serves.
     """
-    matcher = _Matcher(calls, visible, kernels)
-    fused: dict[int, LayerCall] = {}
-    for index, call in enumerate(calls):
-        if index not in matcher.taken:
-            found = matcher.match(index, call)
-            if found is not None:
-                fused[found.chain[-1]] = _fused_call(calls, found, kernels)
-    if not fused:
-        return None
-    return [fused.get(index, call) for index, call in enumerate(calls) if index in fused or index not in matcher.taken]
+    pattern = ProductWithEpilogue(kernels)
+    fused = rewrite(calls, visible, [pattern])
+    return fused if pattern.has_matched else None
 
 
 @dataclass(frozen=True)
-class _Match:
+class _Chain:
     """A product, what follows it, and the tensor that is added to it.
 
     Attributes:
-        chain: Indices of the calls, the product first.
+        calls: The product first.
         epilogue: What those behind the first do.
         other: The tensor that is added.
     """
 
-    chain: tuple[int, ...]
+    calls: tuple[LayerCall, ...]
     epilogue: Epilogue
     other: int | None = None
 
 
-class _Matcher:
-    """Finds chains of calls that one kernel computes; no call is in two of them."""
+class ProductWithEpilogue(Pattern):
+    """The longest chain that begins with a product, and for which there is a kernel, is one call.
 
-    def __init__(self, calls: Sequence[LayerCall], visible: Collection[int], kernels: Kernels) -> None:
-        self._calls = calls
+    Args:
+        kernels: What there is.
+
+    Attributes:
+        has_matched: Whether there was a chain.
+    """
+
+    kinds = frozenset(
+        {LayerType.CONVOLUTION, LayerType.DECONVOLUTION, LayerType.MATRIX_MULTIPLY, LayerType.ELEMENTWISE}
+    )
+
+    def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
-        self._visible = visible
-        self._readers: dict[int | None, list[int]] = defaultdict(list)
-        for index, call in enumerate(calls):
-            for tensor in dict.fromkeys(call.inputs):
-                self._readers[tensor].append(index)
-        self._constants = {call.outputs[0] for call in calls if call.layer.type is LayerType.CONSTANT}
-        self.taken: set[int] = set()
+        self.has_matched = False
 
-    def match(self, index: int, call: LayerCall) -> _Match | None:
-        """The longest chain for one kernel that begins with a call; None where there is none."""
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The kernel, where the last of the chain stood, when all inputs are there."""
         if not self._kernels.takes(call):
             return None
-        product = _Match((index,), Epilogue())
-        summed = self._with_sum(product)
-        for found in (self._with_activation(summed), summed, self._with_activation(product), product):
-            if self._kernels.fuses(call, found.epilogue):
-                self.taken.update(found.chain)
-                return found
+        product = _Chain((call,), Epilogue())
+        summed = _with_sum(product, graph)
+        for chain in (_with_activation(summed, graph), summed, _with_activation(product, graph), product):
+            if self._kernels.fuses(call, chain.epilogue):
+                self.has_matched = True
+                return Fusion(self._fused(chain), chain.calls, chain.calls[-1])
         return None
 
-    def _next(self, found: _Match) -> tuple[int, list[int]]:
-        """The tensor that a chain makes, and its readers, which are none where others see it."""
-        (tensor,) = self._calls[found.chain[-1]].outputs
-        readers = self._readers[tensor]
-        is_free = tensor not in self._visible and self.taken.isdisjoint(readers)
-        return tensor, readers if is_free else []
-
-    def _with_sum(self, found: _Match) -> _Match:
-        tensor, readers = self._next(found)
-        if len(readers) != 1:
-            return found
-        call = self._calls[readers[0]]
-        if _operation(call) is not ElementWiseOperation.SUM or call.inputs[0] == call.inputs[1]:
-            return found
-        other = call.inputs[1 if call.inputs[0] == tensor else 0]
-        assert other is not None
-        if other in self._constants:
-            return found  # a constant, which broadcasts as a rule
-        return _Match((*found.chain, readers[0]), replace(found.epilogue, adds=True), other)
-
-    def _with_activation(self, found: _Match) -> _Match:
-        tensor, readers = self._next(found)
-        if not readers:
-            return found
-        epilogue = _activation(self._calls[readers[0]])
-        if epilogue is None:
-            return found
-        if len(readers) == 1:
-            epilogue = replace(epilogue, adds=found.epilogue.adds)
-            return replace(found, chain=(*found.chain, *readers), epilogue=epilogue)
-        return self._gated(found, tensor, readers)
-
-    def _gated(self, found: _Match, tensor: int, readers: list[int]) -> _Match:
-        """With ``x * activation(x)``, if that is what becomes of the product ``x``."""
-        if len(readers) != 2 or found.epilogue.adds:
-            return found
-        activation, product = (self._calls[reader] for reader in readers)
-        epilogue = _activation(activation)
-        if epilogue is None or _operation(product) is not ElementWiseOperation.PROD:
-            return found
-        gate = activation.outputs[0]
-        if epilogue.unary not in _GATED or set(product.inputs) != {tensor, gate}:
-            return found
-        if gate in self._visible or self._readers[gate] != [readers[1]]:
-            return found
-        return replace(found, chain=(*found.chain, *readers), epilogue=Epilogue(unary=_GATED[epilogue.unary]))
+    def _fused(self, chain: _Chain) -> LayerCall:
+        first, last = chain.calls[0], chain.calls[-1]
+        inputs = first.inputs if chain.other is None else (*first.inputs, chain.other)
+        return replace(
+            first,
+            inputs=inputs,
+            outputs=last.outputs,
+            output_names=last.output_names,
+            compute=self._kernels.make(first, chain.epilogue, OneByOne(chain.calls, inputs)),
+            name=" + ".join(call.name for call in chain.calls),
+        )
 
 
-def _fused_call(calls: Sequence[LayerCall], found: _Match, kernels: Kernels) -> LayerCall:
-    """One call in place of a chain; it stands where the last of the chain stood, when all inputs are there."""
-    chain = [calls[index] for index in found.chain]
-    first, last = chain[0], chain[-1]
-    inputs = first.inputs if found.other is None else (*first.inputs, found.other)
-    return replace(
-        first,
-        inputs=inputs,
-        outputs=last.outputs,
-        output_names=last.output_names,
-        compute=kernels.make(first, found.epilogue, OneByOne(chain, inputs)),
-        name=" + ".join(call.name for call in chain),
-    )
+def _with_sum(chain: _Chain, graph: CallGraph) -> _Chain:
+    (tensor,) = chain.calls[-1].outputs
+    readers = graph.readers(tensor)
+    if len(readers) != 1:
+        return chain
+    (call,) = readers
+    if operation_of(call) is not ElementWiseOperation.SUM or call.inputs[0] == call.inputs[1]:
+        return chain
+    other = call.inputs[1 if call.inputs[0] == tensor else 0]
+    if other in graph.constants:
+        return chain  # a constant, which broadcasts as a rule
+    return _Chain((*chain.calls, call), replace(chain.epilogue, adds=True), other)
+
+
+def _with_activation(chain: _Chain, graph: CallGraph) -> _Chain:
+    (tensor,) = chain.calls[-1].outputs
+    readers = graph.readers(tensor)
+    epilogue = _activation(readers[0]) if readers else None
+    if epilogue is None:
+        return chain
+    if len(readers) == 1:
+        epilogue = replace(epilogue, adds=chain.epilogue.adds)
+        return replace(chain, calls=(*chain.calls, *readers), epilogue=epilogue)
+    return _gated(chain, epilogue, tensor, readers, graph)
+
+
+def _gated(chain: _Chain, epilogue: Epilogue, tensor: int, readers: Sequence[LayerCall], graph: CallGraph) -> _Chain:
+    """With ``x * activation(x)``, if that is what becomes of the product ``x``."""
+    if len(readers) != 2 or chain.epilogue.adds or epilogue.unary not in _GATED:
+        return chain
+    activation, product = readers
+    gate = activation.outputs[0]
+    if operation_of(product) is not ElementWiseOperation.PROD or set(product.inputs) != {tensor, gate}:
+        return chain
+    if graph.readers(gate) != [product]:
+        return chain
+    return replace(chain, calls=(*chain.calls, *readers), epilogue=Epilogue(unary=_GATED[epilogue.unary]))
 
 
 class OneByOne(PackingCompute):
@@ -248,11 +234,6 @@ def is_linear(call: LayerCall, dtype: DataType) -> bool:
     """Whether a call is a linear map of a type, to one column or more; its matrix, and its bias, are constant."""
     compute = call.compute
     return isinstance(compute, Linear) and compute.columns > 0 and call.layer._outputs[0].dtype is dtype
-
-
-def _operation(call: LayerCall) -> ElementWiseOperation | None:
-    layer = call.layer
-    return layer.op if isinstance(layer, IElementWiseLayer) else None
 
 
 def _activation(call: LayerCall) -> Epilogue | None:

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from trt_portable.enums import LayerType
 from trt_portable.execution.program import LayerCall, PackingCompute, Program, forget_packed
-from trt_portable.fusion.neighbours import Shape, constant_shapes
+from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape, Shapes
 from trt_portable.network.layer import ILayer
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.region import Values
 from trt_portable.shape_tensors import Value
 
-Fuse = Callable[[Sequence[LayerCall], frozenset[int], Mapping[int | None, Shape]], list[LayerCall]]
+Fuse = Callable[[Sequence[LayerCall], frozenset[int], Shapes], list[LayerCall]]
 """Fuses neighbours among calls, of which some tensors are visible elsewhere, and some are constants from elsewhere."""
 
 
-def fuse_loops(calls: Sequence[LayerCall], constants: Mapping[int | None, Shape], fuse: Fuse) -> list[LayerCall]:
-    """Lets every iteration of the loops among calls run as a program.
+class LoopOfPrograms(Pattern):
+    """Every iteration of a loop runs as a program.
 
     Args:
-        calls: Layers in executable order.
-        constants: Shapes of constant tensors that other layers make.
         fuse: Fuses neighbours in a body.
     """
-    known = {**constants, **constant_shapes(calls)}
-    return [
-        replace(call, compute=FusedLoop(call.layer, _inside(call, known), fuse))
-        if isinstance(call.layer, LoopRegion)
-        else call
-        for call in calls
-    ]
+
+    kinds = frozenset({LayerType.LOOP_OUTPUT})
+
+    def __init__(self, fuse: Fuse) -> None:
+        self._fuse = fuse
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The same loop, computed by programs."""
+        if not isinstance(call.layer, LoopRegion):
+            return None
+        compute = FusedLoop(call.layer, _inside(call, graph.constants), self._fuse)
+        return Fusion(replace(call, compute=compute), [call], call)
 
 
-def _inside(call: LayerCall, constants: Mapping[int | None, Shape]) -> dict[int | None, Shape]:
+def _inside(call: LayerCall, constants: Shapes) -> dict[int | None, Shape]:
     """Constants that a loop reads, by the identity of their tensors in it."""
     pairs = zip(call.layer._inputs, call.inputs, strict=True)
     return {id(tensor): constants[at] for tensor, at in pairs if at in constants}
@@ -48,7 +52,7 @@ class FusedLoop(PackingCompute):
         fuse: Fuses neighbours in its body.
     """
 
-    def __init__(self, loop: LoopRegion, constants: Mapping[int | None, Shape], fuse: Fuse) -> None:
+    def __init__(self, loop: LoopRegion, constants: Shapes, fuse: Fuse) -> None:
         self._loop = loop
         self._bound: object = None  # the weights that the programs hold
         test = loop._test
@@ -84,9 +88,7 @@ class _Part:
         fuse: Fuses neighbours.
     """
 
-    def __init__(
-        self, layers: Sequence[ILayer], wanted: Iterable[int], constants: Mapping[int | None, Shape], fuse: Fuse
-    ) -> None:
+    def __init__(self, layers: Sequence[ILayer], wanted: Iterable[int], constants: Shapes, fuse: Fuse) -> None:
         calls = [_call_of(layer) for layer in layers]
         made = {tensor for call in calls for tensor in call.outputs}
         self._inputs = sorted({tensor for call in calls for tensor in call.inputs if tensor is not None} - made)

@@ -1,9 +1,8 @@
-"""Fusion of neighbouring layers into one PyTorch kernel that computes the same."""
+"""Patterns of neighbouring layers for which PyTorch has one kernel that computes the same."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -18,68 +17,75 @@ from trt_portable.enums import (
     UnaryOperation,
 )
 from trt_portable.execution.program import Compute, LayerCall, ShapedCompute
+from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape
 from trt_portable.layers.normalization import INormalizationLayer
 from trt_portable.layers.pointwise import (
     IActivationLayer,
     IElementWiseLayer,
-    ISelectLayer,
     IUnaryLayer,
     is_usual_hard_sigmoid,
     representable,
 )
-from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
+from trt_portable.layers.products import IMatrixMultiplyLayer
+from trt_portable.layers.slicing import narrowed_axis
 from trt_portable.network.rules import axes_of_mask
 from trt_portable.shape_tensors import Value, as_tensor
 
 _NONE: Final = MatrixOperation.NONE
 _TRANSPOSE: Final = MatrixOperation.TRANSPOSE
 
-Shape = tuple[int, ...]
 
-
-def fuse_linear(
-    calls: Sequence[LayerCall], visible: Collection[int], outside: Mapping[int | None, Shape] | None = None
-) -> list[LayerCall]:
-    """Computes a product with a constant matrix, and a constant bias added to it, as one linear map.
+class LinearProduct(Pattern):
+    """A product with a constant matrix on the right is a linear map.
 
     The matrix may have leading extents of 1, over which a plain product would broadcast at great cost.
     Weights still come from constant layers, so a refit reaches them.
-
-    Args:
-        calls: Layers in executable order.
-        visible: Ids of tensors that something besides the layers reads.
-        outside: Shapes of constants that other layers make.
     """
-    constants = {**(outside or {}), **constant_shapes(calls)}
-    uses = Counter(tensor for call in calls for tensor in call.inputs)
-    products: dict[int | None, int] = {}  # where products that only a bias may read are in `fused`
-    fused: list[LayerCall | None] = []
-    for call in calls:
-        product = _linear_product(call, constants)
-        if product is not None:
-            if uses[call.outputs[0]] == 1 and call.outputs[0] not in visible:
-                products[call.outputs[0]] = len(fused)
-            fused.append(product)
-            continue
-        biased = None
-        for output, bias in _addends(call):
-            if output in products and bias in constants:
-                at = products[output]
-                biased = _with_bias(fused[at], call, bias, constants)
-                if biased is not None:
-                    fused[at] = None
-                    break
-        fused.append(biased or call)
-    return [call for call in fused if call is not None]
+
+    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The linear map."""
+        layer, shape = call.layer, graph.constants.get(call.inputs[1])
+        assert isinstance(layer, IMatrixMultiplyLayer)
+        if shape is None or layer.op0 is not _NONE or layer.op1 not in (_NONE, _TRANSPOSE):
+            return None
+        if len(shape) < 2 or any(extent != 1 for extent in shape[:-2]):
+            return None
+        linear = replace(call, compute=Linear(shape[-2:], is_transposed=layer.op1 is _TRANSPOSE))
+        return Fusion(linear, [call], call)
 
 
-def constant_shapes(calls: Sequence[LayerCall]) -> dict[int | None, Shape]:
-    """Shapes of the tensors that constant layers make."""
-    return {
-        call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
-        for call in calls
-        if call.layer.type is LayerType.CONSTANT
-    }
+class LinearBias(Pattern):
+    """A linear map takes the constant along that is added to it, if that is one number per column."""
+
+    kinds = frozenset({LayerType.ELEMENTWISE})
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The linear map with its bias."""
+        if operation_of(call) is not ElementWiseOperation.SUM:
+            return None
+        for output, bias in (call.inputs, call.inputs[::-1]):
+            product, added = graph.private_maker(output), graph.constants.get(bias)
+            if product is None or added is None or not isinstance(product.compute, Linear) or len(product.inputs) > 2:
+                continue
+            if added[-1:] == (product.compute.columns,) and all(extent == 1 for extent in added[:-1]):
+                return _in_place_of(call, [product], (*product.inputs, bias), product.compute)
+        return None
+
+
+def operation_of(call: LayerCall) -> ElementWiseOperation | None:
+    """The operation of an elementwise layer that runs as it is; None for other layers, and where it was fused."""
+    layer = call.layer
+    return layer.op if isinstance(layer, IElementWiseLayer) and call.compute == layer._compute else None
+
+
+def _in_place_of(
+    last: LayerCall, before: Sequence[LayerCall], inputs: tuple[int | None, ...], compute: Compute
+) -> Fusion:
+    """One call where the last of several stood, which reads other inputs."""
+    name = " + ".join(call.name for call in (*before, last))
+    return Fusion(replace(last, inputs=inputs, compute=compute, name=name), [*before, last], last)
 
 
 @dataclass(frozen=True)
@@ -91,69 +97,27 @@ class LinearForm:
 
 
 def linear_form(call: LayerCall) -> LinearForm | None:
-    """What `fuse_linear` made of a call; None for other calls."""
+    """What `LinearProduct` and `LinearBias` made of a call; None for other calls."""
     if not isinstance(call.compute, Linear):
         return None
     return LinearForm(call.compute.is_transposed, len(call.inputs) > 2)
 
 
-def _linear_product(call: LayerCall, constants: dict[int | None, Shape]) -> LayerCall | None:
-    """A product with a constant matrix on the right as a linear map, if it is one."""
-    layer = call.layer
-    if layer.type is not LayerType.MATRIX_MULTIPLY or call.inputs[1] not in constants:
-        return None
-    op0, op1 = layer.op0, layer.op1  # type: ignore[attr-defined]
-    shape = constants[call.inputs[1]]
-    plain = op0 is _NONE and op1 in (_NONE, _TRANSPOSE)
-    if not plain or len(shape) < 2 or any(extent != 1 for extent in shape[:-2]):
-        return None
-    return _replaced(call, call.inputs, Linear(shape[-2:], is_transposed=op1 is _TRANSPOSE), call.name)
+class Gate(Pattern):
+    """``x * sigmoid(x)`` and ``x * hard_sigmoid(x)`` are one kernel each, which rounds once."""
 
+    kinds = frozenset({LayerType.ELEMENTWISE})
 
-def _addends(call: LayerCall) -> list[tuple[int | None, int | None]]:
-    """The operands of a sum, both ways round."""
-    layer = call.layer
-    if layer.type is not LayerType.ELEMENTWISE:
-        return []
-    if layer.op is not ElementWiseOperation.SUM:  # type: ignore[attr-defined]
-        return []
-    first, second = call.inputs
-    return [(first, second), (second, first)]
-
-
-def _with_bias(
-    product: LayerCall | None, addition: LayerCall, bias: int | None, constants: dict[int | None, Shape]
-) -> LayerCall | None:
-    """A linear map with its bias, if the bias is one number per column."""
-    assert product is not None and isinstance(product.compute, Linear)
-    added = constants[bias]
-    if added[-1:] != (product.compute.columns,) or any(extent != 1 for extent in added[:-1]):
-        return None
-    inputs = (*product.inputs, bias)
-    return _replaced(addition, inputs, product.compute, f"{product.name} + {addition.name}")
-
-
-def fuse_gates(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
-    """Computes ``x * sigmoid(x)`` and ``x * hard_sigmoid(x)`` in one kernel each, which rounds once.
-
-    Args:
-        calls: Layers in executable order.
-        visible: Ids of tensors that something besides the layers reads.
-    """
-    uses = Counter(tensor for call in calls for tensor in call.inputs)
-    gates = {call.outputs[0]: index for index, call in enumerate(calls) if _gated(call) is not None}
-    fused: list[LayerCall | None] = list(calls)
-    for index, call in enumerate(calls):
-        if not isinstance(call.layer, IElementWiseLayer) or call.layer.op is not ElementWiseOperation.PROD:
-            continue
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The gated tensor."""
+        if operation_of(call) is not ElementWiseOperation.PROD:
+            return None
         for x, gate in (call.inputs, call.inputs[::-1]):
-            at = gates.get(gate) if gate is not None and uses[gate] == 1 and gate not in visible else None
-            if at is not None and calls[at].inputs == (x,):
-                compute = _gated(calls[at])
-                assert compute is not None
-                fused[at], fused[index] = None, _replaced(call, (x,), compute, f"{calls[at].name} + {call.name}")
-                break
-    return [call for call in fused if call is not None]
+            activation = graph.private_maker(gate)
+            compute = None if activation is None else _gated(activation)
+            if activation is not None and compute is not None and activation.inputs == (x,):
+                return _in_place_of(call, [activation], (x,), compute)
+        return None
 
 
 def _gated(call: LayerCall) -> Compute | None:
@@ -179,28 +143,19 @@ def _hard_swish(inputs: Sequence[Value | None]) -> Sequence[Value]:
     return (F.hardswish(as_tensor(x)),)
 
 
-def fuse_clamps(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
-    """Computes ``x if isnan(x) else clip(x)``, as a clamp that keeps NaN is written in layers, in one kernel.
+class ClampWithNan(Pattern):
+    """``x if isnan(x) else clip(x)``, as a clamp that keeps NaN is written in layers, is one kernel."""
 
-    Args:
-        calls: Layers in executable order.
-        visible: Ids of tensors that something besides the layers reads.
-    """
-    uses = Counter(tensor for call in calls for tensor in call.inputs)
-    makers = {tensor: index for index, call in enumerate(calls) for tensor in call.outputs}
-    fused: list[LayerCall | None] = list(calls)
-    for index, call in enumerate(calls):
-        if not isinstance(call.layer, ISelectLayer):
-            continue
+    kinds = frozenset({LayerType.SELECT})
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The clamp."""
         condition, x, clipped = call.inputs
-        if any(uses[tensor] != 1 or tensor in visible or tensor not in makers for tensor in (condition, clipped)):
-            continue
-        tests, clips = makers[condition], makers[clipped]  # type: ignore[index]
-        limits = clip_limits(calls[clips])
-        if limits is not None and _tests_nan(calls[tests]) and calls[tests].inputs == calls[clips].inputs == (x,):
-            fused[tests] = fused[clips] = None
-            fused[index] = _replaced(call, (x,), Clamp(*limits), f"{calls[clips].name} + {call.name}")
-    return [call for call in fused if call is not None]
+        test, clip = graph.private_maker(condition), graph.private_maker(clipped)
+        limits = None if clip is None else clip_limits(clip)
+        if test is None or clip is None or limits is None or not _tests_nan(test):
+            return None
+        return _in_place_of(call, [test, clip], (x,), Clamp(*limits)) if test.inputs == clip.inputs == (x,) else None
 
 
 class Clamp:
@@ -232,17 +187,6 @@ def clip_limits(call: LayerCall) -> tuple[float, float] | None:
 
 def _tests_nan(call: LayerCall) -> bool:
     return isinstance(call.layer, IUnaryLayer) and call.layer.op is UnaryOperation.ISNAN
-
-
-def _replaced(call: LayerCall, inputs: tuple[int | None, ...], compute: Compute, name: str) -> LayerCall:
-    return LayerCall(
-        layer=call.layer,
-        inputs=inputs,
-        outputs=call.outputs,
-        compute=compute,
-        output_names=call.output_names,
-        name=name,
-    )
 
 
 class Linear(ShapedCompute):
@@ -296,43 +240,54 @@ class _Part(NamedTuple):
     Attributes:
         start: Its first place.
         size: How many places it takes.
-        call: The number of the call that makes it.
+        number: Which of them it is, by order of calls.
+        call: What makes it.
     """
 
     start: int
     size: int
-    call: int
+    number: int
+    call: LayerCall
 
 
-def fuse_splits(calls: Sequence[LayerCall]) -> list[LayerCall]:
-    """Computes slices of a tensor that follow each other without gaps, from its first place on, by one split.
+class SplitOfSlices(Pattern):
+    """Slices of a tensor that follow each other without gaps, from its first place on, are one split."""
 
-    Args:
-        calls: Layers in executable order.
-    """
-    groups: dict[tuple[int | None, int], list[_Part]] = defaultdict(list)
-    for index, call in enumerate(calls):
-        is_plain = isinstance(call.layer, ISliceLayer) and call.compute == call.layer._compute
-        found = narrowed_axis(call.layer) if is_plain else None
-        if found is not None:
-            axis, start, size = found
-            groups[call.inputs[0], axis].append(_Part(start, size, index))
-    fused: list[LayerCall | None] = list(calls)
-    for (_, axis), group in groups.items():
-        parts = sorted(group)
+    kinds = frozenset({LayerType.SLICE})
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int | None, int]] = set()
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The split, where the first of the slices stood."""
+        found = _narrowed(call)
+        whole = call.inputs[0]
+        if found is None or (whole, found[0]) in self._seen:
+            return None
+        axis = found[0]
+        self._seen.add((whole, axis))
+        parts: list[_Part] = []
+        for reader in {id(reader): reader for reader in graph.all_readers(whole)}.values():
+            other = _narrowed(reader) if reader.inputs[0] == whole else None
+            if other is not None and other[0] == axis:
+                parts.append(_Part(*other[1:], len(parts), reader))
+        parts.sort()
         if len(parts) < _LEAST_PARTS or not _are_side_by_side(parts):
-            continue
-        chain = [calls[part.call] for part in parts]
-        for part in parts:
-            fused[part.call] = None
-        fused[min(part.call for part in parts)] = replace(
-            chain[0],
-            outputs=tuple(call.outputs[0] for call in chain),
-            output_names=tuple(call.output_names[0] for call in chain),
-            compute=Split(axis, [part.size for part in parts], chain),
-            name=" | ".join(call.name for call in chain),
+            return None
+        slices = [part.call for part in parts]
+        split = replace(
+            slices[0],
+            outputs=tuple(part.outputs[0] for part in slices),
+            output_names=tuple(part.output_names[0] for part in slices),
+            compute=Split(axis, [part.size for part in parts], slices),
+            name=" | ".join(part.name for part in slices),
         )
-    return [call for call in fused if call is not None]
+        return Fusion(split, slices, call)
+
+
+def _narrowed(call: LayerCall) -> tuple[int, int, int] | None:
+    """Axis, start and size of a slice that narrows one axis, and runs as it is."""
+    return narrowed_axis(call.layer) if call.compute == call.layer._compute else None
 
 
 def _are_side_by_side(parts: Sequence[_Part]) -> bool:
@@ -365,24 +320,20 @@ class Split:
         return [call.compute(inputs)[0] for call in self._slices]
 
 
-def settle_layer_norms(calls: Sequence[LayerCall]) -> list[LayerCall]:
-    """Gives normalizations over the last axes, with a constant scale and bias per element of theirs, their kernel.
+class LayerNormalization(Pattern):
+    """Normalizations over the last axes, with a constant scale and bias per element of theirs, have a kernel."""
 
-    Args:
-        calls: Layers in executable order; what they compute stays the same.
-    """
-    if not any(call.layer._KIND is LayerType.NORMALIZATION for call in calls):
-        return list(calls)
-    constants = constant_shapes(calls)
-    settled = []
-    for call in calls:
+    kinds = frozenset({LayerType.NORMALIZATION})
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The same, computed by that kernel."""
         layer = call.layer
-        if isinstance(layer, INormalizationLayer) and call.compute == layer._compute:
-            extents = _normalized_extents(layer, [constants.get(tensor) for tensor in call.inputs[1:]])
-            if extents is not None:
-                call = replace(call, compute=LayerNorm(extents, layer.epsilon))
-        settled.append(call)
-    return settled
+        if not isinstance(layer, INormalizationLayer) or call.compute != layer._compute:
+            return None
+        extents = _normalized_extents(layer, [graph.constants.get(tensor) for tensor in call.inputs[1:]])
+        return (
+            None if extents is None else Fusion(replace(call, compute=LayerNorm(extents, layer.epsilon)), [call], call)
+        )
 
 
 def _normalized_extents(layer: INormalizationLayer, coefficients: Sequence[Shape | None]) -> Shape | None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, Program
-from trt_portable.fusion.neighbours import Shape, fuse_clamps, fuse_gates, fuse_linear, fuse_splits, settle_layer_norms
+from trt_portable.fusion.neighbours import (
+    ClampWithNan,
+    Gate,
+    LayerNormalization,
+    LinearBias,
+    LinearProduct,
+    SplitOfSlices,
+)
 from trt_portable.fusion.packed_products import has_prepacked_kernels, prepack_products
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
+from trt_portable.fusion.rewriting import Shapes, rewrite
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +35,7 @@ _FEW_WEIGHTS: Final = 1 << 16
 
 
 def interpreted_program(loaded: LoadedNetwork) -> Program:
-    """The program that runs the layers of an image on any device, and that can be traced."""
+    """The program that runs the layers of a network on any device, and that can be traced."""
     return Program(_fused_neighbours(loaded), loaded.inputs, loaded.outputs)
 
 
@@ -50,16 +58,16 @@ def _fused_neighbours(loaded: LoadedNetwork) -> list[LayerCall]:
 
 def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
     """Calls, with one for several, or with less to ask in each run, where PyTorch has a kernel for it."""
-    return settle_layer_norms(fuse_splits(fuse_gates(calls, visible)))
+    return rewrite(calls, visible, (Gate(), SplitOfSlices(), LayerNormalization()))
 
 
 def _with_recurrent_layers(calls: list[LayerCall], visible: frozenset[int], make: MakeRecurrent) -> list[LayerCall]:
     """Calls, with one for each loop that is a recurrent layer."""
     if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in calls):
         return calls
-    from trt_portable.fusion.recurrent import fuse_recurrent_layers
+    from trt_portable.fusion.recurrent import RecurrentLayer
 
-    return fuse_recurrent_layers(calls, visible, make)
+    return rewrite(calls, visible, [RecurrentLayer(make)])
 
 
 def _recurrent_kernel(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
@@ -80,9 +88,7 @@ def _written_out(loaded: LoadedNetwork) -> list[LayerCall]:
     return _joined(loaded.calls, loaded.visible, {}, _fused_body)
 
 
-def _joined(
-    calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape], fuse_body: Fuse
-) -> list[LayerCall]:
+def _joined(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes, fuse_body: Fuse) -> list[LayerCall]:
     """Calls, with one for what takes several layers to write, inside of loops too.
 
     Args:
@@ -91,17 +97,15 @@ def _joined(
         outside: Shapes of constants that come from elsewhere.
         fuse_body: Makes of the calls of a loop's body what runs in every iteration.
     """
-    joined = fuse_clamps(fuse_linear(calls, visible, outside), visible)
+    joined = rewrite(calls, visible, (LinearProduct(), LinearBias(), ClampWithNan()), outside)
     if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in joined):
         return joined
-    from trt_portable.fusion.loops import fuse_loops
+    from trt_portable.fusion.loops import LoopOfPrograms
 
-    return fuse_loops(joined, outside, fuse_body)
+    return rewrite(joined, visible, [LoopOfPrograms(fuse_body)], outside)
 
 
-def _fused_body(
-    calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
-) -> list[LayerCall]:
+def _fused_body(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes) -> list[LayerCall]:
     """What runs in every iteration of a loop."""
     return _in_fewer_calls(_joined(calls, visible, outside, _fused_body), visible)
 
@@ -112,7 +116,7 @@ def fused_program(loaded: LoadedNetwork) -> Program:
     from trt_portable.fusion.unaligned_products import split_unaligned_products
 
     calls = fuse_cuda_products(split_unaligned_products(_written_out(loaded)), loaded.visible)
-    return Program(fuse_gates(calls, loaded.visible), loaded.inputs, loaded.outputs)
+    return Program(rewrite(calls, loaded.visible, [Gate()]), loaded.inputs, loaded.outputs)
 
 
 def traced_program(loaded: LoadedNetwork) -> Program:
@@ -121,7 +125,7 @@ def traced_program(loaded: LoadedNetwork) -> Program:
     from trt_portable.fusion.unaligned_products import split_traced_unaligned_products
 
     calls = fuse_traced_products(split_traced_unaligned_products(_written_out(loaded), loaded.outputs), loaded.visible)
-    return Program(fuse_gates(calls, loaded.visible), loaded.inputs, loaded.outputs)
+    return Program(rewrite(calls, loaded.visible, [Gate()]), loaded.inputs, loaded.outputs)
 
 
 def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program | None:
@@ -134,9 +138,7 @@ def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program |
     if not has_prepacked_kernels():
         return None
 
-    def packed_body(
-        calls: Sequence[LayerCall], visible: frozenset[int], outside: Mapping[int | None, Shape]
-    ) -> list[LayerCall]:
+    def packed_body(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes) -> list[LayerCall]:
         joined = _joined(calls, visible, outside, packed_body)
         return _in_fewer_calls(prepack_products(joined, visible, choose) or joined, visible)
 

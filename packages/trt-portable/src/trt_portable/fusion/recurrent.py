@@ -7,19 +7,19 @@ Interpreted, every step is a dozen of PyTorch's kernels; PyTorch has kernels for
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Final
 
 import torch
 
-from trt_portable.enums import DataType
+from trt_portable.enums import DataType, LayerType
 from trt_portable.execution.paging import page_out
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute
 from trt_portable.fusion.epilogues import OneByOne
-from trt_portable.fusion.neighbours import Linear, Shape, constant_shapes, linear_form
+from trt_portable.fusion.neighbours import Linear, linear_form
+from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape, Shapes
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.recurrence import CellKind, Recurrence, Result
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers
@@ -75,44 +75,37 @@ def one_by_one(product: LayerCall, loop: LayerCall) -> OneByOne:
     return OneByOne((product, loop), recurrent_inputs(product, loop))
 
 
-def fuse_recurrent_layers(calls: Sequence[LayerCall], visible: Collection[int], make: MakeRecurrent) -> list[LayerCall]:
-    """Puts one call in place of each loop that is a recurrent layer, and of the linear map that it alone reads.
+class RecurrentLayer(Pattern):
+    """A loop that the plan marks as a recurrent layer, and the linear map that it alone reads, are one call.
 
     Args:
-        calls: Layers in executable order, linear maps fused.
-        visible: Ids of tensors that something besides the layers reads.
         make: Makes what computes the layer.
     """
-    uses = Counter(tensor for call in calls for tensor in call.inputs)
-    products: dict[int | None, int] = {
-        call.outputs[0]: index
-        for index, call in enumerate(calls)
-        if linear_form(call) is not None and uses[call.outputs[0]] == 1 and call.outputs[0] not in visible
-    }
-    constants = constant_shapes(calls)
-    fused: list[LayerCall | None] = list(calls)
-    for index, call in enumerate(calls):
-        loop = call.layer
-        found = loop._recurrence if isinstance(loop, LoopRegion) else None
-        if found is None:
-            continue
-        at = products.get(call.inputs[found.elements])
-        form = None if at is None else _form(found, calls[at], call, constants)
-        if at is None or form is None:
-            continue
-        fused[at] = None
-        fused[index] = replace(
+
+    kinds = frozenset({LayerType.LOOP_OUTPUT})
+
+    def __init__(self, make: MakeRecurrent) -> None:
+        self._make = make
+
+    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+        """The layer, where its loop stood."""
+        found = call.layer._recurrence if isinstance(call.layer, LoopRegion) else None
+        product = None if found is None else graph.private_maker(call.inputs[found.elements])
+        if found is None or product is None or linear_form(product) is None:
+            return None
+        form = _form(found, product, call, graph.constants)
+        if form is None:
+            return None
+        layer = replace(
             call,
-            inputs=recurrent_inputs(calls[at], call),
-            compute=make(form, calls[at], call),
-            name=f"{calls[at].name} + {call.name}",
+            inputs=recurrent_inputs(product, call),
+            compute=self._make(form, product, call),
+            name=f"{product.name} + {call.name}",
         )
-    return [call for call in fused if call is not None]
+        return Fusion(layer, [product, call], call)
 
 
-def _form(
-    found: Recurrence, product: LayerCall, loop: LayerCall, constants: Mapping[int | None, Shape]
-) -> RecurrentForm | None:
+def _form(found: Recurrence, product: LayerCall, loop: LayerCall, constants: Shapes) -> RecurrentForm | None:
     """How a kernel finds its operands; None where it cannot take them: weights vary, or one bias of two is there."""
     linear = product.compute
     assert isinstance(linear, Linear)
