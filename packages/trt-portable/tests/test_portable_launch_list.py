@@ -65,6 +65,6 @@ def test_values_of_a_list_die_with_their_last_reader() -> None:
     steps = [["op", "aten::relu", [{"slot": at}], {}, [at + 1]] for at in range(3)]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
     program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), CPU)
-    assert [dying for _, dying in program._steps] == [[0], [], [2]]
+    assert [dying for _, dying in program._lists[((2,),)].steps] == [[0], [], [2]]
     x = torch.tensor([-1.0, 2.0])
     assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2

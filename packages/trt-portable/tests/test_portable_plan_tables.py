@@ -27,6 +27,7 @@ LAYOUTS: Final = {
     9: "89c73fdd50d45d67",
     10: "75aee997ecf3bc31",
     11: "c69f1e4f0039109a",
+    12: "a3c8f76170f3deeb",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -47,12 +47,12 @@ class Subject:
         """The optimal shape of each input."""
         return tuple(self.info.allowed_shape(tensor, profile).opt for tensor in self.info.io if tensor.is_input)
 
-    def example_inputs(self, profile: int) -> list[Value]:
-        """Inputs of the optimal shapes: normal numbers, integers of 0, which every table can be asked for."""
+    def example_inputs(self, profile: int, shapes: Sequence[Shape] | None = None) -> list[Value]:
+        """Inputs of some shapes, or the optimal ones: normal numbers, and zeros, which every table can be asked for."""
         values: list[Value] = []
         inputs = [tensor for tensor in self.info.io if tensor.is_input]
         generator = torch.Generator().manual_seed(0)
-        for tensor, shape in zip(inputs, self.input_shapes(profile), strict=True):
+        for tensor, shape in zip(inputs, shapes or self.input_shapes(profile), strict=True):
             dtype = tensor.torch_dtype
             if tensor.is_host:
                 numbers = self.info.profiles[profile].values[tensor.name].opt
@@ -127,3 +127,7 @@ class Tactic(ABC):
 
         It may raise whatever it meets: a tactic that fails in any way is not chosen.
         """
+
+    def build_range(self, subject: Subject, profile: int) -> Artifact | None:
+        """Makes an artifact for a range of a profile's shapes; None where the tactic has none, and the layers run."""
+        return None

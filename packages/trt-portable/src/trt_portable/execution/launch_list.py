@@ -14,7 +14,8 @@ Document::
     outputs   a slot per output
 
 An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype": "float16"}`` and so on
-for PyTorch's enumerations.
+for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expression}`` stands for a number that follows
+from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes is made of it when they come first.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ from trt_portable.internals import OpOverload, pytree
 from trt_portable.kernels.device_kernels import DeviceKernel
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.engine_info import Shape
+from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value, as_tensor
 
 _NAMESPACE: Final = "aten"
+EXTENT: Final = "extent"
+_MOST_LISTS: Final = 64
+"""Of one program with varying extents, each for some shapes; some hundred kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
 _Slots = list[Any]
@@ -57,21 +63,20 @@ class CompiledProgram:
     """
 
     def __init__(self, artifact: Artifact, weights: WeightStore, device: torch.device) -> None:
-        self.shapes = artifact.shapes
+        self.artifact = artifact
         self._device = device
         self._weights = weights
         try:
             document = typed.fields(artifact.document, "the list of launches", tables.COMPILED)
             self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
-            kernels = _load_kernels(document["kernels"], artifact.blobs, device)
-            steps = [self._step(step, kernels) for step in document["steps"]]
+            self._kernels = _load_kernels(document["kernels"], artifact.blobs, device)
             self._outputs: list[int] = document["outputs"]
-            deaths = _deaths(document["steps"], self._outputs)
-            self._homes = _homes(document["steps"], self._outputs)
+            self._document: list[Any] = document["steps"]
+            self._deaths = _deaths(self._document, self._outputs)
             self._size = document["slots"]
+            self._lists = {artifact.shapes: self._list_for(artifact.shapes)}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
-        self._steps = list(zip(steps, deaths, strict=True))
         self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
         self._template: _Slots = []
         self.load_constants()
@@ -99,15 +104,16 @@ class CompiledProgram:
         Raises:
             LayerFailure: A kernel or an operator failed.
         """
+        found = self._at(values)
         slots = self._template.copy()
         for at, index in self._inputs:
             slots[at] = as_tensor(values[index])
-        for home, target in zip(self._homes, targets):  # noqa: B905 - there may be no targets
+        for home, target in zip(found.homes, targets):  # noqa: B905 - there may be no targets
             if home is not None and target is not None and target.dtype is home.dtype:
                 slots[home.slot] = target.view(home.shape)
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         try:
-            for step, dying in self._steps:
+            for step, dying in found.steps:
                 step(slots, stream)
                 for at in dying:
                     slots[at] = None
@@ -115,9 +121,27 @@ class CompiledProgram:
             raise LayerFailure("compiled program", error) from error
         results = [slots[at] for at in self._outputs]
         for index, target in enumerate(targets):
-            if target is not None and self._homes[index] is not None and _is_at(results[index], target):
+            if target is not None and found.homes[index] is not None and _is_at(results[index], target):
                 results[index] = target
         return results
+
+    def _at(self, values: Sequence[Value]) -> _Launches:
+        """The list for the shapes of inputs, which the artifact serves."""
+        if not self.artifact.varying:
+            return self._lists[self.artifact.shapes]
+        shapes = tuple(tuple(value.shape) for value in values)
+        found = self._lists.get(shapes)
+        if found is None:
+            found = self._list_for(shapes)
+            if len(self._lists) >= _MOST_LISTS:
+                self._lists = {}  # replaced as a whole: other threads may read it
+            self._lists[shapes] = found
+        return found
+
+    def _list_for(self, shapes: tuple[Shape, ...]) -> _Launches:
+        steps = [_known(step, shapes) for step in self._document] if self.artifact.varying else self._document
+        runs = [self._step(step, self._kernels) for step in steps]
+        return _Launches(list(zip(runs, self._deaths, strict=True)), _homes(steps, self._outputs))
 
     def _step(self, step: Sequence[Any], kernels: Sequence[DeviceKernel]) -> _Step:
         kind, *rest = step
@@ -143,8 +167,8 @@ class CompiledProgram:
 
     def _call(self, name: str, arguments: Any, keywords: Any, results: Sequence[int | None]) -> _Step:
         operator = _operator(name)
-        arguments = self._known(arguments)
-        keywords = {key: self._known(value) for key, value in keywords.items()}
+        arguments = self._read(arguments)
+        keywords = {key: self._read(value) for key, value in keywords.items()}
 
         def run(slots: _Slots, stream: int) -> None:
             named = {key: _filled(value, slots) for key, value in keywords.items()}
@@ -155,10 +179,10 @@ class CompiledProgram:
 
         return run
 
-    def _known(self, argument: Any) -> Any:
+    def _read(self, argument: Any) -> Any:
         """An argument with enumerations in place; tensors stay references."""
         if isinstance(argument, list):
-            return [self._known(part) for part in argument]
+            return [self._read(part) for part in argument]
         if isinstance(argument, dict):
             if set(argument) == {"device"}:
                 return self._device if argument["device"] == self._device.type else torch.device("cpu")
@@ -172,6 +196,30 @@ class CompiledProgram:
                 return _Reference(argument["slot"])
             raise ValueError(f"unknown argument {argument!r}")
         return argument
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """A list for inputs of some shapes.
+
+    Attributes:
+        steps: What runs, and the slots that nothing reads from then on.
+        homes: Where each output lies.
+    """
+
+    steps: list[tuple[_Step, list[int]]]
+    homes: list[_Home | None]
+
+
+def _known(part: Any, shapes: Sequence[Shape]) -> Any:
+    """A part of a document with numbers in place of what follows from extents of inputs."""
+    if isinstance(part, list):
+        return [_known(each, shapes) for each in part]
+    if isinstance(part, dict):
+        if EXTENT in part:
+            return evaluate(part[EXTENT], shapes)
+        return {key: _known(each, shapes) for key, each in part.items()}
+    return part
 
 
 def _operand(entry: Any) -> Mapping[str, Any]:
@@ -337,13 +385,14 @@ class SpecializedProgram:
     """Runs what was compiled for the shapes at hand, or interprets.
 
     Args:
-        compiled: Each for shapes of its own.
+        compiled: Each for shapes of its own, or for a range of them, which serves what is left.
         program: Runs any shapes.
     """
 
     def __init__(self, compiled: Sequence[CompiledProgram], program: Program) -> None:
         self._compiled = tuple(compiled)
-        self._by_shapes = {each.shapes: each for each in compiled}
+        self._varying = [each for each in compiled if each.artifact.varying]
+        self._by_shapes = {each.artifact.shapes: each for each in compiled if not each.artifact.varying}
         self._program = program
 
     @property
@@ -366,5 +415,8 @@ class SpecializedProgram:
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
-        found = self._by_shapes.get(tuple(tuple(value.shape) for value in values))
+        shapes = tuple(tuple(value.shape) for value in values)
+        found = self._by_shapes.get(shapes) or next(
+            (each for each in self._varying if each.artifact.serves(shapes)), None
+        )
         return (self._program if found is None else found).run(values, targets)

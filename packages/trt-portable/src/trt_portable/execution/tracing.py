@@ -194,6 +194,7 @@ def _placeholders(
     shape_env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     given: list[Any] = []
+    named: dict[str, Any] = {}  # extents of one name are equal
     for tensor in inputs:
         shapes = profile.shapes.get(tensor.name)
         if tensor.is_host:
@@ -206,10 +207,20 @@ def _placeholders(
             if extent == -1:
                 assert shapes is not None
                 limits = (shapes.min[axis], shapes.opt[axis], shapes.max[axis])
-                extents[axis] = _number(shape_env, *limits, f"{tensor.name}_{axis}", dynamic)
+                name = tensor.dimension_names[axis] if tensor.dimension_names else ""
+                known = named.get(name) if name else None
+                extents[axis] = (
+                    _number(shape_env, *limits, f"{tensor.name}_{axis}", dynamic) if known is None else known
+                )
+                named[name] = extents[axis]
         with mode:
             given.append(torch.empty(extents, dtype=tensor.torch_dtype, device=device))
     return mode, given
+
+
+def traced_hint(low: int, opt: int, high: int) -> int:
+    """The size that a graph with symbolic sizes is traced at."""
+    return opt if low == high else min(max(opt, _LEAST_HINT), high)
 
 
 def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: bool) -> Any:
@@ -219,7 +230,7 @@ def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: b
     if not dynamic or low == high:
         return opt
     source = ConstantSource(name)
-    hint = min(max(opt, _LEAST_HINT), high)
+    hint = traced_hint(low, opt, high)
     symbol = shape_env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
     shape_env.var_to_range[symbol] = ValueRanges(low, high)
     return shape_env.create_symintnode(symbol, hint=hint, source=source)

@@ -21,6 +21,7 @@ from trt_core.files import typed
 from trt_core.files.strict_json import parse_json
 from trt_portable.plan import tables
 from trt_portable.plan.engine_info import Shape
+from trt_portable.plan.extents import Expression, evaluate, read_expression
 
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_REMEMBERED: Final = 4096
@@ -40,15 +41,34 @@ def machine_of(device: torch.device) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class Varying:
+    """An extent of an input that an artifact leaves open.
+
+    Attributes:
+        source: Index of the input.
+        axis: Of its shape.
+        least: The smallest extent that the artifact serves.
+        most: The largest.
+    """
+
+    source: int
+    axis: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
 class Artifact:
-    """A program compiled for fixed input shapes.
+    """A program compiled for fixed input shapes, or for a range of them.
 
     Attributes:
         tactic: Name of the tactic that made it.
         machine: `machine_of` the device it was made on.
-        shapes: Shape of each input.
+        shapes: Shape of each input; where extents vary, those that it was compiled and tuned at.
         document: JSON-compatible description of what runs.
         blobs: Machine code and constants by name.
+        varying: The extents that it leaves open.
+        equal: Expressions of extents that have to be equal, in the grammar of `trt_portable.plan.extents`.
     """
 
     tactic: str
@@ -56,6 +76,22 @@ class Artifact:
     shapes: tuple[Shape, ...]
     document: Mapping[str, Any]
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    varying: tuple[Varying, ...] = ()
+    equal: tuple[tuple[Expression, Expression], ...] = ()
+
+    def serves(self, shapes: tuple[Shape, ...]) -> bool:
+        """Whether it computes inputs of these shapes."""
+        if shapes == self.shapes:
+            return True
+        if not self.varying or list(map(len, shapes)) != list(map(len, self.shapes)):
+            return False
+        usual = [list(shape) for shape in shapes]
+        for each in self.varying:
+            if not each.least <= shapes[each.source][each.axis] <= each.most:
+                return False
+            usual[each.source][each.axis] = self.shapes[each.source][each.axis]
+        is_fixed = tuple(map(tuple, usual)) == self.shapes
+        return is_fixed and all(evaluate(left, shapes) == evaluate(right, shapes) for left, right in self.equal)
 
 
 def write_artifacts(artifacts: Sequence[Artifact]) -> bytes:
@@ -78,6 +114,8 @@ def write_artifacts(artifacts: Sequence[Artifact]) -> bytes:
                 "tactic": artifact.tactic,
                 "machine": dict(artifact.machine),
                 "shapes": [list(shape) for shape in artifact.shapes],
+                "varying": [[each.source, each.axis, each.least, each.most] for each in artifact.varying],
+                "equal": [list(pair) for pair in artifact.equal],
                 "document": artifact.document,
                 "blobs": names,
             }
@@ -108,13 +146,31 @@ def _read_artifact(entry: Any, section: bytes, start: int) -> Artifact:
     entry = typed.fields(entry, "a compiled artifact", tables.ARTIFACT)
     blobs = typed.mapping(entry["blobs"], "the code of a compiled artifact")
     machine = typed.mapping(entry["machine"], "the machine of a compiled artifact")
+    shapes = tuple(typed.integers(shape, "a shape") for shape in typed.items(entry["shapes"], "shapes"))
+    ranks = list(map(len, shapes))
+    varying = tuple(_read_varying(each, ranks) for each in typed.items(entry["varying"], "varying extents"))
     return Artifact(
         tactic=typed.text(entry["tactic"], "the tactic of a compiled artifact"),
         machine={name: typed.text(value, f"{name} of a machine") for name, value in machine.items()},
-        shapes=tuple(typed.integers(shape, "a shape") for shape in typed.items(entry["shapes"], "shapes")),
+        shapes=shapes,
         document=typed.mapping(entry["document"], "a compiled program"),
         blobs={name: _piece(section, start, place) for name, place in blobs.items()},
+        varying=varying,
+        equal=tuple(_read_equal(pair, ranks) for pair in typed.items(entry["equal"], "equal extents")),
     )
+
+
+def _read_varying(value: Any, ranks: Sequence[int]) -> Varying:
+    source, axis, least, most = typed.integers(value, "a varying extent")
+    if source >= len(ranks) or axis >= ranks[source] or not 0 < least <= most:
+        raise ValueError(f"no extent varies as {value} says")
+    return Varying(source, axis, least, most)
+
+
+def _read_equal(value: Any, ranks: Sequence[int]) -> tuple[Expression, Expression]:
+    left, right = typed.items(value, "equal extents")
+    what = "an extent of a compiled artifact"
+    return read_expression(left, what, ranks, 1), read_expression(right, what, ranks, 1)
 
 
 def _piece(section: bytes, start: int, place: Any) -> bytes:

@@ -41,7 +41,7 @@ from trt_portable.execution.replay import may_record
 from trt_portable.execution.tf32 import WithoutTF32
 from trt_portable.fusion.product_choice import NAMES
 from trt_portable.plan.artifact import Artifact
-from trt_portable.plan.engine_info import EngineInfo
+from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.reporting import Reporter
@@ -160,6 +160,10 @@ def choose_tactic(
                 chosen.append(best)
                 if artifact is not None:
                     artifacts.setdefault(artifact.shapes, artifact)
+                    assert best.tactic is not None
+                    ranged = _chosen_for_range(trial, best.tactic, autotuner, key)
+                    if ranged is not None:
+                        artifacts.setdefault((ranged.shapes, ranged.varying), ranged)
     finally:
         subject.release()
     first = chosen[0]
@@ -222,6 +226,21 @@ def _chosen(
     for at, name in enumerate(best.candidate.product_kernels):
         autotuner.record(_product_key(key, at), replace(winner, name=name))
     return best.candidate, best.artifact
+
+
+def _chosen_for_range(trial: Trial, tactic: Tactic, autotuner: Autotuner, key: TimingCacheKey) -> Artifact | None:
+    """What serves the other shapes of a profile, where a tactic makes it and it is faster than the layers there."""
+    key = TimingCacheKey.of(str(key), "range")
+    known = autotuner.remembered(key, (INTERPRET, tactic.name))
+    if known is None and not autotuner.may_measure:
+        return None
+    made = trial.build_range(tactic) if known is None or known.name == tactic.name else None
+    if made is None or known is not None:
+        return None if made is None else made[0]
+    artifact, program = made
+    subject = f"sizes of profile {trial.profile}"
+    winner = autotuner.choose(subject, key, (INTERPRET, tactic.name), lambda: trial.race_range(tactic, program))
+    return artifact if winner.name == tactic.name else None
 
 
 def _remembered_kernels(autotuner: Autotuner, key: TimingCacheKey) -> tuple[str, ...]:
@@ -302,6 +321,8 @@ _CLEAR_LOSS: Final = 1.33
 """Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
 after the other, work of others may disturb only one, and packing gains as a rule."""
 _TURNS: Final = 2
+_MOST_TIMES: Final = 8
+"""Sizes of a range are tried up to so many times the optimal ones: larger ones may not fit into memory."""
 
 
 class Trial:
@@ -458,6 +479,40 @@ class Trial:
                 self._reporter.verbose(f"tactic {name}: {spent:.4f} ms")
         return [NEVER if isinstance(spent, Exception) else spent for spent in found]
 
+    def build_range(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
+        """What a tactic makes for a range of shapes, if it computes what it should at the ends; None, with a note."""
+        if time.monotonic() > self._until:
+            return None
+        started = time.monotonic()
+        try:
+            artifact = tactic.build_range(self._subject, self.profile)
+            if artifact is None:
+                return None
+            program = CompiledProgram(artifact, self._weights, self._subject.device)
+            with torch.inference_mode():
+                for shapes in _ends(artifact):
+                    values = self._subject.example_inputs(self.profile, shapes)
+                    expected = self._interpreted.run(values)
+                    if not self._is_right(f"{tactic.name} for {shapes}", program.run(values), expected):
+                        return None
+        except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
+            self._reporter.info(f"tactic {tactic.name}: none for a range: {type(error).__name__}: {error}")
+            return None
+        spans = ", ".join(f"{each.least}..{each.most}" for each in artifact.varying)
+        self._reporter.verbose(f"tactic {tactic.name}: built for {spans} in {time.monotonic() - started:.1f} s")
+        return artifact, program
+
+    def race_range(self, tactic: Tactic, program: CompiledProgram) -> dict[str, float]:
+        """Times the layers and what a tactic made for a range, at its ends; the geometric mean counts."""
+        times: dict[str, list[float]] = {INTERPRET: [], tactic.name: []}
+        executables = [self._as_allowed(each) for each in (self._interpreted, program)]
+        for shapes in _ends(program.artifact):
+            values = self._subject.example_inputs(self.profile, shapes)
+            found = race_milliseconds(executables, values, self._subject.device, self._iterations)
+            for name, spent in zip(times, found, strict=True):
+                times[name].append(NEVER if isinstance(spent, Exception) else spent)
+        return {name: math.prod(spent) ** (1 / len(spent)) for name, spent in times.items()}
+
     def time(self, tactic: Tactic, program: CompiledProgram) -> float:
         """Milliseconds of a run of what a tactic made; `NEVER` when it fails."""
         try:
@@ -466,10 +521,10 @@ class Trial:
             self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
             return NEVER
 
-    def _is_right(self, name: str, found: Sequence[Value]) -> bool:
+    def _is_right(self, name: str, found: Sequence[Value], expected: Sequence[Value] | None = None) -> bool:
         """Whether a candidate computes what interpreting computes; says so where it does not."""
         held = {tensor.dtype for tensor in self._subject.tensors}
-        difference = first_difference(found, self._expected, held)
+        difference = first_difference(found, self._expected if expected is None else expected, held)
         if difference is not None:
             self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
         return difference is None
@@ -528,3 +583,15 @@ class Trial:
     @cached_property
     def _weights(self) -> WeightStore:
         return self._subject.weights()
+
+
+def _ends(artifact: Artifact) -> list[tuple[Shape, ...]]:
+    """The least shapes that an artifact serves, and large ones."""
+    found = []
+    for is_large in (False, True):
+        shapes = [list(shape) for shape in artifact.shapes]
+        for each in artifact.varying:
+            usual = artifact.shapes[each.source][each.axis]
+            shapes[each.source][each.axis] = min(each.most, usual * _MOST_TIMES) if is_large else each.least
+        found.append(tuple(map(tuple, shapes)))
+    return [shapes for shapes in found if artifact.serves(shapes)] or [artifact.shapes]

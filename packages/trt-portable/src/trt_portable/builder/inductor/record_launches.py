@@ -2,7 +2,8 @@
 
 Inductor emits a Python module that allocates buffers, starts Triton kernels and calls ATen operators. For
 fixed shapes it does the same each time, so one run tells everything: allocations and views through the
-module's own functions, kernels through their launchers, operators through PyTorch's dispatch.
+module's own functions, kernels through their launchers, operators through PyTorch's dispatch. For shapes that vary, the
+run is one on tensors without data, whose sizes are symbols: sizes, grids and arguments are expressions then.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_portable.builder.inductor.operators import Launch, OwnOperators
 from trt_portable.errors import PortableError
-from trt_portable.internals import TorchDispatchMode, pytree
+from trt_portable.execution.launch_list import EXTENT
+from trt_portable.internals import FakeTensor, TorchDispatchMode, pytree
 from trt_portable.kernels.device_kernels import POINTER
+from trt_portable.plan.extents import expression_of
 
 _SEARCH_DEPTH: Final = 8
 _ALLOCATIONS: Final = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
@@ -35,16 +38,25 @@ class LaunchRecorder(TorchDispatchMode):
     Args:
         operands: The tensors that a run starts from, in order; they take the first slots.
         own: Operators of our own.
+        sizes: Where operands without data have symbolic sizes: input and axis of each symbol.
 
     Attributes:
         steps: What ran, in the terms of `trt_portable.execution.launch_list`.
         kernels: The kernels that ran.
         blobs: Machine code by name.
+        fakes: The mode of operands without data.
     """
 
-    def __init__(self, operands: Sequence[torch.Tensor], own: OwnOperators = _NONE) -> None:
+    def __init__(
+        self,
+        operands: Sequence[torch.Tensor],
+        own: OwnOperators = _NONE,
+        sizes: Mapping[Any, tuple[int, int]] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._own = own
+        self._sizes = sizes
+        self.fakes = next((operand.fake_mode for operand in operands if isinstance(operand, FakeTensor)), None)
         self._device_type = next((operand.device.type for operand in operands), "cuda")
         self.steps: list[list[Any]] = []
         self.kernels: list[dict[str, Any]] = []
@@ -74,7 +86,7 @@ class LaunchRecorder(TorchDispatchMode):
 
     def empty_strided(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Allocates, as the module's own function does."""
-        with _unseen():
+        with _unseen(), self.fakes or contextlib.nullcontext():
             made = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
         self._note_allocation(made)
         return made
@@ -92,7 +104,9 @@ class LaunchRecorder(TorchDispatchMode):
         if view.dtype is not base.dtype:
             raise RecordingFailure("a view of another type")
         source = self.slot(base)
-        self.steps.append(["view", self._new(view), source, list(shape), list(strides), int(offset)])
+        self.steps.append(
+            ["view", self._new(view), source, self._numbers(shape), self._numbers(strides), self._number(offset)]
+        )
         return view
 
     def launch(self, kernel: Any, load: Callable[[], bytes], grid: Sequence[int], arguments: Sequence[Any]) -> None:
@@ -115,10 +129,13 @@ class LaunchRecorder(TorchDispatchMode):
         self._note_launch(index, grid, arguments)
 
     def _note_allocation(self, made: torch.Tensor) -> None:
-        self.steps.append(["empty", self._new(made), list(made.shape), list(made.stride()), _name(made.dtype)])
+        shape, strides = self._numbers(made.shape), self._numbers(made.stride())
+        self.steps.append(["empty", self._new(made), shape, strides, _name(made.dtype)])
 
     def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor | None:
         """Starts the one kernel of an operator, and notes it."""
+        if self.fakes is not None:
+            raise RecordingFailure("a kernel of our own is started on data alone")
         result, started = launch(*arguments)
         if result is not None:
             self._note_allocation(result)
@@ -142,8 +159,24 @@ class LaunchRecorder(TorchDispatchMode):
 
     def _note_launch(self, index: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
         missing = len(self.kernels[index]["types"]) - len(arguments)
-        given = [{"slot": self.slot(a)} if isinstance(a, torch.Tensor) else (0 if a is None else a) for a in arguments]
-        self.steps.append(["kernel", index, [int(extent) for extent in grid], [*given, *[0] * missing]])
+        given = [0 if argument is None else self._encoded(argument) for argument in arguments]
+        self.steps.append(["kernel", index, self._numbers(grid), [*given, *[0] * missing]])
+
+    def _numbers(self, values: Sequence[Any]) -> list[Any]:
+        return [self._number(value) for value in values]
+
+    def _number(self, value: Any) -> Any:
+        """An integer, or an expression of the sizes of inputs.
+
+        Raises:
+            RecordingFailure: It depends on something else.
+        """
+        if not isinstance(value, torch.SymInt):
+            return int(value)
+        found = expression_of(value.node.expr, self._sizes or {})
+        if found is None:
+            raise RecordingFailure(f"{value} is no expression of the sizes of inputs")
+        return found if isinstance(found, int) else {EXTENT: found}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -160,11 +193,14 @@ class LaunchRecorder(TorchDispatchMode):
                 _refuse()
             self._note_allocation(made)
             return made
+        found = func(*args, **kwargs)
+        leaves = pytree.tree_leaves(found)
+        if self.fakes is not None and not _does_anything(func, leaves):
+            return found
         arguments = [self._encoded(argument) for argument in args]
         keywords = {key: self._encoded(value) for key, value in kwargs.items()}
-        found = func(*args, **kwargs)
         results: list[int | None] = []
-        for value in pytree.tree_leaves(found):
+        for value in leaves:
             if not isinstance(value, torch.Tensor):
                 results.append(None)
                 continue
@@ -176,6 +212,8 @@ class LaunchRecorder(TorchDispatchMode):
     def _encoded(self, argument: Any) -> Any:
         if isinstance(argument, torch.Tensor):
             return {"slot": self.slot(argument)}
+        if isinstance(argument, torch.SymInt):
+            return self._number(argument)
         if isinstance(argument, (list, tuple)):
             return [self._encoded(part) for part in argument]
         if isinstance(argument, torch.device):
@@ -188,13 +226,19 @@ class LaunchRecorder(TorchDispatchMode):
         raise RecordingFailure(f"an argument of type {type(argument).__name__}")
 
 
-def record(call: Callable[..., Any], operands: Sequence[torch.Tensor], own: OwnOperators = _NONE) -> dict[str, Any]:
+def record(
+    call: Callable[..., Any],
+    operands: Sequence[torch.Tensor],
+    own: OwnOperators = _NONE,
+    sizes: Mapping[Any, tuple[int, int]] | None = None,
+) -> dict[str, Any]:
     """Runs what Inductor made, and returns what it did.
 
     Args:
         call: The compiled graph; ran once already, so that its kernels are tuned.
-        operands: Its arguments.
+        operands: Its arguments; without data where their sizes vary.
         own: Operators of our own.
+        sizes: Input and axis of each symbolic size then.
 
     Returns:
         ``steps``, ``kernels``, ``slots``, ``outputs`` of a launch list, and ``blobs``.
@@ -204,7 +248,7 @@ def record(call: Callable[..., Any], operands: Sequence[torch.Tensor], own: OwnO
     """
     emitted = _emitted_function(call)
     scope = emitted.__globals__
-    recorder = LaunchRecorder(operands, own)
+    recorder = LaunchRecorder(operands, own, sizes)
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             _replaced(
@@ -215,13 +259,16 @@ def record(call: Callable[..., Any], operands: Sequence[torch.Tensor], own: OwnO
                     "alloc_from_pool": _refuse,
                     "empty_strided_cpu": _refuse,
                     "empty_strided_cpu_pinned": _refuse,
+                    **({} if sizes is None else dict.fromkeys(("assert_size_stride", "assert_alignment"), _pass)),
                 },
             )
         )
         for value in list(scope.values()):
             for launcher in getattr(value, "launchers", ()):
-                stack.enter_context(_watched(launcher, recorder))
+                stack.enter_context(_watched(launcher, recorder, starts=sizes is None))
         stack.enter_context(torch.no_grad())
+        if recorder.fakes is not None:
+            stack.enter_context(recorder.fakes)
         stack.enter_context(recorder)
         outputs = emitted(list(operands))
     return {
@@ -233,8 +280,17 @@ def record(call: Callable[..., Any], operands: Sequence[torch.Tensor], own: OwnO
     }
 
 
+def _does_anything(func: Any, results: Sequence[Any]) -> bool:
+    """Whether an operator makes or changes tensors; others tell sizes and places of tensors without data."""
+    return func._schema.is_mutable or any(isinstance(value, torch.Tensor) for value in results)
+
+
 def _refuse(*_: Any, **__: Any) -> Any:
     raise RecordingFailure("memory of a kind that a list of launches does not know")
+
+
+def _pass(*_: Any, **__: Any) -> None:
+    """Nothing is checked: tensors without data lie nowhere."""
 
 
 @contextlib.contextmanager
@@ -257,8 +313,8 @@ def _replaced(scope: dict[str, Any], fresh: Mapping[str, Any]) -> Iterator[None]
         scope.update(old)
 
 
-def _watched(launcher: Any, recorder: LaunchRecorder) -> contextlib.AbstractContextManager[None]:
-    """Tells a recorder of the launches of one Triton kernel."""
+def _watched(launcher: Any, recorder: LaunchRecorder, *, starts: bool) -> contextlib.AbstractContextManager[None]:
+    """Tells a recorder of the launches of one Triton kernel, which start it or do not."""
     from trt_portable.internals import triton_cache_dir
 
     scope = launcher.__globals__
@@ -273,7 +329,8 @@ def _watched(launcher: Any, recorder: LaunchRecorder) -> contextlib.AbstractCont
 
     def run(grid_x: int, grid_y: int, grid_z: int, stream: int, *arguments: Any) -> None:
         recorder.launch(kernel, load, (grid_x, grid_y, grid_z), arguments)
-        runner(grid_x, grid_y, grid_z, stream, *arguments)
+        if starts:
+            runner(grid_x, grid_y, grid_z, stream, *arguments)
 
     return _replaced(scope, {"runner": run})
 

@@ -16,24 +16,26 @@ import torch
 from torch import fx, nn
 
 from trt_portable.builder.inductor.operators import OwnOperators, teach_cudnn_operators
-from trt_portable.builder.inductor.record_launches import record
+from trt_portable.builder.inductor.record_launches import RecordingFailure, record
+from trt_portable.builder.inductor.size_range import Limits, places_of, served_sizes
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import LoadedNetwork, load_network
-from trt_portable.execution.tracing import TracedProgram, trace_program
+from trt_portable.execution.tracing import TracedProgram, trace_program, traced_hint
 from trt_portable.execution.weight_layout import FLAT, WeightLayout
 from trt_portable.fusion.cuda_products import is_compiled_depthwise
 from trt_portable.fusion.programs import interpreted_program, traced_program
 from trt_portable.internals import OpOverload
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
-from trt_portable.plan.artifact import Artifact, machine_of
+from trt_portable.plan.artifact import Artifact, Varying, machine_of
+from trt_portable.plan.extents import Expression
 from trt_portable.shape_tensors import as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.execution.program import Program
     from trt_portable.network.layer import ILayer
-    from trt_portable.plan.engine_info import WeightSlot
+    from trt_portable.plan.engine_info import IOTensor, WeightSlot
 
 
 _CONVOLUTIONS: Final = frozenset({LayerType.CONVOLUTION.name, LayerType.DECONVOLUTION.name})
@@ -87,6 +89,25 @@ class Inductor(Tactic):
             except RuntimeError:  # cuDNN lacks a fused convolution: what is compiled cannot step back to the layers
                 return self._build(subject, profile, interpreted_program, plain_layout, OwnOperators())
 
+    def build_range(self, subject: Subject, profile: int) -> Artifact | None:
+        """Compiles with symbolic sizes, tunes at the optimal shapes, and records what runs on tensors without data."""
+        allowed = [subject.info.allowed_shape(tensor, profile) for tensor in subject.info.io if tensor.is_input]
+        if all(each.min == each.max for each in allowed):
+            return None
+        with torch.no_grad(), torch.cuda.device(subject.device):
+            if self._is_planar:
+                return self._build(
+                    subject, profile, interpreted_program, lambda layer, slot: FLAT, OwnOperators(), dynamic=True
+                )
+            teach_cudnn_operators()
+            own = _teach_own_operators()
+            try:
+                return self._build(subject, profile, traced_program, fused_layout, own, dynamic=True)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except (RuntimeError, RecordingFailure):  # a kernel of our own, or of cuDNN, is for one shape
+                return self._build(subject, profile, interpreted_program, plain_layout, OwnOperators(), dynamic=True)
+
     def _build(
         self,
         subject: Subject,
@@ -94,6 +115,8 @@ class Inductor(Tactic):
         make_program: Callable[[LoadedNetwork], Program],
         layout: Callable[[ILayer, WeightSlot], WeightLayout],
         own: OwnOperators,
+        *,
+        dynamic: bool = False,
     ) -> Artifact:
         loaded, layers = load_network(subject.structure, subject.info, subject.device)
         traced = trace_program(
@@ -103,28 +126,46 @@ class Inductor(Tactic):
             subject.info,
             device=subject.device,
             profile_index=profile,
-            dynamic=False,
+            dynamic=dynamic,
             make_program=make_program,
             layout=layout,
             decompositions=decompositions(),
         )
         graph, read = graph_of(traced)
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
-        inputs = [as_tensor(value) for value in subject.example_inputs(profile)]
+        limits = [_limits(subject, tensor, profile) for tensor in subject.info.io if tensor.is_input]
+        shapes = tuple(limit.usual for limit in limits) if dynamic else subject.input_shapes(profile)
+        inputs = [as_tensor(value) for value in subject.example_inputs(profile, shapes)]
         arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
-        ahead = _compile_ahead(graph, subject.device)
+        fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        if dynamic and any(node.target in own.launched for node in graph.graph.nodes):
+            raise RecordingFailure("kernels of our own are started for one shape")
+        ahead = [] if dynamic else _compile_ahead(graph, subject.device)
         compiled = compile_graph(graph, arguments, self._options)
         for thread in ahead:
             thread.join()
         compiled(list(arguments))
-        found = record(compiled.current_callable, arguments, own)
+        varying: tuple[Varying, ...] = ()
+        equal: tuple[tuple[Expression, Expression], ...] = ()
+        if dynamic:
+            free = fakes[len(weights) :]
+            found = record(compiled.current_callable, fakes, own, places_of(free))
+            varying, equal = served_sizes(free, limits)
+        else:
+            found = record(compiled.current_callable, arguments, own)
         blobs = found.pop("blobs")
         found["operands"] = [
             *({"weights": use, **layout.to_json()} for use, layout in weights),
             *({"input": index} for index in range(len(inputs))),
         ]
-        shapes = tuple(tuple(value.shape) for value in inputs)
-        return Artifact(self.name, machine_of(subject.device), shapes, found, blobs)
+        return Artifact(self.name, machine_of(subject.device), shapes, found, blobs, varying, equal)
+
+
+def _limits(subject: Subject, tensor: IOTensor, profile: int) -> Limits:
+    """What a profile allows an input; a graph with symbolic sizes is tuned at sizes of two at least."""
+    allowed = subject.info.allowed_shape(tensor, profile)
+    extents = zip(allowed.min, allowed.opt, allowed.max, strict=True)
+    return Limits(allowed.min, tuple(traced_hint(*each) for each in extents), allowed.max)
 
 
 @functools.cache
@@ -324,7 +365,16 @@ def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], opti
         "shape_padding": _has_odd_rows(graph),
     }
     with torch.no_grad(), config.patch({**fixed, **options}):
-        return _compile_functional(graph) if _is_functional(graph) else _compile_any(graph, arguments)
+        if _is_functional(graph):
+            return _compile_functional(graph)
+        if any(isinstance(extent, torch.SymInt) for node in graph.graph.nodes for extent in _extents(node)):
+            raise CompilationFailure("a graph that writes to tensors is compiled for one shape")
+        return _compile_any(graph, arguments)
+
+
+def _extents(node: fx.Node) -> Sequence[Any]:
+    """The extents of what a node of a graph takes from outside."""
+    return node.meta["val"].shape if node.op == "placeholder" else ()
 
 
 def _compile_functional(graph: fx.GraphModule) -> Any:
@@ -376,7 +426,8 @@ def _has_odd_rows(graph: fx.GraphModule) -> bool:
         if isinstance(node.target, OpOverload) and node.target._schema.name.partition("::")[2] in _PRODUCTS:
             matrices = [*(argument.meta["val"] for argument in node.args[-2:]), node.meta["val"]]
             row_bytes = [matrix.shape[-1] * matrix.element_size() for matrix in matrices]
-            if row_bytes[-1] >= _TENSOR_CORE_BYTES and any(count % _TENSOR_CORE_BYTES for count in row_bytes):
+            is_wide = not isinstance(row_bytes[-1], int) or row_bytes[-1] >= _TENSOR_CORE_BYTES
+            if is_wide and any(isinstance(count, int) and count % _TENSOR_CORE_BYTES for count in row_bytes):
                 return True
     return False
 

@@ -22,6 +22,7 @@ from trt_portable.builder.inductor.operators import (
     start_compiling,
     teach_compilers,
 )
+from trt_portable.internals import FakeTensor
 from trt_portable.kernels.unaligned_products import period_of, write_interleaved, write_joined
 
 OPERATOR: Final = "trt_portable::unaligned_linear"
@@ -75,7 +76,10 @@ def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -
         matrix: (N, K); N no multiple of 8.
         bias: (N,), or None.
     """
-    result = torch.empty((len(x), len(matrix)), dtype=x.dtype, device=x.device)
+    result = torch.empty((x.shape[0], matrix.shape[0]), dtype=x.dtype, device=x.device)
+    if isinstance(x, FakeTensor):  # a recording for sizes that vary, of which none can be measured
+        write_joined(x, matrix, bias, result)
+        return result
     ways = _ways(x, matrix, bias)
     name = next(iter(ways))
     if x.is_cuda:

@@ -1,0 +1,242 @@
+"""Artifacts for a range of sizes: recorded once without data, run at every size that they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded_tactic import CPU
+
+import trt_portable as trt
+from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.autotune.engine_tactic import Trial
+from trt_portable.builder.inductor.record_launches import LaunchRecorder, RecordingFailure
+from trt_portable.builder.inductor.size_range import FixedSizes, Limits, places_of, served_sizes
+from trt_portable.builder.inductor.tactic import graph_of
+from trt_portable.builder.tactic import Subject, Tactic
+from trt_portable.execution.launch_list import SpecializedProgram
+from trt_portable.execution.loaded_network import load_network
+from trt_portable.execution.tracing import trace_program
+from trt_portable.plan.artifact import Artifact, Varying, machine_of, read_artifacts, write_artifacts
+
+WIDTH = 4
+
+
+class Ranged(Tactic):
+    """Records the layers on the CPU: at the optimal shapes, and for the range that a trace without data serves."""
+
+    def __init__(self) -> None:
+        super().__init__("ranged", 1)
+        self.ranges = 0
+
+    def is_candidate(self, subject: Subject) -> bool:
+        return True
+
+    def build(self, subject: Subject, profile: int) -> Artifact:
+        return self._recorded(subject, profile, dynamic=False)
+
+    def build_range(self, subject: Subject, profile: int) -> Artifact:
+        self.ranges += 1
+        return self._recorded(subject, profile, dynamic=True)
+
+    def _recorded(self, subject: Subject, profile: int, *, dynamic: bool) -> Artifact:
+        loaded, layers = load_network(subject.structure, subject.info, CPU)
+        traced = trace_program(
+            loaded, layers, subject.tensors, subject.info, device=CPU, profile_index=profile, dynamic=dynamic
+        )
+        graph, read = graph_of(traced)
+        fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        free = fakes[len(read) :]
+        recorder = LaunchRecorder(fakes, sizes=places_of(free))
+        with torch.no_grad(), recorder.fakes, recorder:
+            outputs = graph(*fakes)
+        document = {
+            "operands": [
+                *({"weights": traced.uses[at], **traced.layouts[at].to_json()} for at in read),
+                *({"input": index} for index in range(len(free))),
+            ],
+            "kernels": [],
+            "steps": recorder.steps,
+            "slots": recorder.num_slots,
+            "outputs": [recorder.slot(output) for output in outputs],
+        }
+        allowed = [subject.info.allowed_shape(tensor, profile) for tensor in subject.info.io if tensor.is_input]
+        limits = [Limits(each.min, each.opt, each.max) for each in allowed]
+        served = served_sizes(free, limits) if dynamic else ()
+        return Artifact(self.name, machine_of(CPU), subject.input_shapes(profile), document, {}, *served)
+
+
+@pytest.fixture
+def build(builder: trt.Builder, load: Any, monkeypatch: Any) -> Callable[..., Any]:
+    """Builds and loads a network, of which `Ranged` beats interpreting."""
+    monkeypatch.setattr(Trial, "time_interpreted", lambda self: 2.0)
+    monkeypatch.setattr(Trial, "time", lambda self, tactic, program: 1.0)
+    monkeypatch.setattr(Trial, "race_range", lambda self, tactic, program: {"interpret": 2.0, tactic.name: 1.0})
+
+    def build(define: Any, shapes: Any, tactic: Tactic, **settings: Any) -> Any:
+        monkeypatch.setitem(engine_tactic.choose_tactic.__kwdefaults__, "tactics", (tactic,))
+        network = builder.create_network()
+        define(network)
+        config = builder.create_builder_config()
+        for name, value in settings.items():
+            setattr(config, name, value)
+        return load(network, shapes, config=config)
+
+    return build
+
+
+def _attention(network: Any) -> None:
+    """softmax(x x^T) x, joined with x and flattened, times a matrix: (N, L, 4) to (N, 2 L, 3)."""
+    x = network.add_input("x", trt.float32, (-1, -1, WIDTH))
+    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    scores = network.add_matrix_multiply(x, none, x, transpose).get_output(0)
+    weights = network.add_softmax(scores)
+    weights.axes = 4
+    mixed = network.add_matrix_multiply(weights.get_output(0), none, x, none).get_output(0)
+    joined = network.add_concatenation([mixed, x])
+    joined.axis = 1
+    matrix = network.add_constant((1, 3, WIDTH), np.linspace(-1, 1, 12, dtype=np.float32)).get_output(0)
+    y = network.add_matrix_multiply(joined.get_output(0), none, matrix, transpose).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+
+
+def _attended(x: torch.Tensor) -> torch.Tensor:
+    mixed = torch.softmax(x @ x.mT, -1) @ x
+    return torch.cat([mixed, x], 1) @ torch.linspace(-1, 1, 12).reshape(3, WIDTH).T
+
+
+SHAPES = {"x": ((1, 2, WIDTH), (2, 6, WIDTH), (9, 40, WIDTH))}
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (1, 2), (9, 40), (3, 7), (2, 40), (1, 6)])
+def test_one_recording_serves_a_range(build: Any, execute: Any, shape: tuple[int, int]) -> None:
+    engine = build(_attention, SHAPES, Ranged())
+    executable = engine._state.executable
+    assert isinstance(executable, SpecializedProgram)
+    ranges = [each.artifact for each in executable._compiled if each.artifact.varying]
+    assert len(ranges) == 1
+    x = torch.randn(*shape, WIDTH)
+    if ranges[0].serves((tuple(x.shape),)):
+        executable._program = None  # the layers must not run
+    torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
+    assert ranges[0].serves(((9, 40, WIDTH),)) and ranges[0].serves(((2, 3, WIDTH),))
+    assert not ranges[0].serves(((10, 40, WIDTH),)) and not ranges[0].serves(((2, 6, 5),))
+
+
+def test_refits_reach_it(build: Any, builder: trt.Builder, execute: Any, logger: Any) -> None:
+    def define(network: Any) -> None:
+        _attention(network)
+        next(network[at] for at in range(network.num_layers) if network[at].type is trt.LayerType.CONSTANT).name = "m"
+
+    config = builder.create_builder_config()
+    config.set_flag(trt.BuilderFlag.REFIT)
+    engine = build(define, SHAPES, Ranged(), flags=config.flags)
+    context = engine.create_execution_context()
+    x = torch.randn(3, 5, WIDTH)
+    before = execute(context, {"x": x})["y"]
+    refitter = trt.Refitter(engine, logger)
+    fresh = 2 * np.linspace(-1, 1, 12, dtype=np.float32)
+    assert refitter.set_weights("m", trt.WeightsRole.CONSTANT, trt.Weights(fresh)) and refitter.refit_cuda_engine()
+    torch.testing.assert_close(execute(context, {"x": x})["y"], 2 * before)
+
+
+def test_lists_for_shapes_are_bounded(build: Any, execute: Any, monkeypatch: Any) -> None:
+    from trt_portable.execution import launch_list
+
+    monkeypatch.setattr(launch_list, "_MOST_LISTS", 3)
+    engine = build(_attention, SHAPES, Ranged())
+    program = next(each for each in engine._state.executable._compiled if each.artifact.varying)
+    context = engine.create_execution_context()
+    for length in (*range(3, 12), 3):
+        x = torch.randn(2, length, WIDTH)
+        torch.testing.assert_close(execute(context, {"x": x})["y"], _attended(x))
+        assert len(program._lists) <= 3
+
+
+def test_a_range_that_is_wrong_or_slower_is_left_to_the_layers(build: Any, execute: Any, monkeypatch: Any) -> None:
+    class Wrong(Ranged):
+        def build_range(self, subject: Subject, profile: int) -> Artifact:
+            made = super().build_range(subject, profile)
+            made.document["steps"].append(["op", "aten::neg_", [{"slot": made.document["outputs"][0]}], {}, []])
+            return made
+
+    x = torch.randn(3, 7, WIDTH)
+    engine = build(_attention, SHAPES, Wrong())
+    assert not any(each.artifact.varying for each in engine._state.executable._compiled)
+    torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
+    monkeypatch.setattr(Trial, "race_range", lambda self, tactic, program: {"interpret": 1.0, tactic.name: 2.0})
+    engine = build(_attention, SHAPES, Ranged())
+    assert not any(each.artifact.varying for each in engine._state.executable._compiled)
+
+
+def test_the_choice_for_a_range_is_remembered(build: Any, builder: trt.Builder, monkeypatch: Any) -> None:
+    tactic, cache = Ranged(), builder.create_builder_config().create_timing_cache(b"")
+
+    def again(**settings: Any) -> bool:
+        monkeypatch.setitem(engine_tactic.choose_tactic.__kwdefaults__, "tactics", (tactic,))
+        network = builder.create_network()
+        _attention(network)
+        config = builder.create_builder_config()
+        config.set_timing_cache(cache, False)
+        config.flags |= settings.get("flags", 0)
+        profile = builder.create_optimization_profile()
+        profile.set_shape("x", *SHAPES["x"])
+        config.add_optimization_profile(profile)
+        plan = builder.build_serialized_network(network, config)
+        engine = trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan)
+        return any(each.artifact.varying for each in engine._state.executable._compiled)
+
+    assert again() and tactic.ranges == 1
+    monkeypatch.setattr(Trial, "race_range", lambda *_: pytest.fail("raced again"))
+    assert again(flags=1 << int(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)) and tactic.ranges == 2
+
+
+def _traced(shape: tuple[int, ...]) -> Any:
+    """A tensor without data whose first sizes are symbols, hinted at as given."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(specialize_zero_one=False, duck_shape=False))
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(shape))
+    return mode.from_tensor(torch.empty(shape), symbolic_context=context)
+
+
+def test_guards_narrow_a_range() -> None:
+    x = _traced((6, 8))
+    rows, columns = x.shape
+    assert rows > 2 and rows * 3 < 100 and columns != 3
+    limits = [Limits((1, 1), (6, 8), (64, 64))]
+    varying, equal = served_sizes([x], limits)
+    assert varying == (Varying(0, 0, 3, 33), Varying(0, 1, 4, 64)) and not equal
+    assert rows + columns < 1000  # holds for all
+    assert served_sizes([x], limits)[0] == varying
+    assert rows < columns  # does not
+    with pytest.raises(FixedSizes, match="assumed"):
+        served_sizes([x], limits)
+
+
+def test_sizes_that_have_to_be_equal_are_compared() -> None:
+    x = _traced((6, 6))
+    assert x.shape[0] == x.shape[1]
+    varying, equal = served_sizes([x], [Limits((1, 1), (6, 6), (64, 32))])
+    made = Artifact("t", {}, ((6, 6),), {}, {}, varying, equal)
+    assert made.serves(((7, 7),)) and not made.serves(((7, 8),))
+    assert read_artifacts(write_artifacts([made])) == [made]
+
+
+def test_a_size_that_became_a_number_leaves_nothing_open() -> None:
+    x = _traced((6, 8))
+    assert x.shape[0] == 6 and x.shape[1] == 8
+    with pytest.raises(FixedSizes):
+        served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))])
+
+
+def test_sizes_that_follow_from_data_are_no_expressions() -> None:
+    x = _traced((6, 8))
+    recorder = LaunchRecorder([x], sizes={})
+    with recorder.fakes, recorder, pytest.raises(RecordingFailure, match="no expression"):
+        x.view(x.shape[0] * x.shape[1])
