@@ -39,6 +39,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_is_compiling_flag": lambda: torch.compiler,
     "_is_profiler_enabled": lambda: profiler,
     "_modules": nn.Module,
+    "_orig_mod": lambda: torch.compile(nn.ReLU()),
     "_overloadname": lambda: torch.ops.aten.relu.default,
     "_parameters": nn.Module,
     "_schema": lambda: torch.ops.aten.relu.default,

@@ -60,3 +60,87 @@ def compile_collectives(rank: int, groups: list[list[int]]) -> dict[str, Any]:
             torch.testing.assert_close(found, wanted)
     report = compiled.meta["partition_report"]
     return {"engines": len(report.engines), "coverage": report.coverage}
+
+
+class Perceptron(nn.Module):
+    """Two products with a norm before them; the second one's columns are the first one's rows.
+
+    Args:
+        hidden: Features in between.
+    """
+
+    def __init__(self, hidden: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up = nn.Linear(16, hidden)
+        self.down = nn.Linear(hidden, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """x: (N, S, 16)."""
+        return self.down(torch.relu(self.up(self.norm(x))))
+
+
+def plan_of(kind: str) -> dict[str, Any]:
+    """How the parts of a `Perceptron` are sharded."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor import parallel as tp
+
+    if kind == "tensor":
+        return {"up": tp.ColwiseParallel(), "down": tp.RowwiseParallel()}
+    if kind == "uneven":
+        return {"up": tp.ColwiseParallel(use_local_output=False), "down": tp.RowwiseParallel()}
+    if kind == "sequence":
+        return {
+            "": tp.PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),)),
+            "norm": tp.SequenceParallel(),
+            "up": tp.ColwiseParallel(input_layouts=Shard(1)),
+            "down": tp.RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
+        }
+    assert kind == "distributed output"
+    return {
+        "up": tp.ColwiseParallel(),
+        "down": tp.RowwiseParallel(output_layouts=Shard(0), use_local_output=False),
+    }
+
+
+def parallel_perceptron(kind: str, hidden: int = 32, mesh: Any = None) -> nn.Module:
+    """The same model on every rank, sharded over a mesh of all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch.manual_seed(0)
+    model = Perceptron(hidden).eval().requires_grad_(False)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),)) if mesh is None else mesh
+    return parallelize_module(model, mesh, plan_of(kind))
+
+
+def whole(value: Any) -> torch.Tensor:
+    """The whole tensor of a `DTensor`; anything else as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[no-any-return]
+
+
+def compile_parallel(rank: int, kinds: list[str], way: str) -> dict[str, Any]:
+    """Compiles sharded `Perceptron`s in one of two ways and compares them with eager, for several batches."""
+    return {kind: _compile_parallel(kind, way) for kind in kinds}
+
+
+def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
+    torch._dynamo.reset()
+    model = parallel_perceptron(kind, 33 if kind == "uneven" else 32)
+    if way == "compile":
+        given = Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(16, 4, 16))
+        compiled: Any = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+    else:
+        compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
+    torch.manual_seed(1)
+    for batch in (4, 16):
+        x = torch.randn(batch, 4, 16)
+        with torch.no_grad():
+            wanted, found = model(x), compiled(x)
+        assert hasattr(found, "full_tensor") == hasattr(wanted, "full_tensor")
+        torch.testing.assert_close(whole(found), whole(wanted), rtol=1e-4, atol=1e-5)
+    if way == "compile":
+        report = compiled.meta["partition_report"]
+        return {"engines": len(report.engines), "coverage": report.coverage}
+    told = trt.model_report(compiled)
+    return {"engines": told.engines // len(told.graphs), "coverage": told.coverage}

@@ -20,6 +20,7 @@ from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_names import require_names
+from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_frontends.weightless import on_cpu, with_fake_weights
 from trt_lowering import decompose_program, export_module
@@ -63,7 +64,8 @@ def trace(
     """
     chosen = read_settings(settings)
     require_registry(registry)
-    program = capture(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), strict=strict, settle_sizes=True)
+    mod, examples = open_shards(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
+    program = capture(mod, examples, strict=strict, settle_sizes=True)
     traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
     if program is not mod:
         forget_assumptions(traced)  # the ranges are those that were asked for

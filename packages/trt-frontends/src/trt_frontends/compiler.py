@@ -13,6 +13,7 @@ from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.entry_point import entry_point
 from trt_frontends.offload import offload
 from trt_frontends.pipeline import CALIBRATION, Progress, capture_model, no_progress
+from trt_frontends.sharded_models import keep_boundary
 from trt_partition import PartitionReport
 
 
@@ -69,6 +70,7 @@ def compile(
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
     built = captured.build()
     result = built.wrap(captured.reader(built.lowered.graph.graph))
+    keep_boundary(captured.module, result)
     if captured.settings.offload_module_to_cpu and not captured.settings.dryrun:
         offload(module, result)
     return result

@@ -56,6 +56,7 @@ from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.input_names import require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
+from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
 from trt_frontends.snapshot import take_snapshot
 from trt_frontends.visible_log import visible_log
@@ -232,7 +233,7 @@ def capture_model(
     _refuse_settings_of_graphs(settings)
     if isinstance(settings.dryrun, str):
         require_report_path(settings.dryrun)
-    examples = ExampleInputs.read(inputs, arg_inputs, kwarg_inputs)
+    module, examples = open_shards(module, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
     settings = with_device(settings, given, device_of(module, examples))
     if needs_weights and not settings.dryrun:
         _require_device(settings.device)

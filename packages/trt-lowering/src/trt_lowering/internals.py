@@ -2,7 +2,7 @@
 
 | from | what for | releases |
 |---|---|---|
-| `torch._C` | composite kernels, run as they are | |
+| `torch._C` | composite kernels, run as they are, and operators below the dispatch that export records | |
 | `torch._decomp` | PyTorch's tables of decompositions, and the shapes of recurrent layers | |
 | `torch._export.utils` | the composite kernel of an operator | |
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from torch._C import DisableTorchFunction, DispatchKey
+from torch._C import DisableTorchFunction, DispatchKey, DispatchKeySet
+from torch._C import _dispatch_tls_local_exclude_set as excluded_keys
+from torch._C import _dispatch_tls_local_include_set as included_keys
+from torch._C import _ForceDispatchKeyGuard as DispatchKeysForced
 from torch._decomp import _core_aten_decompositions_post_autograd as core_decompositions
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 ATTRIBUTES: Final = {
     "_is_compiling_flag": "of torch.compiler: a model is compiled by some thread",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
+    "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",
 }
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""

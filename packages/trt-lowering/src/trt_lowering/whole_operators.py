@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from trt_core.internals import OpOverload
 from trt_lowering.decomposition_table import is_composite
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
@@ -50,7 +52,7 @@ def _answer(operator: OpOverload) -> Callable[..., Any]:
         return _composite_unless(operator, lambda *args: not args[5])
     if name == "aten::instance_norm":
         return _composite_unless(operator, lambda *args: args[3] is None)
-    return _decline
+    return _composite_unless(operator, lambda *args: True)
 
 
 def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Callable[..., Any]:
@@ -59,10 +61,13 @@ def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Cal
     composite: Callable[..., Any] = composite_kernel(operator)  # looked up now, before the swap
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if is_kept(*args) else composite(*args, **kwargs)
+        if is_kept(*args) and not any(map(is_distributed, (*args, *kwargs.values()))):
+            return NotImplemented
+        return composite(*args, **kwargs)
 
     return kernel
 
 
-def _decline(*_: Any, **__: Any) -> Any:
-    return NotImplemented
+def is_distributed(value: Any) -> bool:
+    """Whether a value is a `DTensor`, which knows how to shard the parts of a composite operator, and not the whole."""
+    return isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed")

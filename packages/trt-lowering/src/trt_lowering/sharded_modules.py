@@ -1,0 +1,248 @@
+"""Modules whose tensors are sharded over processes (`DTensor`), as modules that this process can capture alone.
+
+`torch.export` cannot capture operators on `DTensor`s. So a sharded module is given a shell: a module that holds the
+shards of this process as plain parameters of the same names, and takes and returns plain tensors. When it is called it
+puts `DTensor`s together from them, and traces what these do here: operators on shards, and collectives. Export records
+the result of that trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+
+from trt_core.errors import InputError
+from trt_core.internals import enable_python_dispatcher, make_fx, pytree
+from trt_lowering.internals import (
+    DisableTorchFunction,
+    DispatchKey,
+    DispatchKeySet,
+    DispatchKeysForced,
+    excluded_keys,
+    included_keys,
+)
+from trt_lowering.whole_operators import is_distributed, keep_whole
+
+if TYPE_CHECKING:
+    from trt_core.internals import OpOverload
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How a tensor lies on the processes of a mesh.
+
+    Attributes:
+        mesh: The device mesh.
+        placements: One for each of its dimensions.
+        shape, stride: Of the whole tensor.
+    """
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, tensor: Any) -> Sharding:
+        """Reads it from a `DTensor`."""
+        return cls(tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape), tuple(tensor.stride()))
+
+    def distributed(self, shard: torch.Tensor) -> torch.Tensor:
+        """Returns the `DTensor` of a shard.
+
+        Args:
+            shard: What this process has of it. Where the whole's shape varies, it follows from even shards.
+        """
+        from torch.distributed.tensor import DTensor
+
+        is_fixed = all(isinstance(extent, int) for extent in self.shape)
+        whole: dict[str, Any] = {"shape": torch.Size(self.shape), "stride": self.stride} if is_fixed else {}
+        made: torch.Tensor = DTensor.from_local(shard, self.mesh, self.placements, run_check=False, **whole)
+        return made
+
+    def lies_like(self, other: Sharding) -> bool:
+        """Whether two tensors lie on the same processes in the same way, whatever their shapes are."""
+        return bool(self.mesh == other.mesh) and self.placements == other.placements
+
+    def __str__(self) -> str:
+        return f"{self.placements} on {self.mesh}"
+
+
+@dataclass
+class Boundary:
+    """Where `DTensor`s go into a module, by place among its inputs, and come out of it, by position of the result."""
+
+    inputs: dict[str, Sharding] = field(default_factory=dict)
+    outputs: dict[int, Sharding] = field(default_factory=dict)
+
+
+class ShardedModule(nn.Module):
+    """The shell of a sharded module; see above.
+
+    Args:
+        module: The module, with `DTensor`s among its parameters, buffers or inputs.
+        inputs: How those of its inputs lie that are `DTensor`s, by place.
+        whole: Operators that a trace records as they are called, where they compute on plain tensors.
+
+    Attributes:
+        boundary: Where `DTensor`s go in and out; outputs are known when it has been captured.
+    """
+
+    def __init__(
+        self, module: nn.Module, inputs: Mapping[str, Sharding] | None = None, whole: Sequence[OpOverload] = ()
+    ) -> None:
+        super().__init__()
+        self.boundary = Boundary(dict(inputs or {}))
+        self._whole = tuple(whole)
+        self.__dict__["_sharded"] = module  # no child: its tensors are no parameters of this module
+        self._shardings: dict[str, Sharding] = {}
+        self.__class__ = _with_signature_of(module)  # export asks for the names of parameters
+        self.train(module.training)
+        shards: dict[int, torch.Tensor] = {}  # tied tensors stay one
+        for name, tensor in _tensors_of(module):
+            if is_distributed(tensor):
+                self._shardings[name] = Sharding.of(tensor)
+            if id(tensor) not in shards:
+                shards[id(tensor)] = _shard_of(tensor)
+            owner, last = self._owner_of(name)
+            if isinstance(tensor, nn.Parameter):
+                owner.register_parameter(last, shards[id(tensor)])  # type: ignore[arg-type]
+            else:
+                owner.register_buffer(last, shards[id(tensor)])
+
+    def _owner_of(self, name: str) -> tuple[nn.Module, str]:
+        *path, last = name.split(".")
+        owner: nn.Module = self
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            child = owner._modules[part]
+            assert child is not None
+            owner = child
+        return owner, last
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardedModule:
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        shared = {id(value): value for value in (self._sharded, self._shardings, self.boundary, self._whole)}
+        memo.update(shared)  # a device mesh holds process groups, which are not copied
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        names, shards = zip(*_tensors_of(self), strict=True)
+        found, spec = pytree.tree_flatten_with_path((args, kwargs))
+        places, flat = [pytree.keystr(path) for path, _ in found], [value for _, value in found]
+        given = [index for index, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+        result_spec: list[Any] = []
+
+        def run(*tensors: torch.Tensor) -> list[Any]:
+            held, values = tensors[: len(names)], list(flat)
+            for index, tensor in zip(given, tensors[len(names) :], strict=True):
+                sharding = self.boundary.inputs.get(places[index])
+                values[index] = tensor if sharding is None else sharding.distributed(tensor)
+            state = {
+                name: self._shardings[name].distributed(tensor) if name in self._shardings else tensor
+                for name, tensor in zip(names, held, strict=True)
+            }
+            arguments, keywords = pytree.tree_unflatten(values, spec)
+            result = torch.func.functional_call(self._sharded, state, arguments, keywords)
+            leaves, found = pytree.tree_flatten(result)
+            result_spec.append(found)
+            return [self._returned(index, leaf) for index, leaf in enumerate(leaves)]
+
+        operands = [*shards, *(flat[index] for index in given)]
+        run._orig_mod = self._sharded  # type: ignore[attr-defined]  # whose modules the trace names
+        with _below_export(), torch.no_grad(), keep_whole(self._whole), enable_python_dispatcher():
+            local = make_fx(run, record_module_stack=True, record_stack_traces=True)(*operands)
+        local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
+        return pytree.tree_unflatten(_play(local, operands), result_spec[-1])
+
+    def _returned(self, index: int, value: Any) -> Any:
+        if not is_distributed(value):
+            return value
+        self.boundary.outputs[index] = Sharding.of(value)
+        return value.to_local()
+
+
+def is_sharded(module: Any) -> bool:
+    """Whether a module holds `DTensor`s."""
+    return isinstance(module, nn.Module) and any(is_distributed(tensor) for _, tensor in _tensors_of(module))
+
+
+def shards_of_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Sharding]]:
+    """Returns inputs with the shards of this process in place of `DTensor`s, and how these lie, by place."""
+    found, spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    lying = {pytree.keystr(path): Sharding.of(value) for path, value in found if is_distributed(value)}
+    return (*pytree.tree_unflatten([_shard_of(value) for _, value in found], spec), lying)
+
+
+def require_sharded_alike(args: Any, kwargs: Any, shardings: Mapping[str, Sharding]) -> tuple[Any, Any]:
+    """Returns inputs with shards in place of `DTensor`s, which must lie as those that a model was compiled for.
+
+    Raises:
+        InputError: A `DTensor` lies in another way, or where a plain tensor is expected.
+    """
+    given_args, given_kwargs, found = shards_of_inputs(args, kwargs)
+    for place, sharding in found.items():
+        wanted = shardings.get(place)
+        if wanted is None or not wanted.lies_like(sharding):
+            raise InputError(
+                f"the input at {place} is a DTensor that lies as {sharding}",
+                why="the model was compiled for " + ("a plain tensor" if wanted is None else str(wanted)),
+                hint="redistribute it, or give its local tensor, or compile with inputs that lie like it",
+            )
+    return given_args, given_kwargs
+
+
+def _tensors_of(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name, tied ones under each of their names."""
+    return [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+
+
+def _shard_of(tensor: Any) -> torch.Tensor:
+    if not is_distributed(tensor):
+        return tensor  # type: ignore[no-any-return]
+    local: torch.Tensor = tensor.to_local().detach()
+    if hasattr(local, "wait"):  # what a collective has not finished yet
+        local = local.wait()
+    return nn.Parameter(local, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else local
+
+
+def _with_signature_of(module: nn.Module) -> type[ShardedModule]:
+    """A class whose `forward` takes what the module takes, by the names that it has there."""
+
+    def forward(self: ShardedModule, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    taken = inspect.signature(module.forward)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = taken.replace(parameters=[own, *taken.parameters.values()])  # type: ignore[attr-defined]
+    return type(type(module).__name__, (ShardedModule,), {"forward": forward})
+
+
+def _below_export() -> contextlib.AbstractContextManager[Any]:
+    """Hides operators from export, which would want to record those on `DTensor`s."""
+    stack = contextlib.ExitStack()
+    recording = DispatchKey.PreDispatch
+    stack.enter_context(
+        DispatchKeysForced(included_keys().remove(recording), excluded_keys() | DispatchKeySet(recording))
+    )
+    stack.enter_context(DisableTorchFunction())
+    return stack
+
+
+def _play(traced: fx.GraphModule, operands: Sequence[Any]) -> Any:
+    """Runs a trace, operator by operator, so that the trace around it records it with its notes."""
+    with fx.traceback.preserve_node_meta():
+        return fx.Interpreter(traced).run(*operands)
