@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import Input, InputError
-from trt_core.named_dimension import NamedDimension
+from trt_core.sizes.profiles import NamedDimension
 
 _EXTENT = st.integers(0, 6)
 _DTYPES = st.sampled_from(

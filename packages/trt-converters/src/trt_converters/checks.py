@@ -14,7 +14,7 @@ import torch
 
 from trt_converters.call import Call, is_static
 from trt_converters.converter import Check, Converter
-from trt_converters.size_numbers import fraction_of, is_size_number
+from trt_converters.sizes import fraction_of, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 from trt_core.nesting import tensors_in

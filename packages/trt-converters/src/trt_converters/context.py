@@ -15,8 +15,7 @@ from torch import fx
 from trt_converters.byte_tensor import ByteTensor, carrier_of
 from trt_converters.call import Call
 from trt_converters.converter import Converter
-from trt_converters.size_numbers import compute_fraction, fraction_of
-from trt_converters.sizes import combine, dimension
+from trt_converters.sizes import combine, compute_fraction, dimension, fraction_of
 from trt_core import CompilationSettings, ConversionError, RefitError, to_trt, trt
 from trt_core.dtypes import from_trt
 from trt_core.provenance import node_location, source_line

@@ -10,8 +10,7 @@ import torch
 
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import InputError
-from trt_core.named_dimension import NamedDimension
-from trt_core.sizes.profiles import Shape, ShapeProfile, read_shape
+from trt_core.sizes.profiles import NamedDimension, Shape, ShapeProfile, read_shape
 from trt_core.wording import kind_of
 
 _FORMATS = {

@@ -2,9 +2,10 @@
 
 PyTorch captures with the assumption that sizes which vary are at least 2, and most models do not mind. Those that do
 are told in two ways: their code asked (`size_questions`), and takes another way at 1; or an operator makes other
-results there (`structure_at_sizes`). Much code that asks computes the same either way, such as attention that is causal
-for more than one token. So where code takes another way, the model and the graph are both run at that size. The
-condition stays where results differ, or nobody can tell.
+results there, as `chunk` makes the pieces that two rows have: each is asked again, with fake tensors of such sizes.
+Much code that asks computes the same either way, such as attention that is causal for more than one token. So where
+code takes another way, the model and the graph are both run at that size. The condition stays where results differ, or
+nobody can tell.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -19,7 +21,8 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from trt_core import Input, logger
-from trt_core.internals import pytree
+from trt_core.internals import FakeTensorMode, OpOverload, pytree
+from trt_core.log import unlogged
 from trt_core.provenance import source_line
 from trt_core.sizes.functions import relation_name
 from trt_core.sizes.grid import FailingSizes
@@ -28,7 +31,6 @@ from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.structure_at_sizes import first_other_result
 from trt_lowering.size_questions import SizeQuestion
 
 _TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -291,3 +293,96 @@ def _place(place: str) -> Any:
     from trt_frontends.internals import SLoc
 
     return SLoc(place, None)
+
+
+class _UnknownSizeError(Exception):
+    """A size follows from data."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a fake tensor is made of."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def first_other_result(graph: fx.Graph, sizes: Mapping[Any, int]) -> fx.Node | None:
+    """Returns the first node whose results have other shapes than the graph says, or which fails; None for no such.
+
+    Args:
+        graph: A graph of operators with `meta["val"]`.
+        sizes: The size in question of each symbol, as sympy knows them.
+    """
+    known: dict[Any, bool] = {}
+    with FakeTensorMode(allow_non_fake_inputs=True), unlogged("torch._subclasses.fake_tensor"):
+        for node in graph.nodes:
+            if _may_differ(node) and not _is_as_said(node, sizes, known):
+                found: fx.Node = node
+                return found
+    return None
+
+
+def _may_differ(node: fx.Node) -> bool:
+    """Whether sizes that vary reach a node, and more may follow from them than that they stay."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload) or torch.Tag.pointwise in node.target.tags:
+        return False
+    return any(_varies(item.meta.get("val")) for item in node.all_input_nodes)
+
+
+def _varies(value: Any) -> bool:
+    leaves = pytree.tree_leaves(value)
+    sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)))
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _is_as_said(node: fx.Node, sizes: Mapping[Any, int], known: dict[Any, bool]) -> bool:
+    target: Any = node.target
+    try:
+        said = _shapes(_at(node.meta.get("val"), sizes))
+        given = fx.node.map_arg((node.args, dict(node.kwargs)), lambda item: _at(item.meta.get("val"), sizes))
+    except _UnknownSizeError:
+        return True
+    leaves, spec = pytree.tree_flatten(given)
+    key = (target, repr(leaves), spec, said)  # layers of one kind ask the same again
+    if key not in known:
+        args, kwargs = pytree.tree_unflatten([_fake(leaf) for leaf in leaves], spec)
+        try:
+            known[key] = _shapes(target(*args, **kwargs)) == said
+        except Exception:  # what an operator raises is its own
+            known[key] = False
+    return known[key]
+
+
+def _at(value: Any, sizes: Mapping[Any, int]) -> Any:
+    """A value of the graph with sizes in the place of symbols, and forms in the place of tensors."""
+
+    def settle(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            shape, strides = (tuple(_number(size, sizes) for size in item) for item in (leaf.shape, leaf.stride()))
+            return _Form(shape, strides, leaf.dtype, leaf.device)
+        return _number(leaf, sizes) if isinstance(leaf, torch.SymInt) else leaf
+
+    return pytree.tree_map(settle, value)
+
+
+def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
+    if isinstance(size, int):
+        return size
+    found = size.node.expr.xreplace(dict(sizes))
+    if not found.is_Integer:
+        raise _UnknownSizeError
+    return int(found)
+
+
+def _shapes(value: Any) -> tuple[Any, ...]:
+    leaves = pytree.tree_leaves(value)
+    return tuple(tuple(leaf.shape) if isinstance(leaf, (torch.Tensor, _Form)) else leaf for leaf in leaves)
+
+
+def _fake(leaf: Any) -> Any:
+    if not isinstance(leaf, _Form):
+        return leaf
+    return torch.empty_strided(leaf.shape, leaf.strides, dtype=leaf.dtype, device=leaf.device)

@@ -15,9 +15,9 @@ from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.contract import GraphPass, Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.graph_form import check_graph_form
+from trt_lowering.node_metadata import settle_extents
 from trt_lowering.pipeline import decomposing_passes, finishing_passes, type_passes
 from trt_lowering.precision_rules import PrecisionRules
-from trt_lowering.settled_extents import settle_extents
 from trt_lowering.tracing import traces
 
 

@@ -15,9 +15,8 @@ from trt_lowering.contract import run_passes
 from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.inlining import replace_result
-from trt_lowering.node_metadata import STATE, fake_mode_of
+from trt_lowering.node_metadata import STATE, fake_mode_of, settle_extents
 from trt_lowering.passes.remove_assertions import RemoveAssertions
-from trt_lowering.settled_extents import settle_extents
 from trt_lowering.tracing import traces
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-from trt_core.internals import FakeTensor, FakeTensorMode
+from trt_core.internals import FakeTensor, FakeTensorMode, pytree
 from trt_core.precision import EXCLUDED
 
 CASTS: Final = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype})
@@ -98,3 +99,52 @@ def cast_value(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     assert isinstance(value, FakeTensor)
     with value.fake_mode, torch.no_grad():
         return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=value.device)
+
+
+def settle_extents(graph: fx.Graph, known: Mapping[Any, int] | None = None) -> None:
+    """Puts numbers in the place of symbolic integers that are numbers, in the values of all nodes.
+
+    Args:
+        graph: The graph.
+        known: Symbols whose value is fixed; it is the value that they had when the graph was captured.
+    """
+    settling = _Settling(known or {})
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if value is not None and any(map(settling.changes, pytree.tree_leaves(value))):
+            node.meta["val"] = pytree.tree_map(settling.value, value)
+
+
+class _Settling:
+    """Settles values, given what symbols are known."""
+
+    def __init__(self, known: Mapping[Any, int]) -> None:
+        self._known = dict(known)
+
+    def changes(self, value: Any) -> bool:
+        """Whether something in a leaf of a value is no longer what it looks like."""
+        if isinstance(value, FakeTensor):
+            if value.layout is not torch.strided:
+                return False
+            return any(self._number(extent) is not extent for extent in (*value.shape, *value.stride()))
+        return self._number(value) is not value
+
+    def value(self, value: Any) -> Any:
+        """Returns a leaf of a value as it is now."""
+        if not self.changes(value):
+            return value
+        if not isinstance(value, FakeTensor):
+            return self._number(value)
+        shape, strides = list(map(self._number, value.shape)), list(map(self._number, value.stride()))
+        with value.fake_mode, torch.no_grad():
+            return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+
+    def _number(self, extent: Any) -> Any:
+        if not isinstance(extent, torch.SymInt):
+            return extent
+        expr = extent.node.expr
+        if self._known and expr.free_symbols & self._known.keys():
+            expr = expr.subs(self._known)
+            if not expr.is_Integer:
+                return extent.node.shape_env.create_symintnode(expr, hint=extent.node.hint)
+        return int(expr) if expr.is_Integer else extent

@@ -28,7 +28,7 @@ from trt_runtime.host_code import is_host_code_allowed
 from trt_runtime.input_check import check_inputs, device_of
 from trt_runtime.internals import current_device, current_stream
 from trt_runtime.plan_notes import content_version
-from trt_runtime.profile_choice import ProfileChoice
+from trt_runtime.profiles import ProfileChoice
 from trt_runtime.weight_budget import WeightBudget
 
 

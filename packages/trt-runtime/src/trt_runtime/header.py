@@ -19,7 +19,7 @@ from trt_core.sizes.expressions import evaluate_extent, symbols_in
 from trt_runtime.bindings import Binding
 from trt_runtime.digest import plan_digest
 from trt_runtime.header_fields import read_fields
-from trt_runtime.shape_ranges import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
+from trt_runtime.profiles import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trt_core.files import typed
 from trt_runtime.bindings import Binding
-from trt_runtime.shape_ranges import InputRanges
+from trt_runtime.profiles import InputRanges
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable

@@ -9,7 +9,7 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
-from trt_core.profile_fit import VaryingSize, require_profile
+from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import kind_of
 from trt_runtime.bindings import extent_in_call, format_extent, format_shape, symbol_values
 from trt_runtime.header import PlanHeader

@@ -24,7 +24,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.elementary import log1p, negate, widen
 from trt_converters.registry import converter
-from trt_converters.size_numbers import is_exactly, is_size_number
+from trt_converters.sizes import is_exactly, is_size_number
 
 aten = torch.ops.aten
 

@@ -27,7 +27,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
-from trt_converters.size_numbers import is_exactly
+from trt_converters.sizes import is_exactly
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
 

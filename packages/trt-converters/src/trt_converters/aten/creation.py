@@ -14,7 +14,7 @@ from trt_converters.layers import binary, cast, expand, greater_equal, less_equa
 from trt_converters.layers.extremum import positions
 from trt_converters.layers.gathering import index_range
 from trt_converters.registry import converter
-from trt_converters.size_numbers import is_exactly, is_size_number
+from trt_converters.sizes import is_exactly, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import TRT_NAMES
 from trt_core.sizes.expressions import extent_of

@@ -11,7 +11,7 @@ from trt_converters.context import ConversionContext, Operand, dtype_of
 from trt_converters.layers import binary, cast, promote, select, unary
 from trt_converters.layers.elementary import has_sign, negate, widen
 from trt_converters.registry import converter
-from trt_converters.size_numbers import is_size_number
+from trt_converters.sizes import is_size_number
 from trt_core import Reason
 
 aten = torch.ops.aten

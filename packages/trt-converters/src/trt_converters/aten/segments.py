@@ -35,7 +35,7 @@ from trt_converters.layers.extremum import extremum
 from trt_converters.layers.gathering import one_hot_matrix
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
-from trt_converters.size_numbers import is_exactly
+from trt_converters.sizes import is_exactly
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 

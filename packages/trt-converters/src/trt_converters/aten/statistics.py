@@ -14,8 +14,7 @@ from trt_converters.layers import binary, cast, logical_not, reduce, select, squ
 from trt_converters.layers.elementary import widen
 from trt_converters.layers.extremum import extremum
 from trt_converters.registry import converter
-from trt_converters.size_numbers import is_size_number
-from trt_converters.sizes import combine
+from trt_converters.sizes import combine, is_size_number
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ import torch
 
 from trt_converters.byte_tensor import ByteTensor, as_bytes
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
-from trt_converters.size_numbers import is_size_number
+from trt_converters.sizes import is_size_number
 from trt_core import to_trt
 
 

@@ -1,16 +1,16 @@
-"""One range of shapes of an input: the smallest, the one that engines are tuned for, and the largest."""
+"""Ranges of shapes: the smallest, what engines are tuned for, the largest; and names that dimensions share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from trt_core.errors import InputError
+from trt_core.sizes.functions import LARGEST
 
 Shape = tuple[int, ...]
-
-LARGEST: Final = 2**63 - 1
-"""The largest extent that a tensor can have."""
 
 
 class ShapeProfile(NamedTuple):
@@ -86,3 +86,95 @@ def _whole(extent: Any) -> int:
     if number > LARGEST:
         raise OverflowError(f"{number} is more than {LARGEST}, the largest extent of a tensor")
     return number
+
+
+@dataclass(frozen=True)
+class VaryingSize:
+    """A size of a call.
+
+    Attributes:
+        what: How messages call it: `dimension 0 of input x`.
+        size: What it is in the call.
+        ranges: (min, max) in each profile.
+    """
+
+    what: str
+    size: int
+    ranges: tuple[tuple[int, int], ...]
+
+    def fits(self, profile: int) -> bool:
+        """Whether a profile takes it."""
+        low, high = self.ranges[profile]
+        return low <= self.size <= high
+
+
+def require_profile(sizes: Sequence[VaryingSize]) -> None:
+    """Refuses sizes that each fit a profile, but none together.
+
+    Args:
+        sizes: At least one; all have as many ranges as there are profiles.
+
+    Raises:
+        InputError: The message says what each profile takes.
+    """
+    count = len(sizes[0].ranges)
+    if any(all(item.fits(index) for item in sizes) for index in range(count)):
+        return
+    different = [item for item in sizes if len(set(item.ranges)) > 1]
+    given = ", ".join(f"{item.what} is {item.size}" for item in different)
+    profiles = (
+        f"profile {index} takes {', '.join(f'{_show(item.ranges[index])} for {item.what}' for item in different)}"
+        for index in range(count)
+    )
+    raise InputError(
+        f"no optimization profile takes these sizes together: {given}",
+        why="; ".join(profiles),
+        hint="give sizes that one profile takes, or compile the model with a profile for them",
+    )
+
+
+def _show(bounds: tuple[int, int]) -> str:
+    low, high = bounds
+    return str(low) if low == high else f"{low} to {high}"
+
+
+_FORM: Final = re.compile(r"(?:(\d+)\s*\*\s*)?([A-Za-z_]\w*)(?:\s*\*\s*(\d+))?(?:\s*([+-])\s*(\d+))?")
+
+
+@dataclass(frozen=True, order=True)
+class NamedDimension:
+    """`factor * name + offset`.
+
+    Attributes:
+        name: What dimensions share.
+        factor: At least 1.
+        offset: Any whole number.
+    """
+
+    name: str
+    factor: int = 1
+    offset: int = 0
+
+    @classmethod
+    def parse(cls, text: Any) -> NamedDimension:
+        """Reads `batch`, `8*length`, `length + 1`, or `2*length - 1`.
+
+        Raises:
+            InputError: The text has another form.
+        """
+        found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
+        before, name, after, sign, offset = found.groups() if found else (None,) * 5
+        if name is None or (before and after) or int(before or after or 1) < 1:
+            raise InputError(
+                f"{text!r} does not name a dimension", hint='write "batch", "8*length", "length + 1" or "2*length - 1"'
+            )
+        return cls(name, int(before or after or 1), int(f"{sign or '+'}{offset or 0}"))
+
+    def solve(self, extent: int) -> int | None:
+        """Returns what the name stands for where this dimension is `extent`; None where there is no such number."""
+        value, rest = divmod(extent - self.offset, self.factor)
+        return value if rest == 0 and value >= 1 else None
+
+    def __str__(self) -> str:
+        product = self.name if self.factor == 1 else f"{self.factor}*{self.name}"
+        return f"{product} {'+' if self.offset > 0 else '-'} {abs(self.offset)}" if self.offset else product

@@ -19,6 +19,7 @@ from torch import fx
 from trt_core.sizes.conditions import relation_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbols_in
 from trt_core.sizes.functions import relation_name
+from trt_core.sizes.guards import shape_environment
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 
 GENEROUS: Final = 4096
@@ -65,7 +66,7 @@ class GraphSizes:
         self.readings = _find_readings(gm)
         self.counts = _find_counts(gm, self.readings)
         self._volumes = _find_volumes(gm) if self.readings else []
-        self._shape_env = _shape_env(gm) if self.readings else None
+        self._shape_env = shape_environment(gm.graph.nodes)
 
     def read(self, inputs: Sequence[Any]) -> dict[Any, int]:
         """Returns the value of each symbol in a call."""
@@ -217,17 +218,6 @@ def _values(gm: fx.GraphModule) -> Iterator[Any]:
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         yield from value if isinstance(value, (tuple, list)) else (value,)
-
-
-def _shape_env(gm: fx.GraphModule) -> Any:
-    for value in _values(gm):
-        if isinstance(value, torch.SymInt):
-            return value.node.shape_env
-        if isinstance(value, torch.Tensor):
-            for extent in value.shape:
-                if isinstance(extent, torch.SymInt):
-                    return extent.node.shape_env
-    return None
 
 
 def _volume(extents: Sequence[Extent], sizes: Mapping[Any, int]) -> int:

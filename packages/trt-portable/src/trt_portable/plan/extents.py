@@ -7,11 +7,12 @@ do not tell: numbers of shape tensors, or data.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trt_core.files import typed
+from trt_core.sizes.functions import BY_CLASS, FUNCTIONS
 from trt_portable.errors import Refusal
 
 Expression = int | list[Any] | None
@@ -21,29 +22,10 @@ _MAX_DEPTH: Final = 32
 _MAX_OPERANDS: Final = 64
 _LARGEST: Final = 1 << 48
 
-OPERATORS: Final[Mapping[str, Callable[[Sequence[int]], int]]] = {
-    "add": sum,
-    "mul": math.prod,
-    "floordiv": lambda operands: operands[0] // operands[1],
-    "ceildiv": lambda operands: -(-operands[0] // operands[1]),
-    "mod": lambda operands: operands[0] % operands[1],
-    "max": max,
-    "min": min,
-}
-_BINARY: Final = frozenset({"floordiv", "ceildiv", "mod"})
+OPERATORS: Final = frozenset({"add", "mul", "floordiv", "ceildiv", "mod", "max", "min"})
+"""What expressions are made of, of `trt_core.sizes.functions`."""
 
-_NAMES: Final = {
-    "Add": "add",
-    "Mul": "mul",
-    "FloorDiv": "floordiv",
-    "CleanDiv": "floordiv",
-    "CeilDiv": "ceildiv",
-    "Mod": "mod",
-    "PythonMod": "mod",
-    "Max": "max",
-    "Min": "min",
-}
-"""What PyTorch's symbolic integers are made of, by class."""
+_BINARY: Final = frozenset({"floordiv", "ceildiv", "mod"})
 
 
 def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]], depth: int = 0) -> Expression:
@@ -69,10 +51,11 @@ def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]], depth: int 
     if kind in ("Pow", "PowByNatural") and getattr(extent.args[1], "is_Integer", False) and 1 <= extent.args[1] <= 4:
         base = expression_of(extent.args[0], sizes, depth + 1)
         return None if base is None else ["mul", *[base] * int(extent.args[1])]
-    if kind not in _NAMES or len(extent.args) > _MAX_OPERANDS:
+    name = BY_CLASS[kind].name if kind in BY_CLASS else ""
+    if name not in OPERATORS or len(extent.args) > _MAX_OPERANDS:
         return None
     operands = [expression_of(operand, sizes, depth + 1) for operand in extent.args]
-    return None if None in operands else [_NAMES[kind], *operands]
+    return None if None in operands else [name, *operands]
 
 
 def read_expression(value: Any, what: str, ranks: Sequence[int], depth: int = 0) -> Expression:
@@ -127,5 +110,6 @@ def _evaluate(expression: Any, shapes: Sequence[Sequence[int]]) -> int:
     kind, *operands = expression
     if kind == SIZE:
         return int(shapes[operands[0]][operands[1]])
-    result: int = OPERATORS[kind]([_evaluate(operand, shapes) for operand in operands])
+    values = (_evaluate(operand, shapes) for operand in operands)
+    result: int = functools.reduce(FUNCTIONS[kind].compute, values)
     return result

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import torch
-
+from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_portable.dims import Dims
 from trt_portable.enums import DataType, DimensionOperation, TensorFormat
 from trt_portable.pybind import to_integer
@@ -57,21 +56,18 @@ class DimsExprs:
         self._extents[to_integer(index)] = extent
 
 
-def _ceil_quotient(left: Any, right: Any) -> Any:
-    return -(-left // right)
-
-
-_OPERATIONS: Final[dict[DimensionOperation, Callable[[Any, Any], Any]]] = {
-    DimensionOperation.SUM: lambda a, b: a + b,
-    DimensionOperation.PROD: lambda a, b: a * b,
-    DimensionOperation.MAX: torch.sym_max,
-    DimensionOperation.MIN: torch.sym_min,
-    DimensionOperation.SUB: lambda a, b: a - b,
-    DimensionOperation.EQUAL: lambda a, b: int(a == b),
-    DimensionOperation.LESS: lambda a, b: int(a < b),
-    DimensionOperation.FLOOR_DIV: lambda a, b: a // b,
-    DimensionOperation.CEIL_DIV: _ceil_quotient,
+_OPERATIONS: Final = {
+    DimensionOperation.SUM: "add",
+    DimensionOperation.PROD: "mul",
+    DimensionOperation.MAX: "max",
+    DimensionOperation.MIN: "min",
+    DimensionOperation.SUB: "sub",
+    DimensionOperation.EQUAL: "eq",
+    DimensionOperation.LESS: "lt",
+    DimensionOperation.FLOOR_DIV: "floordiv",
+    DimensionOperation.CEIL_DIV: "ceildiv",
 }
+"""What operations are called in `trt_core.sizes.functions`."""
 
 
 class IExprBuilder:
@@ -86,7 +82,9 @@ class IExprBuilder:
 
     def operation(self, arg0: DimensionOperation, arg1: IDimensionExpr, arg2: IDimensionExpr) -> IDimensionExpr:
         """A number computed from two others."""
-        return IDimensionExpr(_OPERATIONS[arg0](arg1._value, arg2._value))
+        name = _OPERATIONS[arg0]
+        result = FUNCTIONS[name].compute(arg1._value, arg2._value)
+        return IDimensionExpr(int(result) if name in RELATIONS else result)
 
     def declare_size_tensor(self, arg0: int, arg1: IDimensionExpr, arg2: IDimensionExpr) -> IDimensionExpr:
         """A number that an output of the plugin holds.

@@ -21,6 +21,7 @@ from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
+from trt_runtime.profiles import InputRanges
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
@@ -39,7 +40,6 @@ from trt_runtime.program.layout import PROGRAM as FILE
 from trt_runtime.program.layout import SectionKind
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
-from trt_runtime.shape_ranges import InputRanges
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

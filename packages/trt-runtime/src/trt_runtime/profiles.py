@@ -1,4 +1,4 @@
-"""Which optimization profile a call runs with."""
+"""Optimization profiles of an engine: the extents that it takes, and which profile a call runs with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 
 import torch
 
-from trt_runtime.shape_ranges import InputRanges
+from trt_core.errors import PlanError
+from trt_runtime.bindings import Binding
 
 _MOST_REMEMBERED: Final = 256
 
@@ -57,3 +58,52 @@ def _distance(ranges: InputRanges, shapes: Sequence[Sequence[int]]) -> float:
         for shape, bounds in zip(shapes, ranges, strict=True)
         for extent, (_, best, _) in zip(shape, bounds, strict=True)
     )
+
+
+Range = tuple[int, int, int]
+"""(min, opt, max) of one dimension."""
+
+InputRanges = tuple[tuple[Range, ...], ...]
+"""Ranges of every dimension of every input."""
+
+
+def span_of(profiles: Sequence[InputRanges]) -> InputRanges:
+    """Returns the ranges that profiles span together; opt is that of the first."""
+    return tuple(
+        tuple(
+            (min(low for low, _, _ in bounds), bounds[0][1], max(high for _, _, high in bounds))
+            for bounds in zip(*shapes, strict=True)
+        )
+        for shapes in zip(*profiles, strict=True)
+    )
+
+
+def static_ranges(inputs: Sequence[Binding]) -> InputRanges:
+    """Returns the one range that each static extent has.
+
+    Raises:
+        PlanError: An input is dynamic.
+    """
+    ranges = []
+    for binding in inputs:
+        shape: list[Range] = []
+        for extent in binding.shape:
+            if not isinstance(extent, int):
+                raise PlanError(f"input {binding.name!r} is dynamic", hint="give its ranges")
+            shape.append((extent, extent, extent))
+        ranges.append(tuple(shape))
+    return tuple(ranges)
+
+
+def as_ranges(ranges: Sequence[Sequence[Sequence[int]]]) -> InputRanges:
+    """Returns ranges as tuples.
+
+    Raises:
+        TypeError, ValueError: A range is not three numbers.
+    """
+    return tuple(tuple((low, best, high) for low, best, high in shape) for shape in ranges)
+
+
+def ranges_to_json(ranges: InputRanges) -> list[list[list[int]]]:
+    """Returns ranges as JSON values."""
+    return [[list(bounds) for bounds in shape] for shape in ranges]
