@@ -21,14 +21,7 @@ if not DATA.is_dir():
 API = json.loads((DATA / "api_11.4.json").read_text())
 OLDER = json.loads((DATA / "api_10.16.json").read_text())
 
-_ONNX = "reading ONNX files is not part of this package"
-MISSING = {
-    "OnnxParser": _ONNX,
-    "OnnxParserRefitter": _ONNX,
-    "ParserError": _ONNX,
-    "OnnxParserFlag": _ONNX,
-    "get_nv_onnx_parser_version": _ONNX,
-}
+MISSING: dict[str, str] = {}
 CLASSES = [name for name in API["classes"] if name not in MISSING]
 ENUMS = [name for name in API["enums"] if name not in MISSING]
 _RESERVED = {"in": "in_", "a": "type"}

@@ -42,6 +42,7 @@ from trt_portable.enums import (
     MemoryPoolType,
     MoEActType,
     NetworkDefinitionCreationFlag,
+    OnnxParserFlag,
     PaddingMode,
     PluginArgDataType,
     PluginArgType,
@@ -183,6 +184,9 @@ from trt_portable.network.loop import (
     ITripLimitLayer,
 )
 from trt_portable.network.network import INetworkDefinition
+from trt_portable.onnx_parser.diagnostics import ParserError
+from trt_portable.onnx_parser.parser import OnnxParser, get_nv_onnx_parser_version
+from trt_portable.onnx_parser.refitter import OnnxParserRefitter
 from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.plugin_interfaces.expressions import (
     DimsExprs,
@@ -414,7 +418,11 @@ __all__ = [
     "NetworkDefinitionCreationFlag",
     "NetworkError",
     "NodeIndices",
+    "OnnxParser",
+    "OnnxParserFlag",
+    "OnnxParserRefitter",
     "PaddingMode",
+    "ParserError",
     "Permutation",
     "PluginArgDataType",
     "PluginArgType",
@@ -471,6 +479,7 @@ __all__ = [
     "fp4",
     "fp8",
     "get_builder_plugin_registry",
+    "get_nv_onnx_parser_version",
     "get_plugin_registry",
     "init_libnvinfer_plugins",
     "install_as_tensorrt",

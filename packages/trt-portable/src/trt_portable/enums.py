@@ -127,6 +127,16 @@ class ErrorCode(PybindEnum):
     REFIT_FAILED = 14
 
 
+class OnnxParserFlag(PybindEnum):
+    """An option of the ONNX parser."""
+
+    NATIVE_INSTANCENORM = 0
+    ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA = 1
+    REPORT_CAPABILITY_DLA = 2
+    ENABLE_PLUGIN_OVERRIDE = 3
+    ADJUST_FOR_DLA = 4
+
+
 class LayerType(PybindEnum):
     """The kind of a layer."""
 

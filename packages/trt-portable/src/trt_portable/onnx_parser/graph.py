@@ -1,0 +1,546 @@
+"""The walk through a model: names and scopes, local functions, graphs inside of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trt_portable.dims import MAX_RANK
+from trt_portable.enums import ErrorCode
+from trt_portable.errors import strict
+from trt_portable.network.layer import ITensor
+from trt_portable.network.network import INetworkDefinition
+from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason
+from trt_portable.onnx_parser.initializers import Initializer, dtype_of, read_initializer
+from trt_portable.onnx_parser.registry import Converter, UseDefinition, find_converter
+from trt_portable.onnx_parser.writer import NetworkWriter, NodeFacts, Operand
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+MAX_DEPTH: Final = 64
+"""Graphs and functions inside of each other."""
+MAX_NODES: Final = 1_000_000
+"""Nodes in all, those of a function counted each time that it is called."""
+NEWEST_OPSET: Final = 24
+"""Operators of newer opsets are read as this one defines them where ONNX has not changed them since."""
+
+_MORE_TYPES_ONLY: Final = frozenset(
+    [
+        "Cast",
+        "CastLike",
+        "Compress",
+        "Constant",
+        "ConstantOfShape",
+        "DequantizeLinear",
+        "Einsum",
+        "Flatten",
+        "Identity",
+        "If",
+        "Loop",
+        "OneHot",
+        "Pad",
+        "QuantizeLinear",
+        "Range",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "Reshape",
+        "ReverseSequence",
+        "Scan",
+        "Shape",
+        "Size",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+        "DepthToSpace",
+    ]
+)
+"""Operators whose newer definitions differ in the types that they take, and not in their meaning."""
+
+_DOMAINS: Final = {"ai.onnx": ""}
+
+
+class Scope:
+    """The values of one graph by name; those of the graphs around it are seen too.
+
+    Args:
+        parent: The scope around; None for the model's graph and for functions.
+        enter: Makes what is inside of a value from around; by default nothing.
+    """
+
+    def __init__(self, parent: Scope | None = None, enter: Callable[[ITensor], ITensor] | None = None) -> None:
+        self._parent = parent
+        self._enter = enter
+        self._values: dict[str, Operand] = {}
+        self._entered: dict[int, ITensor] = {}
+
+    def __setitem__(self, name: str, value: Operand) -> None:
+        self._values[name] = value
+
+    def find(self, name: str) -> Operand | None:
+        """The value of a name; None if nothing has it."""
+        found = self._values.get(name)
+        if found is not None or self._parent is None:
+            return found
+        outer = self._parent.find(name)
+        if self._enter is None or not isinstance(outer, ITensor):
+            return outer
+        if id(outer) not in self._entered:
+            self._entered[id(outer)] = self._enter(outer)
+        return self._entered[id(outer)]
+
+    def __getitem__(self, name: str) -> Operand:
+        found = self.find(name)
+        if found is None:
+            raise Unsupported(f"nothing makes the value {name!r}", ErrorCode.INVALID_GRAPH)
+        return found
+
+
+class GraphImporter:
+    """Turns a model into layers of a network.
+
+    Args:
+        network: Receives them.
+        model: The model.
+        folder: Where its external data may lie.
+        given: Bytes of initializers that the application loaded itself.
+        warn: Takes what a user should know although it is no error.
+        keep_going: Whether nodes after a refused one are tried as well, on inputs in place of what it makes.
+    """
+
+    def __init__(
+        self,
+        network: INetworkDefinition,
+        model: ModelProto,
+        folder: Path | None = None,
+        given: Mapping[str, bytes | memoryview] | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+        keep_going: bool = False,
+    ) -> None:
+        self.network = network
+        self.errors: list[ParserError] = []
+        self.refused: set[int] = set()
+        self.made: dict[str, list[ITensor | None]] = {}
+        self.writer = ImportingWriter(network, warn, self)
+        self._model = model
+        self._folder = folder
+        self._given = given or {}
+        self._keep_going = keep_going
+        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self._opsets = {_domain(entry.domain): entry.version for entry in model.opset_import}
+        self._depth = 0
+        self._nodes = 0
+        self._stack: list[str] = []
+        self._innermost: tuple[str, str] = ("", "")
+        self._types: dict[str, ValueInfoProto] | None = None
+
+    def run(self) -> bool:
+        """Imports the model's graph; False if anything was refused."""
+        with strict():
+            try:
+                self._check_model()
+                self._run()
+            except Exception as error:
+                self._note(error, -1)
+        return not self.errors
+
+    def _check_model(self) -> None:
+        if not self._opsets:
+            raise Unsupported("the model does not say which opset it uses", ErrorCode.INVALID_GRAPH)
+        if not self._model.HasField("graph"):
+            raise Unsupported("the model has no graph", ErrorCode.INVALID_GRAPH)
+
+    def _run(self) -> None:
+        graph, scope = self._model.graph, Scope()
+        if self.network.num_layers == 0:
+            self.network.name = graph.name or self.network.name
+        self._read_initializers(graph, scope)
+        for value in graph.input:
+            if scope.find(value.name) is None:
+                scope[value.name] = self._add_input(value)
+        for index, node in enumerate(graph.node):
+            self._innermost = (node.name, node.op_type)
+            try:
+                self._import_node(node, scope, self._opsets, index)
+            except Exception as error:
+                self._note(error, index)
+                if not self._keep_going:
+                    return
+                self.refused.add(index)
+                self._stack.clear()
+                self._depth = 0
+                self._replace_outputs(node, scope)
+        if not self.errors:
+            self._mark_outputs(graph, scope)
+
+    def _note(self, error: Exception, index: int) -> None:
+        code, reason = code_and_reason(error)
+        name, operator = self._innermost
+        self.errors.append(ParserError(code, reason, index, name, operator, self._stack, error))
+
+    # --- the ends of the graph -------------------------------------------------------------------
+
+    def _read_initializers(self, graph: GraphProto, scope: Scope) -> None:
+        if graph.sparse_initializer:
+            raise Unsupported("sparse initializers are not supported", ErrorCode.UNSUPPORTED_GRAPH)
+        for proto in graph.initializer:
+            scope[proto.name] = read_initializer(proto, self._folder, self._given)
+
+    def _add_input(self, value: ValueInfoProto) -> ITensor:
+        self._innermost = ("", "")
+        if value.type.WhichOneof("value") != "tensor_type":
+            raise Unsupported(
+                f"the input {value.name!r} is no tensor: sequences, maps and optional values are not supported",
+                ErrorCode.UNSUPPORTED_GRAPH,
+            )
+        kind = value.type.tensor_type
+        if not kind.HasField("shape"):
+            raise Unsupported(f"the rank of the input {value.name!r} is not known", ErrorCode.UNSUPPORTED_GRAPH)
+        if len(kind.shape.dim) > MAX_RANK:
+            raise Unsupported(
+                f"the input {value.name!r} has rank {len(kind.shape.dim)}; {MAX_RANK} is the most",
+                ErrorCode.UNSUPPORTED_GRAPH,
+            )
+        dtype = dtype_of(kind.elem_type, f"the input {value.name!r}")
+        extents = [dim.dim_value if dim.WhichOneof("value") == "dim_value" else -1 for dim in kind.shape.dim]
+        tensor = self.network.add_input(value.name, dtype, [max(extent, -1) for extent in extents])
+        if tensor is None:
+            raise Unsupported(f"the network refused the input {value.name!r}", ErrorCode.INVALID_GRAPH)
+        for axis, dim in enumerate(kind.shape.dim):
+            if dim.WhichOneof("value") == "dim_param" and dim.dim_param:
+                tensor.set_dimension_name(axis, dim.dim_param)
+        return tensor
+
+    def _mark_outputs(self, graph: GraphProto, scope: Scope) -> None:
+        self._innermost = ("", "")
+        taken: set[int] = set()
+        for value in graph.output:
+            self.writer.node = NodeFacts(value.name, "output", 0, 1)
+            tensor = self.writer.tensor(scope[value.name])
+            if tensor.is_network_input or tensor.is_network_output or id(tensor) in taken:
+                tensor = self.writer.output(self.network.add_identity(tensor))
+            taken.add(id(tensor))
+            tensor.name = value.name
+            self.network.mark_output(tensor)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _import_node(self, node: NodeProto, scope: Scope, opsets: Mapping[str, int], index: int) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise Unsupported(f"the model has more than {MAX_NODES:,} nodes", ErrorCode.UNSUPPORTED_GRAPH)
+        domain = _domain(node.domain)
+        name = node.name or f"{node.op_type}_{index}"
+        if self._stack:
+            name = "/".join((*self._stack, name))
+        function = self._functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        if function is not None:
+            self._call(function, node, scope, name)
+            return
+        opset = opsets.get(domain)
+        if opset is None:
+            if domain == "" or find_converter(domain, node.op_type, 1) is None:
+                raise Unsupported(
+                    f"the model imports no opset of the domain {domain or 'ai.onnx'!r}", ErrorCode.INVALID_NODE
+                )
+            opset = 1
+        converter = find_converter(domain, node.op_type, opset)
+        if converter is None or (opset > NEWEST_OPSET and _is_newer(node.op_type, domain, opset)):
+            self._expand(node, scope, domain, opset, name)
+            return
+        try:
+            self._bind(node, scope, self._convert(converter, node, scope, opsets, NodeFacts(name, node.op_type, opset)))
+        except UseDefinition:
+            self._expand(node, scope, domain, opset, name)
+
+    def _convert(
+        self, converter: Converter, node: NodeProto, scope: Scope, opsets: Mapping[str, int], facts: NodeFacts
+    ) -> Sequence[Operand | None]:
+        facts.attributes = {attribute.name: _value_of(attribute) for attribute in node.attribute}
+        facts.num_outputs, facts.wanted = len(node.output), tuple(bool(name) for name in node.output)
+        inputs = [scope[name] if name else None for name in node.input]
+        converter.check(node.op_type, len(inputs), facts.attributes)
+        self.writer.node, self.writer.scope, self.writer.opsets = facts, scope, opsets
+        arguments = [
+            value if value is None or converter.takes_initializer(place) else self.writer.tensor(value)
+            for place, value in enumerate(inputs)
+        ]
+        for place, value in enumerate(arguments[: converter.required]):
+            if value is None and not converter.may_be_missing(place):
+                raise Unsupported(f"input {place} of {node.op_type} is missing", ErrorCode.INVALID_NODE)
+        results = converter.function(self.writer, *arguments, **facts.attributes)
+        return results if isinstance(results, (tuple, list)) else (results,)
+
+    def _bind(self, node: NodeProto, scope: Scope, results: Sequence[Operand | None]) -> None:
+        made: list[ITensor | None] = []
+        for place, name in enumerate(node.output):
+            value = results[place] if place < len(results) else None
+            if not name:
+                made.append(None)
+                continue
+            if value is None:
+                raise Unsupported(f"output {place} of {node.op_type} is not supported", ErrorCode.UNSUPPORTED_NODE)
+            if isinstance(value, ITensor):
+                value._refresh()
+                _ = value._rank  # raises where the layer was refused after all
+                if value._producer is not None and value._name is None and not self._stack:
+                    value.name = name
+            made.append(value if isinstance(value, ITensor) else None)
+            scope[name] = value
+        if node.name and not self._stack and self._depth == 0:
+            self.made[node.name] = made
+
+    # --- functions -------------------------------------------------------------------------------
+
+    @contextmanager
+    def _deeper(self, what: str) -> Iterator[None]:
+        if self._depth >= MAX_DEPTH:
+            raise Unsupported(f"{what} is nested more than {MAX_DEPTH} deep", ErrorCode.INVALID_GRAPH)
+        self._depth += 1
+        yield
+        self._depth -= 1  # left as it is when something is raised: the place of the error is told by it
+
+    def _call(self, function: FunctionProto, node: NodeProto, scope: Scope, name: str) -> None:
+        """Inlines a function: its inputs are the node's, attributes that it refers to are replaced."""
+        if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+            raise Unsupported(f"{node.op_type} has more ends than its function", ErrorCode.INVALID_NODE)
+        inner = Scope()
+        for parameter, argument in zip(function.input, node.input, strict=False):
+            if argument:
+                inner[parameter] = scope[argument]
+        attributes = {attribute.name: attribute for attribute in function.attribute_proto}
+        attributes.update({attribute.name: attribute for attribute in node.attribute})
+        opsets = {_domain(entry.domain): entry.version for entry in function.opset_import} or dict(self._opsets)
+        given = {parameter for parameter, argument in zip(function.input, node.input, strict=False) if argument}
+        with self._deeper(f"the function {function.name!r}"):
+            self._stack.append(node.name or function.name)
+            for index, child in enumerate(function.node):
+                self._innermost = (child.name, child.op_type)
+                self._import_node(_resolved(child, attributes, function.input, given), inner, opsets, index)
+            self._stack.pop()
+        self.writer.node = NodeFacts(name, node.op_type, 0, len(node.output))
+        self._bind(node, scope, [inner.find(result) for result in function.output])
+
+    def _expand(self, node: NodeProto, scope: Scope, domain: str, opset: int, name: str) -> None:
+        """Inlines the function by which ONNX itself defines an operator that has no converter."""
+        body = _definition(node, domain, opset, self._input_types(node, scope))
+        if body is None:
+            from trt_portable.onnx_parser.plugins import import_as_plugin
+
+            self.writer.node = NodeFacts(
+                name, node.op_type, opset, len(node.output), (), {a.name: _value_of(a) for a in node.attribute}
+            )
+            inputs = [self.writer.tensor(scope[value]) for value in node.input if value]
+            self._bind(node, scope, import_as_plugin(self.writer, inputs))
+            return
+        self._call(body, node, scope, name)
+
+    def _input_types(self, node: NodeProto, scope: Scope) -> list[bytes]:
+        from onnx import helper
+
+        from trt_portable.onnx_parser.initializers import TYPES
+
+        numbers = {dtype: number for number, dtype in TYPES.items()}
+        found = []
+        for name in node.input:
+            value = scope.find(name) if name else None
+            if value is None:
+                found.append(b"")
+            elif isinstance(value, Initializer):
+                found.append(helper.make_tensor_type_proto(value.elem_type, value.shape).SerializeToString())
+            else:
+                extents = [None if extent < 0 else extent for extent in value.shape]
+                found.append(helper.make_tensor_type_proto(numbers[value.dtype], extents).SerializeToString())
+        return found
+
+    # --- graphs inside of nodes ------------------------------------------------------------------
+
+    def import_body(
+        self,
+        graph: GraphProto,
+        inputs: Sequence[Operand],
+        scope: Scope,
+        opsets: Mapping[str, int],
+        enter: Callable[[ITensor], ITensor] | None = None,
+    ) -> list[Operand]:
+        """Imports the graph of an If, a Loop or a Scan.
+
+        Args:
+            graph: The graph.
+            inputs: What its inputs are.
+            scope: The scope of the node.
+            opsets: The opsets of the node.
+            enter: Makes what is inside of a value from around.
+
+        Returns:
+            Its outputs.
+        """
+        if len(graph.input) != len(inputs):
+            raise Unsupported(
+                f"the graph {graph.name!r} has {len(graph.input)} inputs, not {len(inputs)}", ErrorCode.INVALID_GRAPH
+            )
+        inner = Scope(scope, enter)
+        self._read_initializers(graph, inner)
+        for value, tensor in zip(graph.input, inputs, strict=True):
+            inner[value.name] = tensor
+        outer = self.writer.node
+        with self._deeper(f"the graph {graph.name!r}"):
+            for index, node in enumerate(graph.node):
+                self._innermost = (node.name, node.op_type)
+                self._import_node(node, inner, opsets, index)
+        self.writer.node = outer
+        self._innermost = (outer.name, outer.operator)
+        return [inner[value.name] for value in graph.output]
+
+    # --- going on after a refusal ----------------------------------------------------------------
+
+    def _replace_outputs(self, node: NodeProto, scope: Scope) -> None:
+        """Puts inputs of the network in place of what a refused node makes, where its type is known."""
+        if self._types is None:
+            self._types = _inferred_types(self._model)
+        for name in node.output:
+            value = self._types.get(name)
+            if not name or value is None or scope.find(name) is not None:
+                continue
+            try:
+                scope[name] = self._add_input(value)
+            except Exception:  # what depends on it is refused in its turn
+                continue
+
+
+class ImportingWriter(NetworkWriter):
+    """A writer that knows the graph around the node, for nodes that have graphs of their own.
+
+    Args:
+        network: The network that grows.
+        warn: Takes what a user should know although it is no error.
+        importer: Imports the graphs inside of nodes.
+    """
+
+    def __init__(self, network: INetworkDefinition, warn: Callable[[str], None], importer: GraphImporter) -> None:
+        super().__init__(network, warn)
+        self._importer = importer
+        self.scope = Scope()
+        self.opsets: Mapping[str, int] = {}
+
+    def body(
+        self, graph: GraphProto, inputs: Sequence[Operand], enter: Callable[[ITensor], ITensor] | None = None
+    ) -> list[Operand]:
+        """The outputs of a graph of the node."""
+        scope, opsets = self.scope, self.opsets
+        outputs = self._importer.import_body(graph, inputs, scope, opsets, enter)
+        self.scope, self.opsets = scope, opsets
+        return outputs
+
+
+def _domain(domain: str) -> str:
+    return _DOMAINS.get(domain, domain)
+
+
+def _value_of(attribute: AttributeProto) -> Any:
+    from onnx import helper
+
+    if attribute.ref_attr_name:
+        raise Unsupported(
+            f"attribute {attribute.name!r} refers to {attribute.ref_attr_name!r} outside of a function",
+            ErrorCode.INVALID_NODE,
+        )
+    try:
+        value = helper.get_attribute_value(attribute)
+    except ValueError as error:
+        raise Unsupported(f"attribute {attribute.name!r}: {error}", ErrorCode.INVALID_NODE) from error
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if attribute.type == attribute.STRINGS:
+        return [text.decode("utf-8", "replace") for text in value]
+    return list(value) if attribute.type in (attribute.INTS, attribute.FLOATS) else value
+
+
+def _resolved(
+    node: NodeProto, attributes: Mapping[str, AttributeProto], parameters: Sequence[str], given: set[str]
+) -> NodeProto:
+    """A node of a function with the attributes of the call, and without inputs that the call leaves out."""
+    from onnx import NodeProto
+
+    resolved = NodeProto()
+    resolved.CopyFrom(node)
+    for place, name in enumerate(resolved.input):
+        if name in parameters and name not in given:
+            resolved.input[place] = ""
+    while resolved.input and not resolved.input[-1]:
+        resolved.input.pop()
+    _resolve_attributes(resolved, attributes, 0)
+    return resolved
+
+
+def _resolve_attributes(node: NodeProto, attributes: Mapping[str, AttributeProto], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise Unsupported("graphs are nested too deeply", ErrorCode.INVALID_GRAPH)
+    kept = []
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            value = attributes.get(attribute.ref_attr_name)
+            if value is None:
+                continue  # the operator's default holds
+            name = attribute.name
+            attribute.CopyFrom(value)
+            attribute.name = name
+        for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+            for child in graph.node:
+                _resolve_attributes(child, attributes, depth + 1)
+        kept.append(attribute)
+    copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in kept]
+    del node.attribute[:]
+    node.attribute.extend(copies)
+
+
+def _definition(node: NodeProto, domain: str, opset: int, types: Sequence[bytes]) -> FunctionProto | None:
+    """The function by which ONNX defines an operator; None if it is none, or a primitive one."""
+    import onnx
+
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_context_dependent_function:
+        versions = [
+            v for v in schema.context_dependent_function_opset_versions if v <= max(opset, schema.since_version)
+        ]
+        if not versions:
+            versions = list(schema.context_dependent_function_opset_versions)
+        data = schema.get_context_dependent_function_with_opset_version(
+            max(versions), node.SerializeToString(), list(types)
+        )
+        body: FunctionProto | None = onnx.FunctionProto.FromString(data) if data else None
+    else:
+        body = schema.function_body if schema.has_function else None
+    if body is None or not body.node:
+        return None
+    if not body.opset_import:
+        body.opset_import.append(onnx.helper.make_opsetid(domain, opset))
+    return body
+
+
+def _is_newer(name: str, domain: str, opset: int) -> bool:
+    """Whether an operator has changed since the opsets that converters follow, but for the types that it takes."""
+    import onnx
+
+    if name in _MORE_TYPES_ONLY:
+        return False
+    try:
+        return onnx.defs.get_schema(name, opset, domain).since_version > NEWEST_OPSET
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _inferred_types(model: ModelProto) -> dict[str, ValueInfoProto]:
+    """What ONNX's own shape inference finds out about the values of a model's graph."""
+    import onnx
+
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # whatever a broken model makes of it
+        inferred = model.graph
+    return {value.name: value for value in (*inferred.value_info, *inferred.output)}

@@ -1,0 +1,1 @@
+"""One converter per operator of ONNX, by family; `registry` finds them."""

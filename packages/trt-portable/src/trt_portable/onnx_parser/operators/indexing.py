@@ -1,0 +1,224 @@
+"""Elements at computed places: gathering, scattering, searching."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from trt_portable.dtypes import FLOATS, INDICES
+from trt_portable.enums import (
+    DataType,
+    ElementWiseOperation,
+    ErrorCode,
+    GatherMode,
+    ReduceOperation,
+    ScatterMode,
+)
+from trt_portable.network.layer import ITensor
+from trt_portable.onnx_parser.diagnostics import Unsupported
+from trt_portable.onnx_parser.initializers import Initializer
+from trt_portable.onnx_parser.operators.sources import ramp_along
+from trt_portable.onnx_parser.registry import operator
+from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
+
+_SUM: Final = ElementWiseOperation.SUM
+_PROD: Final = ElementWiseOperation.PROD
+
+
+def _from_front(net: NetworkWriter, indices: Operand, extent: Extent) -> ITensor:
+    """Indices that count from the front; known ones are rewritten, others compared with 0."""
+    known = indices.array if isinstance(indices, Initializer) else None
+    if known is not None and (known.size == 0 or known.min() >= 0):
+        return net.tensor(indices)
+    x = net.index_dtype(net.tensor(indices))
+    size = net.cast(net.as_tensor(extent), x.dtype)
+    size = net.reshape(size, (1,) * net.rank(x))
+    negative = net.with_number(x, 0, ElementWiseOperation.LESS)
+    return net.select(negative, net.binary(x, size, _SUM), x)
+
+
+@operator("Gather")
+def gather(net: NetworkWriter, data: ITensor, indices: Operand, *, axis: int = 0) -> ITensor:
+    """Gather(data, indices; axis) -> output"""
+    place = net.axis(axis, net.rank(data))
+    return net.gather(data, _from_front(net, indices, net.extents(data)[place]), place)
+
+
+@operator("GatherElements", since=11)
+def gather_elements(net: NetworkWriter, data: ITensor, indices: Operand, *, axis: int = 0) -> ITensor:
+    """GatherElements(data, indices; axis) -> output"""
+    place = net.axis(axis, net.rank(data))
+    at = _from_front(net, indices, net.extents(data)[place])
+    layer = net.layer(net.network.add_gather_v2(data, at, GatherMode.ELEMENT))
+    layer.axis = place
+    return net.output_of(layer)
+
+
+def _nd_from_front(net: NetworkWriter, data: ITensor, indices: Operand, first: int) -> ITensor:
+    """Indices of several axes, the last axis of the tensor, that count from the front."""
+    if isinstance(indices, Initializer) and (indices.array.size == 0 or indices.array.min() >= 0):
+        return net.tensor(indices)
+    x = net.index_dtype(net.tensor(indices))
+    depth = x.shape[-1]
+    sizes = net.cast(net.vector(net.extents(data)[first : first + depth]), x.dtype)
+    negative = net.with_number(x, 0, ElementWiseOperation.LESS)
+    return net.select(negative, net.binary(x, sizes, _SUM), x)
+
+
+@operator("GatherND", since=11)
+def gather_nd(net: NetworkWriter, data: ITensor, indices: Operand, *, batch_dims: int = 0) -> ITensor:
+    """GatherND(data, indices; batch_dims) -> output"""
+    at = _nd_from_front(net, data, indices, batch_dims)
+    layer = net.layer(net.network.add_gather_v2(data, at, GatherMode.ND))
+    layer.num_elementwise_dims = batch_dims
+    return net.output_of(layer)
+
+
+def _scattered(
+    net: NetworkWriter, data: ITensor, indices: ITensor, updates: ITensor, mode: ScatterMode, axis: int
+) -> ITensor:
+    kind = data.dtype
+    if kind is DataType.BOOL:  # which layers do not scatter
+        data, updates = net.cast(data, DataType.INT32), net.cast(updates, DataType.INT32)
+    layer = net.layer(net.network.add_scatter(data, indices, updates, mode))
+    if mode is ScatterMode.ELEMENT:
+        layer.axis = axis
+    return net.cast(net.output_of(layer), kind)
+
+
+@operator("Scatter", since=9)
+@operator("ScatterElements", since=11)
+def scatter_elements(
+    net: NetworkWriter, data: ITensor, indices: Operand, updates: ITensor, *, axis: int = 0, reduction: str = "none"
+) -> ITensor:
+    """ScatterElements(data, indices, updates; axis, reduction) -> output"""
+    place = net.axis(axis, net.rank(data))
+    at = _from_front(net, indices, net.extents(data)[place])
+    if reduction == "none":
+        return _scattered(net, data, at, updates, ScatterMode.ELEMENT, place)
+    return _combined_elements(net, data, at, updates, place, reduction)
+
+
+def _combined_elements(
+    net: NetworkWriter, data: ITensor, indices: ITensor, updates: ITensor, axis: int, reduction: str
+) -> ITensor:
+    """Each element with all updates of its place: compared with every index along the axis.
+
+    Axes other than `axis` of the updates may be shorter than those of the data.
+    """
+    rank = net.rank(data)
+    if rank > 6:
+        raise Unsupported(f"a reduction into rank {rank}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+    op, fold, neutral = _reduction_of(data.dtype, reduction)
+    places = net.unsqueeze(ramp_along(net, data, axis), [rank])  # of the data, then one axis for the updates
+    last = [*(place for place in range(rank) if place != axis), axis]
+    order = [last.index(place) for place in range(rank)]
+    spread = [
+        net.transpose(net.unsqueeze(net.transpose(x, last), [rank - 1]), [*order, rank])
+        for x in (net.cast(indices, DataType.INT64), updates)
+    ]
+    hits = net.binary(spread[0], places, ElementWiseOperation.EQUAL)
+    chosen = net.select(hits, spread[1], net.constant(np.full((1,) * (rank + 1), neutral), data.dtype))
+    total = net.reduce(chosen, fold, [rank], False)
+    if any(
+        have != want for place, (have, want) in enumerate(zip(updates.shape, data.shape, strict=True)) if place != axis
+    ):
+        sizes = net.extents(data)
+        kind = data.dtype
+        fill = net.constant(neutral, kind)
+        from trt_portable.enums import SampleMode
+
+        total = net.slice(total, [0] * rank, sizes, mode=SampleMode.FILL, fill=fill)
+    return net.binary(data, total, op)
+
+
+def _reduction_of(kind: DataType, reduction: str) -> tuple[ElementWiseOperation, ReduceOperation, float]:
+    """How two elements and how many are combined, and what changes none."""
+    if kind in FLOATS:
+        most = 3.4e38 if kind is not DataType.HALF else 65504.0
+    elif kind in INDICES:
+        most = (1 << 31) - 1 if kind is DataType.INT32 else (1 << 62)
+    else:
+        raise Unsupported(f"a reduction of type {kind.name}", ErrorCode.UNSUPPORTED_NODE_DATATYPE)
+    table = {
+        "add": (_SUM, ReduceOperation.SUM, 0),
+        "mul": (_PROD, ReduceOperation.PROD, 1),
+        "max": (ElementWiseOperation.MAX, ReduceOperation.MAX, -most),
+        "min": (ElementWiseOperation.MIN, ReduceOperation.MIN, most),
+    }
+    if reduction not in table:
+        raise Unsupported(f"reduction {reduction!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
+    return table[reduction]
+
+
+@operator("ScatterND", since=11)
+def scatter_nd(
+    net: NetworkWriter, data: ITensor, indices: Operand, updates: ITensor, *, reduction: str = "none"
+) -> ITensor:
+    """ScatterND(data, indices, updates; reduction) -> output"""
+    at = _nd_from_front(net, data, indices, 0)
+    if reduction == "none":
+        return _scattered(net, data, at, updates, ScatterMode.ND, 0)
+    rank, depth = net.rank(data), at.shape[-1]
+    extents = net.extents(data)
+    kept = extents[depth:]
+    flat = net.reshape(data, [net.product(extents[:depth]), *kept])
+    strides: list[Extent] = [net.product(extents[place + 1 : depth]) for place in range(depth)]
+    scale = net.vector(strides)
+    places = net.reduce(
+        net.binary(net.cast(at, DataType.INT64), scale, _PROD), ReduceOperation.SUM, [net.rank(at) - 1], False
+    )
+    places = net.reshape(places, [-1] + [1] * (rank - depth))
+    values = net.reshape(updates, [-1, *kept])
+    places = net.expand(places, net.extents(values))
+    return net.reshape(_combined_elements(net, flat, places, values, 0, reduction), extents)
+
+
+@operator("OneHot", since=9)
+def one_hot(net: NetworkWriter, indices: ITensor, depth: Operand, values: ITensor, *, axis: int = -1) -> ITensor:
+    """OneHot(indices, depth, values; axis) -> output; indices may be negative, others give no 1"""
+    rank = net.rank(indices)
+    place = net.axis(axis, rank + 1)
+    count = net.numbers(depth)
+    from trt_portable.onnx_parser.operators.sources import ramp
+
+    extent: Extent = int(count[0]) if count else net.index_vector(depth)
+    at = net.cast(indices, DataType.INT64) if indices.dtype not in INDICES else indices
+    at = net.cast(at, DataType.INT64)
+    size = net.reshape(net.as_tensor(extent), (1,) * rank)
+    negative = net.with_number(at, 0, ElementWiseOperation.LESS)
+    at = net.unsqueeze(net.select(negative, net.binary(at, size, _SUM), at), [place])
+    steps = net.unsqueeze(ramp(net, extent), [other for other in range(rank + 1) if other != place])
+    hits = net.binary(at, steps, ElementWiseOperation.EQUAL)
+    off, on = (net.reshape(net.narrow(values, 0, which, 1), (1,) * (rank + 1)) for which in (0, 1))
+    return net.select(hits, on, off)
+
+
+@operator("NonZero", since=9)
+def non_zero(net: NetworkWriter, x: ITensor) -> ITensor:
+    """NonZero(X) -> Y, (rank, n)"""
+    if net.rank(x) == 0:
+        raise Unsupported("NonZero of a scalar", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+    return net.output(net.network.add_non_zero(x, DataType.INT64))
+
+
+@operator("Compress", since=9)
+def compress(net: NetworkWriter, x: ITensor, condition: ITensor, *, axis: int | None = None) -> ITensor:
+    """Compress(input, condition; axis) -> output"""
+    if axis is None:
+        x, place = net.reshape(x, (-1,)), 0
+    else:
+        place = net.axis(axis, net.rank(x))
+    found = net.output(net.network.add_non_zero(condition, DataType.INT64))
+    return net.gather(x, net.reshape(found, (-1,)), place)
+
+
+@operator("ReverseSequence", since=10)
+def reverse_sequence(
+    net: NetworkWriter, x: ITensor, sequence_lens: ITensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> ITensor:
+    """ReverseSequence(input, sequence_lens; batch_axis, time_axis) -> Y"""
+    layer = net.layer(net.network.add_reverse_sequence(x, sequence_lens))
+    layer.batch_axis, layer.sequence_axis = batch_axis, time_axis
+    return net.output_of(layer)

@@ -1,0 +1,528 @@
+"""Tensors in other shapes, orders and types."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from trt_portable.dtypes import FLOATS
+from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, SampleMode
+from trt_portable.network.layer import ITensor
+from trt_portable.onnx_parser.diagnostics import Unsupported
+from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of
+from trt_portable.onnx_parser.operators.sources import ramp_along
+from trt_portable.onnx_parser.registry import operator
+from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand, clamp_int64
+
+_SUM: Final = ElementWiseOperation.SUM
+_SUB: Final = ElementWiseOperation.SUB
+_PROD: Final = ElementWiseOperation.PROD
+_MIN: Final = ElementWiseOperation.MIN
+_MAX: Final = ElementWiseOperation.MAX
+_FLOOR_DIV: Final = ElementWiseOperation.FLOOR_DIV
+
+
+@operator("Identity")
+def identity(net: NetworkWriter, x: Operand) -> Operand:
+    """Identity(input) -> output"""
+    return x
+
+
+@operator("Dropout")
+def dropout(
+    net: NetworkWriter,
+    data: ITensor,
+    ratio: Operand | None = None,
+    training_mode: Operand | None = None,
+    *,
+    seed: int | None = None,
+    is_test: int = 0,
+    consumed_inputs: Any = None,
+) -> tuple[ITensor, ITensor | None]:
+    """Dropout(data, ratio, training_mode; seed) -> (output, mask); nothing is dropped"""
+    if training_mode is not None and any(net.integers(training_mode, "training_mode")):
+        share = net.number(ratio, 0.5, "the ratio")
+        if share != 0.0:
+            raise Unsupported("Dropout in training mode", ErrorCode.UNSUPPORTED_NODE_INPUT)
+    wants_mask = len(net.node.wanted) > 1 and net.node.wanted[1]
+    if not wants_mask:
+        return data, None
+    true = net.constant(np.ones((1,) * net.rank(data)), DataType.BOOL)
+    return data, net.expand(true, net.extents(data))
+
+
+@operator("Dropout", since=7)
+@operator("Dropout", since=10)
+def dropout_7(net: NetworkWriter, data: ITensor, *, ratio: float = 0.5) -> tuple[ITensor, ITensor | None]:
+    """Dropout(data; ratio) -> (output, mask)"""
+    return dropout(net, data)
+
+
+@operator("Dropout", since=12)
+def dropout_12(
+    net: NetworkWriter,
+    data: ITensor,
+    ratio: Operand | None = None,
+    training_mode: Operand | None = None,
+    *,
+    seed: int | None = None,
+) -> tuple[ITensor, ITensor | None]:
+    """Dropout(data, ratio, training_mode; seed) -> (output, mask)"""
+    return dropout(net, data, ratio, training_mode)
+
+
+@operator("Cast", since=6)
+def cast(net: NetworkWriter, x: Operand, *, to: int, saturate: int = 1, round_mode: str = "up") -> Operand:
+    """Cast(input; to, saturate, round_mode) -> output; doubles are narrowed to floats"""
+    target = DataType.FLOAT if to == DOUBLE else dtype_of(to, "the result")
+    if isinstance(x, Initializer):
+        folded = _cast_initializer(x, target)
+        if folded is not None:
+            return folded
+    tensor = net.tensor(x)
+    if DataType.FP8 in (tensor.dtype, target) or DataType.INT4 in (tensor.dtype, target):
+        return _cast_low(net, tensor, target)
+    result = net.cast(tensor, target)
+    return net.output(net.network.add_identity(tensor)) if result is x else result
+
+
+def _cast_initializer(x: Initializer, target: DataType) -> Initializer | None:
+    """A constant in another type that numpy has too; None where the network is to do it."""
+    kinds = {
+        DataType.FLOAT: (1, np.float32),
+        DataType.HALF: (10, np.float16),
+        DataType.INT32: (6, np.int32),
+        DataType.INT64: (7, np.int64),
+        DataType.BOOL: (9, np.bool_),
+    }
+    found = kinds.get(target)
+    if found is None or x.array.dtype.kind not in "biuf":
+        return None
+    if x.array.dtype.kind == "f" and found[1] in (np.int32, np.int64) and not np.isfinite(x.array).all():
+        return None
+    number, kind = found
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Initializer("", x.shape, number, x.array.astype(kind))
+
+
+def _cast_low(net: NetworkWriter, x: ITensor, target: DataType) -> ITensor:
+    """Casts from and to types that only quantization makes: a scale of 1."""
+    one = net.constant(1.0, DataType.FLOAT)
+    if target in (DataType.FP8, DataType.INT4):
+        wide = x if x.dtype in FLOATS else net.cast(x, DataType.FLOAT)
+        if target is DataType.FP8:  # NaN beyond the greatest number unless it saturates, as it does here
+            return net.output(net.network.add_quantize(net.cast(wide, DataType.FLOAT), one, target))
+        return net.output(net.network.add_quantize(net.cast(wide, DataType.FLOAT), one, target))
+    return net.cast(net.output(net.network.add_dequantize(x, one, DataType.FLOAT)), target)
+
+
+@operator("CastLike", since=15)
+def cast_like(net: NetworkWriter, x: Operand, target: Operand, *, saturate: int = 1, round_mode: str = "up") -> Operand:
+    """CastLike(input, target_type; saturate) -> output"""
+    if isinstance(target, Initializer):
+        return cast(net, x, to=target.elem_type)
+    from trt_portable.onnx_parser.initializers import TYPES
+
+    return cast(net, x, to=next(number for number, dtype in TYPES.items() if dtype is target.dtype))
+
+
+@operator("Shape", since=1)
+def shape(net: NetworkWriter, data: Operand, *, start: int = 0, end: int | None = None) -> ITensor:
+    """Shape(data; start, end) -> shape"""
+    rank = net.rank(data)
+    first, last, _ = slice(start, end).indices(rank)
+    if isinstance(data, Initializer):
+        return net.constant(np.array(data.shape[first:last], np.int64), DataType.INT64)
+    whole = net.shape(data)
+    if (first, last) == (0, rank):
+        return whole
+    return net.output(net.network.add_slice(whole, (first,), (max(last - first, 0),), (1,)))
+
+
+@operator("Size")
+def size(net: NetworkWriter, data: Operand) -> ITensor:
+    """Size(data) -> size"""
+    if isinstance(data, Initializer):
+        return net.constant(math.prod(data.shape), DataType.INT64)
+    total = net.product(net.extents(data))
+    if isinstance(total, int):
+        return net.constant(total, DataType.INT64)
+    return net.scalar(total)
+
+
+@operator("Reshape", since=5)
+def reshape(net: NetworkWriter, data: Operand, shape: Operand, *, allowzero: int = 0) -> Operand:
+    """Reshape(data, shape; allowzero) -> reshaped"""
+    extents = net.numbers(shape)
+    if isinstance(data, Initializer) and extents is not None:
+        wanted = [
+            data.shape[place] if extent == 0 and not allowzero and place < len(data.shape) else int(extent)
+            for place, extent in enumerate(extents)
+        ]
+        try:
+            array = data.array.reshape(wanted)
+        except ValueError as error:
+            raise Unsupported(str(error), ErrorCode.INVALID_NODE) from error
+        return Initializer(data.name, array.shape, data.elem_type, array)
+    x = net.tensor(data)
+    if extents is not None:
+        layer = net.layer(net.network.add_shuffle(x))
+        layer.zero_is_placeholder = not allowzero
+        layer.reshape_dims = tuple(int(extent) for extent in extents)
+        return net.output_of(layer)
+    layer = net.layer(net.network.add_shuffle(x))
+    layer.zero_is_placeholder = not allowzero
+    layer.set_input(1, net.index_vector(shape))
+    return net.output_of(layer)
+
+
+@operator("Flatten")
+def flatten(net: NetworkWriter, x: ITensor, *, axis: int = 1) -> ITensor:
+    """Flatten(input; axis) -> output"""
+    rank = net.rank(x)
+    first = rank if axis == rank else net.axis(axis, rank) if rank else 0
+    extents = net.extents(x)
+    return net.reshape(x, [net.product(extents[:first]), net.product(extents[first:])])
+
+
+@operator("Transpose")
+def transpose(net: NetworkWriter, data: Operand, *, perm: list[int] | None = None) -> Operand:
+    """Transpose(data; perm) -> transposed"""
+    rank = net.rank(data)
+    order = list(reversed(range(rank))) if perm is None else net.axes(perm, rank)
+    if len(order) != rank:
+        raise Unsupported(f"perm {order} for rank {rank}", ErrorCode.INVALID_NODE)
+    if isinstance(data, Initializer):
+        array = np.ascontiguousarray(data.array.transpose(order))
+        return Initializer("", array.shape, data.elem_type, array)
+    if rank == 0 or order == list(range(rank)):
+        return data
+    return net.transpose(data, order)
+
+
+@operator("Concat", since=4)
+def concat(net: NetworkWriter, *inputs: ITensor, axis: int) -> ITensor:
+    """Concat(inputs; axis) -> concat_result"""
+    if not inputs:
+        raise Unsupported("Concat has no inputs", ErrorCode.INVALID_NODE)
+    joined = net.concat(inputs, net.axis(axis, net.rank(inputs[0])))
+    return joined
+
+
+@operator("Squeeze")
+def squeeze_1(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = None) -> ITensor:
+    """Squeeze(data; axes) -> squeezed"""
+    rank = net.rank(data)
+    if axes is None:
+        axes = [axis for axis, extent in enumerate(data.shape) if extent == 1]
+    return net.squeeze(data, net.axes(axes, rank))
+
+
+@operator("Squeeze", since=13)
+def squeeze(net: NetworkWriter, data: ITensor, axes: Operand | None = None) -> ITensor:
+    """Squeeze(data, axes) -> squeezed"""
+    return squeeze_1(net, data, axes=None if axes is None else net.integers(axes, "the axes of Squeeze"))
+
+
+@operator("Unsqueeze")
+def unsqueeze_1(net: NetworkWriter, data: Operand, *, axes: list[int]) -> Operand:
+    """Unsqueeze(data; axes) -> expanded"""
+    chosen = net.axes(axes, net.rank(data) + len(axes))
+    if isinstance(data, Initializer):
+        array = np.expand_dims(data.array, tuple(chosen))
+        return Initializer(data.name, array.shape, data.elem_type, array)
+    return net.unsqueeze(data, chosen)
+
+
+@operator("Unsqueeze", since=13)
+def unsqueeze(net: NetworkWriter, data: Operand, axes: Operand) -> Operand:
+    """Unsqueeze(data, axes) -> expanded"""
+    return unsqueeze_1(net, data, axes=net.integers(axes, "the axes of Unsqueeze"))
+
+
+@operator("Expand", since=8)
+def expand(net: NetworkWriter, x: ITensor, shape: Operand) -> ITensor:
+    """Expand(input, shape) -> output, both broadcast"""
+    target = net.numbers(shape)
+    wanted: list[Extent]
+    if target is not None:
+        wanted = [*map(int, target)]
+    else:
+        vector = net.index_vector(shape)
+        if vector.shape[0] < 0:
+            raise Unsupported("the rank of the result is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+        wanted = [net.narrow(vector, 0, place, 1) for place in range(vector.shape[0])]
+    rank = max(len(wanted), net.rank(x))
+    wanted = [*([1] * (rank - len(wanted))), *wanted]
+    x = net.unsqueeze(x, range(rank - net.rank(x)))
+    extents = [_wider(net, have, want) for have, want in zip(net.extents(x), wanted, strict=True)]
+    return net.expand(x, extents)
+
+
+def _wider(net: NetworkWriter, have: Extent, want: Extent) -> Extent:
+    """The extent of two that are broadcast; that which is not 1."""
+    if isinstance(have, int) and isinstance(want, int):
+        return have if want == 1 else want
+    if isinstance(have, int) and have == 1:
+        return want
+    if isinstance(want, int) and want == 1:
+        return have
+    return net.combine(have, want, _MAX)
+
+
+@operator("Tile", since=6)
+def tile(net: NetworkWriter, x: ITensor, repeats: Operand) -> ITensor:
+    """Tile(input, repeats) -> output"""
+    rank = net.rank(x)
+    if rank == 0:
+        return x
+    counts = net.numbers(repeats)
+    factors: list[Extent]
+    if counts is not None:
+        factors = [int(count) for count in counts]
+    else:
+        vector = net.index_vector(repeats)
+        factors = [net.narrow(vector, 0, place, 1) for place in range(rank)]
+    if len(factors) != rank:
+        raise Unsupported(f"{len(factors)} repeats for rank {rank}", ErrorCode.INVALID_NODE)
+    extents = [net.combine(have, factor, _PROD) for have, factor in zip(net.extents(x), factors, strict=True)]
+    return net.slice(x, [0] * rank, extents, mode=SampleMode.WRAP)
+
+
+@operator("DepthToSpace")
+def depth_to_space(net: NetworkWriter, x: ITensor, *, blocksize: int, mode: str = "DCR") -> ITensor:
+    """DepthToSpace(input; blocksize, mode) -> output"""
+    _require_rank_4(net, x)
+    batch, depth, height, width = net.extents(x)
+    inner = net.combine(depth, blocksize * blocksize, _FLOOR_DIV)
+    if mode == "DCR":
+        parts, order = [batch, blocksize, blocksize, inner, height, width], (0, 3, 4, 1, 5, 2)
+    else:
+        parts, order = [batch, inner, blocksize, blocksize, height, width], (0, 1, 4, 2, 5, 3)
+    spread = net.transpose(net.reshape(x, parts), order)
+    sides = [net.combine(side, blocksize, _PROD) for side in (height, width)]
+    return net.reshape(spread, [batch, inner, *sides])
+
+
+@operator("SpaceToDepth")
+def space_to_depth(net: NetworkWriter, x: ITensor, *, blocksize: int) -> ITensor:
+    """SpaceToDepth(input; blocksize) -> output"""
+    _require_rank_4(net, x)
+    batch, depth, height, width = net.extents(x)
+    rows, columns = (net.combine(side, blocksize, _FLOOR_DIV) for side in (height, width))
+    parts = net.reshape(x, [batch, depth, rows, blocksize, columns, blocksize])
+    moved = net.transpose(parts, (0, 3, 5, 1, 2, 4))
+    return net.reshape(moved, [batch, net.combine(depth, blocksize * blocksize, _PROD), rows, columns])
+
+
+def _require_rank_4(net: NetworkWriter, x: ITensor) -> None:
+    if net.rank(x) != 4:
+        raise Unsupported(f"{net.node.operator} of rank {net.rank(x)}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+
+
+@operator("Trilu", since=14)
+def trilu(net: NetworkWriter, x: ITensor, k: Operand | None = None, *, upper: int = 1) -> ITensor:
+    """Trilu(input, k; upper) -> output"""
+    rank = net.rank(x)
+    rows, columns = ramp_along(net, x, rank - 2), ramp_along(net, x, rank - 1)
+    offset = net.constant(0, DataType.INT64) if k is None else net.scalar(net.tensor(k))
+    edge = net.binary(rows, offset, _SUM)
+    outside = net.binary(columns, edge, ElementWiseOperation.LESS if upper else ElementWiseOperation.GREATER)
+    return net.select(outside, net.constant(np.zeros((1,) * rank), x.dtype), x)
+
+
+# --- Split -----------------------------------------------------------------------------------------
+
+
+@operator("Split", since=2)
+def split_2(net: NetworkWriter, x: ITensor, *, axis: int = 0, split: list[int] | None = None) -> list[ITensor]:
+    """Split(input; axis, split) -> outputs"""
+    return _split(net, x, axis, None if split is None else [*split], net.node.num_outputs)
+
+
+@operator("Split", since=13)
+def split(
+    net: NetworkWriter, x: ITensor, split: Operand | None = None, *, axis: int = 0, num_outputs: int | None = None
+) -> list[ITensor]:
+    """Split(input, split; axis, num_outputs) -> outputs"""
+    sizes: list[Extent] | None = None
+    if split is not None:
+        known = net.numbers(split)
+        if known is not None:
+            sizes = [int(number) for number in known]
+        else:
+            vector = net.index_vector(split)
+            sizes = [net.narrow(vector, 0, place, 1) for place in range(net.node.num_outputs)]
+    return _split(net, x, axis, sizes, num_outputs or net.node.num_outputs)
+
+
+def _split(net: NetworkWriter, x: ITensor, axis: int, sizes: list[Extent] | None, count: int) -> list[ITensor]:
+    place = net.axis(axis, net.rank(x))
+    if count < 1 or (sizes is not None and len(sizes) < net.node.num_outputs):
+        raise Unsupported(f"Split into {count} parts", ErrorCode.INVALID_NODE)
+    if sizes is None:
+        whole = net.extents(x)[place]
+        part = net.combine(net.combine(whole, count - 1, _SUM), count, _FLOOR_DIV)
+        last = net.combine(whole, net.combine(part, count - 1, _PROD), _SUB)
+        sizes = [part] * (count - 1) + [last]
+    parts: list[ITensor] = []
+    start: Extent = 0
+    for extent in sizes:
+        parts.append(net.narrow(x, place, start, extent))
+        start = net.combine(start, extent, _SUM)
+    return parts
+
+
+# --- Slice -----------------------------------------------------------------------------------------
+
+
+@operator("Slice")
+def slice_1(
+    net: NetworkWriter, data: ITensor, *, starts: list[int], ends: list[int], axes: list[int] | None = None
+) -> ITensor:
+    """Slice(data; starts, ends, axes) -> output"""
+    return _slice(net, data, [*starts], [*ends], axes, None)
+
+
+@operator("Slice", since=10)
+def slice_10(
+    net: NetworkWriter,
+    data: ITensor,
+    starts: Operand,
+    ends: Operand,
+    axes: Operand | None = None,
+    steps: Operand | None = None,
+) -> ITensor:
+    """Slice(data, starts, ends, axes, steps) -> output"""
+    first, last = _vector(net, starts), _vector(net, ends)
+    chosen = None if axes is None else net.integers(axes, "the axes of Slice")
+    strides = None if steps is None else net.integers(steps, "the steps of Slice")
+    return _slice(net, data, first, last, chosen, strides)
+
+
+def _vector(net: NetworkWriter, operand: Operand) -> list[Extent]:
+    """The elements of a vector, each an int where it is known."""
+    known = net.numbers(operand)
+    if known is not None:
+        return [clamp_int64(int(number)) for number in known]
+    vector = net.index_vector(operand)
+    if vector.shape[0] < 0:
+        raise Unsupported("the number of starts and ends is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+    if vector.shape[0] == 1:
+        return [vector]
+    return [net.narrow(vector, 0, place, 1) for place in range(vector.shape[0])]
+
+
+def _slice(
+    net: NetworkWriter,
+    data: ITensor,
+    starts: list[Extent],
+    ends: list[Extent],
+    axes: list[int] | None,
+    steps: list[int] | None,
+) -> ITensor:
+    rank = net.rank(data)
+    chosen = net.axes(range(len(starts)) if axes is None else axes, rank)
+    strides = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(chosen) == len(strides) or 0 in strides:
+        raise Unsupported(f"starts, ends, axes and steps do not fit: {strides}", ErrorCode.INVALID_NODE)
+    extents = net.extents(data)
+    first: list[Extent] = [0] * rank
+    sizes = list(extents)
+    step_of = [1] * rank
+    for start, end, axis, step in zip(starts, ends, chosen, strides, strict=True):
+        first[axis], sizes[axis] = _window(net, start, end, step, extents[axis])
+        step_of[axis] = step
+    return net.slice(data, first, sizes, step_of)
+
+
+def _window(net: NetworkWriter, start: Extent, end: Extent, step: int, extent: Extent) -> tuple[Extent, Extent]:
+    """The first index and the number of indices that a slice takes of an axis."""
+    if isinstance(start, int) and isinstance(end, int) and isinstance(extent, int):
+        whole = range(extent)
+        indices = whole[start::step] if step < 0 and end < -extent else whole[start:end:step]
+        return (indices.start if len(indices) else 0), len(indices)
+    low: Extent = 0 if step > 0 else -1
+    high = extent if step > 0 else net.combine(extent, 1, _SUB)
+    first = _clamped(net, _from_front(net, start, extent), 0, high)
+    last = _clamped(net, _from_front(net, end, extent), low, extent)
+    span = net.combine(last, first, _SUB)
+    if step != 1:
+        span = net.combine(net.combine(span, step - (1 if step > 0 else -1), _SUM), step, _FLOOR_DIV)
+    return first, net.combine(span, 0, _MAX)
+
+
+def _from_front(net: NetworkWriter, index: Extent, extent: Extent) -> Extent:
+    if isinstance(index, int):
+        if index >= 0:
+            return index
+        return net.combine(extent, index, _SUM) if index > -(1 << 31) else -1
+    negative = net.with_number(index, 0, ElementWiseOperation.LESS)
+    return net.select(negative, net.as_tensor(net.combine(index, extent, _SUM)), index)
+
+
+def _clamped(net: NetworkWriter, index: Extent, low: Extent, high: Extent) -> Extent:
+    return net.combine(net.combine(index, low, _MAX) if not _is_at_least(index, low) else index, high, _MIN)
+
+
+def _is_at_least(index: Extent, low: Extent) -> bool:
+    return isinstance(index, int) and isinstance(low, int) and index >= low
+
+
+# --- Pad -------------------------------------------------------------------------------------------
+
+_PAD_MODES: Final = {
+    "constant": SampleMode.FILL,
+    "edge": SampleMode.CLAMP,
+    "reflect": SampleMode.REFLECT,
+    "wrap": SampleMode.WRAP,
+}
+
+
+@operator("Pad", since=2)
+def pad_2(net: NetworkWriter, data: ITensor, *, pads: list[int], mode: str = "constant", value: float = 0.0) -> ITensor:
+    """Pad(data; pads, mode, value) -> output"""
+    return _pad(net, data, [*pads], None, mode, net.constant(value, data.dtype))
+
+
+@operator("Pad", since=11)
+def pad(
+    net: NetworkWriter,
+    data: ITensor,
+    pads: Operand,
+    constant_value: ITensor | None = None,
+    axes: Operand | None = None,
+    *,
+    mode: str = "constant",
+) -> ITensor:
+    """Pad(data, pads, constant_value, axes; mode) -> output"""
+    chosen = None if axes is None else net.integers(axes, "the axes of Pad")
+    value = None if constant_value is None else net.scalar(constant_value)
+    return _pad(net, data, _vector(net, pads), chosen, mode, value)
+
+
+def _pad(
+    net: NetworkWriter, data: ITensor, pads: list[Extent], axes: list[int] | None, mode: str, value: ITensor | None
+) -> ITensor:
+    rank = net.rank(data)
+    chosen = net.axes(range(rank) if axes is None else axes, rank)
+    if mode not in _PAD_MODES or len(pads) != 2 * len(chosen):
+        raise Unsupported(f"Pad by {len(pads)} numbers, mode {mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
+    if all(isinstance(number, int) and number == 0 for number in pads):
+        return data
+    starts: list[Extent] = [0] * rank
+    sizes = net.extents(data)
+    for axis, before, after in zip(chosen, pads, pads[len(chosen) :], strict=False):
+        starts[axis] = net.combine(0, before, _SUB)
+        sizes[axis] = net.combine(sizes[axis], net.combine(before, after, _SUM), _SUM)
+    kind = data.dtype
+    computed = {DataType.INT64: DataType.INT32, DataType.BF16: DataType.FLOAT}.get(kind, kind)
+    if mode == "wrap":
+        computed = kind
+    fill = None
+    if mode == "constant":
+        fill = net.constant(0, computed) if value is None else net.cast(value, computed)
+    padded = net.slice(net.cast(data, computed), starts, sizes, mode=_PAD_MODES[mode], fill=fill)
+    return net.cast(padded, kind)

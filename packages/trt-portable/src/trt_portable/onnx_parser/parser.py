@@ -1,0 +1,294 @@
+"""`OnnxParser`: a model in ONNX's format becomes layers of a network."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trt_portable.builder.config import IBuilderConfig
+from trt_portable.enums import ErrorCode, OnnxParserFlag
+from trt_portable.network.network import INetworkDefinition
+from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason, require_onnx
+from trt_portable.onnx_parser.graph import GraphImporter
+from trt_portable.onnx_parser.registry import find_converter, supported_operators
+from trt_portable.plugin_interfaces.field import NodeIndices
+from trt_portable.pybind import ContextManaged, Sealed, to_integer, to_text
+from trt_portable.reporting import ILogger, Reporter
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from trt_portable.network.layer import ITensor
+
+_LARGEST_FILE: Final = (1 << 31) - 1
+"""Bytes of a model itself; what is larger keeps its weights in files beside it."""
+
+
+class OnnxParser(ContextManaged, Sealed):
+    """Reads a model in ONNX's format into a network.
+
+    What it has to say about a model is in its errors (`num_errors`, `get_error`), and in the logger.
+
+    Args:
+        network: Receives the layers; it must be empty.
+        logger: Receives errors and warnings.
+
+    Raises:
+        TypeError: An argument of the wrong class.
+        MissingPackage: The `onnx` package is not installed.
+    """
+
+    def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
+        if not isinstance(network, INetworkDefinition):
+            raise TypeError(f"network must be INetworkDefinition, not {type(network).__name__}")
+        if not isinstance(logger, ILogger):
+            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        require_onnx()
+        self._network = network
+        self._reporter = Reporter(logger, network._reporter)
+        self._errors: list[ParserError] = []
+        self._flags = 1 << int(OnnxParserFlag.NATIVE_INSTANCENORM)
+        self._subgraphs: list[tuple[list[int], bool]] = []
+        self._made: dict[str, list[ITensor | None]] = {}
+        self._pending: tuple[ModelProto, Path | None] | None = None
+        self._given: dict[str, bytes | memoryview] = {}
+
+    # --- parsing ---------------------------------------------------------------------------------
+
+    def parse(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
+        """Reads a model from memory.
+
+        Args:
+            model: A serialized ``ModelProto``.
+            path: The file that it came from; external data are read from its folder only.
+
+        Returns:
+            Whether the network has the whole model; else the errors tell why not.
+        """
+        loaded = self._load(model, path)
+        return loaded is not None and self._import(*loaded)
+
+    def parse_from_file(self, model: str) -> bool:
+        """Reads a model from a file, external data from the file's folder."""
+        data = self._read_file(to_text(str(model)))
+        return data is not None and self.parse(data, str(model))
+
+    def load_model_proto(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
+        """Keeps a model for `parse_model_proto`, so that `load_initializer` can add what it does not hold itself."""
+        self._pending = self._load(model, path)
+        self._given.clear()
+        return self._pending is not None
+
+    def load_initializer(self, name: str, data: int, size: int) -> bool:
+        """Gives an initializer of the model that `load_model_proto` keeps its bytes.
+
+        Args:
+            name: Its name.
+            data: The address of the bytes, which are copied.
+            size: How many there are.
+        """
+        return self._load_initializer(to_text(name), to_integer(data), to_integer(size))
+
+    def parse_model_proto(self) -> bool:
+        """Reads the model that `load_model_proto` keeps."""
+        if self._pending is None:
+            self._fail(ErrorCode.INVALID_VALUE, "load_model_proto has kept no model")
+            return False
+        pending, self._pending = self._pending, None
+        return self._import(*pending)
+
+    def _load_initializer(self, name: str, address: int, size: int) -> bool:
+        known = () if self._pending is None else self._pending[0].graph.initializer
+        if size < 0 or address == 0 or not any(proto.name == name for proto in known):
+            self._fail(ErrorCode.INVALID_VALUE, f"the model that was loaded has no initializer {name!r}")
+            return False
+        self._given[name] = ctypes.string_at(address, size)
+        return True
+
+    def _import(self, model: ModelProto, folder: Path | None) -> bool:
+        if self._network.num_layers or self._network.num_inputs:
+            self._fail(ErrorCode.INVALID_VALUE, "the network is not empty")
+            return False
+        importer = GraphImporter(self._network, model, folder, self._given, self._reporter.warning)
+        importer.run()
+        self._made = importer.made
+        for error in importer.errors:
+            self._note(error)
+        return not importer.errors
+
+    # --- support ---------------------------------------------------------------------------------
+
+    def supports_model_v2(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
+        """Tries every node of a model on its own, whatever became of those before it.
+
+        The reasons are in the errors; `num_subgraphs` and what belongs to it tell which nodes lie together.
+
+        Returns:
+            Whether the whole model is supported.
+        """
+        self._subgraphs = []
+        loaded = self._load(model, path)
+        if loaded is None:
+            return False
+        scratch = INetworkDefinition(self._reporter.child())
+        importer = GraphImporter(scratch, *loaded, warn=self._reporter.warning, keep_going=True)
+        importer.run()
+        for error in importer.errors:
+            self._note(error)
+        whole = [error for error in importer.errors if error.node() < 0]
+        self._subgraphs = _runs(len(loaded[0].graph.node), importer.refused, bool(whole))
+        return not importer.errors
+
+    def supports_operator(self, op_name: str) -> bool:
+        """Whether an operator of ONNX has a converter; a node may still be refused for its types or attributes."""
+        name = to_text(op_name)
+        return name in supported_operators() or find_converter("", name, 1 << 30) is not None
+
+    @property
+    def num_subgraphs(self) -> int:
+        """How many runs of nodes, supported and not, the model of the last `supports_model_v2` has."""
+        return len(self._subgraphs)
+
+    def is_subgraph_supported(self, index: int) -> bool:
+        """Whether the nodes of a run are supported.
+
+        Raises:
+            IndexError: There is no such run.
+        """
+        return self._subgraphs[to_integer(index)][1]
+
+    def get_subgraph_nodes(self, index: int) -> NodeIndices:
+        """The indices of the nodes of a run.
+
+        Raises:
+            IndexError: There is no such run.
+        """
+        return NodeIndices(self._subgraphs[to_integer(index)][0])
+
+    # --- what was found --------------------------------------------------------------------------
+
+    @property
+    def num_errors(self) -> int:
+        """The number of errors since `clear_errors`."""
+        return len(self._errors)
+
+    def get_error(self, index: int) -> ParserError | None:
+        """An error; None if there is none of that index."""
+        position = to_integer(index)
+        return self._errors[position] if 0 <= position < len(self._errors) else None
+
+    def clear_errors(self) -> None:
+        """Forgets all errors."""
+        self._errors.clear()
+
+    def get_layer_output_tensor(self, name: str, i: int) -> ITensor | None:
+        """An output of a node of the model, by the node's name; None if it has none."""
+        outputs, index = self._made.get(to_text(name), []), to_integer(i)
+        return outputs[index] if 0 <= index < len(outputs) else None
+
+    def get_used_vc_plugin_libraries(self) -> list[str]:
+        """Libraries of plugins that a version-compatible engine needs: none."""
+        return []
+
+    # --- options ---------------------------------------------------------------------------------
+
+    @property
+    def flags(self) -> int:
+        """Bits ``1 << int(OnnxParserFlag)``."""
+        return self._flags
+
+    @flags.setter
+    def flags(self, flags: int) -> None:
+        self._flags = to_integer(flags)
+
+    def set_flag(self, flag: OnnxParserFlag) -> None:
+        """Sets a flag; none changes what the parser does here."""
+        self._flags |= 1 << int(_flag(flag))
+
+    def clear_flag(self, flag: OnnxParserFlag) -> None:
+        """Clears a flag."""
+        self._flags &= ~(1 << int(_flag(flag)))
+
+    def get_flag(self, flag: OnnxParserFlag) -> bool:
+        """Whether a flag is set."""
+        return bool(self._flags >> int(_flag(flag)) & 1)
+
+    def set_builder_config(self, builder_config: IBuilderConfig) -> bool:
+        """Tells what the network will be built with; it decides nothing here."""
+        if not isinstance(builder_config, IBuilderConfig):
+            raise TypeError(f"builder_config must be IBuilderConfig, not {type(builder_config).__name__}")
+        return True
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def _note(self, error: ParserError) -> None:
+        self._errors.append(error)
+        self._reporter.error("OnnxParser", str(error))
+
+    def _fail(self, code: ErrorCode, reason: str, cause: BaseException | None = None) -> None:
+        self._note(ParserError(code, reason, cause=cause))
+
+    def _load(self, model: Any, path: str | None) -> tuple[ModelProto, Path | None] | None:
+        return load_model(model, path, self._fail)
+
+    def _read_file(self, path: str) -> bytes | None:
+        return read_model_file(path, self._fail)
+
+
+Fail = Callable[[ErrorCode, str, BaseException | None], None]
+
+
+def load_model(model: Any, path: str | None, fail: Fail) -> tuple[ModelProto, Path | None] | None:
+    """A model from its bytes, and the folder of its external data; None where `fail` was told why not."""
+    from onnx import ModelProto
+
+    view = memoryview(model)
+    if view.nbytes > _LARGEST_FILE:
+        fail(ErrorCode.MODEL_DESERIALIZE_FAILED, f"the model has {view.nbytes:,} bytes; 2 GiB is the most", None)
+        return None
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(view.tobytes())
+    except Exception as error:  # the class that it has is of another package
+        fail(ErrorCode.MODEL_DESERIALIZE_FAILED, f"the bytes are no model in ONNX's format: {error}", error)
+        return None
+    return proto, None if path is None else Path(path).absolute().parent
+
+
+def read_model_file(path: str, fail: Fail) -> bytes | None:
+    """The bytes of a model's file; None where `fail` was told why not."""
+    try:
+        file = Path(path)
+        if not file.is_file():
+            raise Unsupported(f"{path!r} is no file", ErrorCode.MODEL_DESERIALIZE_FAILED)
+        if file.stat().st_size > _LARGEST_FILE:
+            raise Unsupported(f"{path!r} has more than 2 GiB", ErrorCode.MODEL_DESERIALIZE_FAILED)
+        return file.read_bytes()
+    except (OSError, Unsupported) as error:
+        code, reason = code_and_reason(error)
+        fail(ErrorCode.MODEL_DESERIALIZE_FAILED if isinstance(error, OSError) else code, reason, error)
+        return None
+
+
+def _runs(count: int, refused: set[int], all_refused: bool) -> list[tuple[list[int], bool]]:
+    """Neighbouring nodes that are all supported, or all not."""
+    runs: list[tuple[list[int], bool]] = []
+    for index in range(count):
+        supported = index not in refused and not all_refused
+        if not runs or runs[-1][1] is not supported:
+            runs.append(([], supported))
+        runs[-1][0].append(index)
+    return runs
+
+
+def _flag(flag: OnnxParserFlag) -> OnnxParserFlag:
+    if not isinstance(flag, OnnxParserFlag):
+        raise TypeError(f"flag must be OnnxParserFlag, not {type(flag).__name__}")
+    return flag
+
+
+def get_nv_onnx_parser_version() -> int:
+    """The version of the parser's interface."""
+    return 100
