@@ -57,6 +57,12 @@ def test_a_dry_run_needs_no_second_process() -> None:
         "torch.ops._c10d_functional.all_reduce.default",
         "torch.ops._c10d_functional.wait_tensor.default",
     ]
+    (moved,) = [node.communication for node in report.collectives]
+    assert moved is not None
+    assert (moved.ranks, moved.sent_bytes) == ((0, 1), 2 * 8 * 4)
+    assert f"each rank sends 64 bytes in group '{moved.group}' (ranks 0, 1)" in report.to_text()
+    assert trt.PartitionReport.from_json(report.to_json()) == report
+    assert "communicate with other processes" in report.to_html()
 
 
 def test_weights_keep_the_names_of_the_model_and_the_shapes_of_shards() -> None:

@@ -16,6 +16,29 @@ Extent = Callable[[Any], int]
 """Turns an extent, symbolic or not, into the int that engines are tuned for."""
 
 
+def estimate_traffic(node: fx.Node, extent: Extent, ranks: int) -> int:
+    """Returns the bytes that each rank sends in a collective where the group forms a ring, as NCCL's large ones do.
+
+    Args:
+        node: A collective with `meta["val"]`.
+        extent: How symbolic extents are evaluated.
+        ranks: Size of its group; 0 where it is unknown, which counts as nothing sent.
+    """
+    given = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], fx.Node) else None
+    if not isinstance(given, torch.Tensor) or ranks < 2:
+        return 0
+    size = math.prod(map(extent, given.shape)) * given.element_size()
+    others = ranks - 1
+    name = node.target._schema.name.split("::")[-1] if isinstance(node.target, OpOverload) else ""
+    if name == "all_reduce":
+        return 2 * size * others // ranks
+    if name == "all_gather_into_tensor":
+        return size * others
+    if name == "broadcast":
+        return size
+    return size * others // ranks
+
+
 def estimate_flops(node: fx.Node, extent: Extent) -> int:
     """Returns the floating-point operations of a `call_function` node.
 

@@ -11,15 +11,16 @@ from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, Verdict, operator_name
 from trt_core.precision import kept_in_float32
+from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.state import is_state
 from trt_partition.boundaries import Boundaries, find_boundaries
 from trt_partition.bridges import find_bridge
-from trt_partition.costs import estimate_flops
+from trt_partition.costs import estimate_flops, estimate_traffic
 from trt_partition.plan import Block, PartitionPlan
 from trt_partition.report.data import count_names
-from trt_partition.report.entries import BlockReport, NodeReport, Transition
+from trt_partition.report.entries import BlockReport, Communication, NodeReport, Transition
 from trt_partition.report.partition_report import PartitionReport
 from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, regroup, regroup_arguments
 
@@ -82,10 +83,19 @@ def _describe_nodes(
             flops=estimate_flops(node, reader.opt),
             converter=origin(node) if origin and plan.verdicts[node.name].supported else "",
             kept_in_float32=kept_in_float32(node),
+            communication=_communication(node, reader) if is_collective(node) else None,
         )
         for node in graph.nodes
         if node.op == "call_function"
     )
+
+
+def _communication(node: fx.Node, reader: SpecReader) -> Communication:
+    """Describes a collective."""
+    group = group_of(node)
+    ranks = () if group is None else group.ranks
+    name = str(node.kwargs.get("group_name", node.args[-1] if node.args else "")) if group is None else group.name
+    return Communication(name, ranks, estimate_traffic(node, reader.opt, len(ranks)))
 
 
 def _final_verdict(plan: PartitionPlan, name: str) -> Verdict:

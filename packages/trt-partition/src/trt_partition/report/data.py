@@ -81,6 +81,11 @@ class ReportData:
         return tuple(node for node in self.nodes if node.kept_in_float32 is not None)
 
     @cached_property
+    def collectives(self) -> tuple[NodeReport, ...]:
+        """The nodes that communicate with other processes, in the order in which every process runs them."""
+        return tuple(node for node in self.nodes if node.communication is not None)
+
+    @cached_property
     def unsupported(self) -> Mapping[str, int]:
         """How often each operator is refused, by name, most first."""
         return count_names(node.op for node in self.nodes if not node.is_convertible)

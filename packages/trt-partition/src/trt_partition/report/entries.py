@@ -13,6 +13,25 @@ from trt_partition.values import NumberSpec, TensorSpec
 
 
 @dataclass(frozen=True)
+class Communication:
+    """What a collective moves between processes.
+
+    Attributes:
+        group: PyTorch's name of the process group.
+        ranks: The ranks in it, in its order; empty where this process does not know the group.
+        sent_bytes: What one rank sends at the opt shapes where the group forms a ring.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    sent_bytes: int
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.ranks)) or "unknown"
+        return f"each rank sends {self.sent_bytes} bytes in group '{self.group}' (ranks {ranks})"
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """One `call_function` node.
 
@@ -27,6 +46,7 @@ class NodeReport:
         flops: Estimated floating-point operations at the opt shapes.
         converter: Package of the converter that takes the node, where it is not the built-in one; else empty.
         kept_in_float32: Why the node was not reduced, where computation is; None where it was, or never could be.
+        communication: What it moves between processes; None for all but collectives.
     """
 
     op: str
@@ -39,6 +59,7 @@ class NodeReport:
     flops: int
     converter: str = ""
     kept_in_float32: KeptInFloat32 | None = None
+    communication: Communication | None = None
 
 
 @dataclass(frozen=True)

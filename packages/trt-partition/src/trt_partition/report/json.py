@@ -11,7 +11,7 @@ from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.report.data import ReportData
-from trt_partition.report.entries import BlockReport, NodeReport, Transition
+from trt_partition.report.entries import BlockReport, Communication, NodeReport, Transition
 from trt_partition.sweep import Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec, ValueSpec
 
@@ -212,6 +212,7 @@ def _node(node: NodeReport) -> dict[str, Any]:
         "source": node.verdict.source,
         **({"converter": node.converter} if node.converter else {}),
         **({"kept_in_float32": _kept(node.kept_in_float32)} if node.kept_in_float32 else {}),
+        **({"communication": _communication(node.communication)} if node.communication else {}),
     }
 
 
@@ -229,7 +230,16 @@ def _parse_node(data: dict[str, Any]) -> NodeReport:
         flops=data["flops"],
         converter=data.get("converter", ""),
         kept_in_float32=_parse_kept(data.get("kept_in_float32")),
+        communication=_parse_communication(data.get("communication")),
     )
+
+
+def _communication(moved: Communication) -> dict[str, Any]:
+    return {"group": moved.group, "ranks": list(moved.ranks), "sent_bytes": moved.sent_bytes}
+
+
+def _parse_communication(data: dict[str, Any] | None) -> Communication | None:
+    return None if data is None else Communication(data["group"], tuple(data["ranks"]), data["sent_bytes"])
 
 
 def _kept(kept: KeptInFloat32) -> dict[str, str]:

@@ -44,6 +44,12 @@ def _lines(report: ReportData) -> Iterator[str]:
         for node in report.kept_in_float32:
             yield f"Node: {node.op}, with layer location: {node.location}"
             yield f"  {node.kept_in_float32}"
+    if report.collectives:
+        yield ""
+        yield "The following nodes communicate with other processes:"
+        for node in report.collectives:
+            yield f"Node: {node.op}, with layer location: {node.location}"
+            yield f"  {node.communication}"
     yield ""
     yield f"Compiled with: {report.settings_text}"
     yield ""
