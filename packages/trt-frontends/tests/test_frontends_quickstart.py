@@ -12,9 +12,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from trt_core import Input
-from trt_frontends import quickstart
-from trt_frontends.cli import app
-from trt_frontends.quickstart import Example, examples, run_quickstart
+from trt_frontends.cli import app, quickstart
+from trt_frontends.cli.quickstart import Example, examples, run_quickstart
 
 WIDTH = 80
 ROWS = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))

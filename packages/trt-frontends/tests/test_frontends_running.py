@@ -11,7 +11,7 @@ from torch import nn
 
 import trt_frontends
 from trt_core import ExecutionError, Input, SettingsError
-from trt_frontends.offload import offload
+from trt_frontends.compiled_module import offload
 
 FALLBACK: dict[str, Any] = {"min_block_size": 1, "torch_executed_modules": {"0"}}
 

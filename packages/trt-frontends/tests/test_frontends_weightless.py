@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import trt_frontends
 from trt_core import Input, InputError
-from trt_frontends.weightless import is_weightless, with_fake_weights
+from trt_frontends.capture import is_weightless, with_fake_weights
 from trt_partition import diff_reports
 
 LIMIT_BYTES = 1 << 20

@@ -14,16 +14,15 @@ from trt_core.late_names import late_names
 if TYPE_CHECKING:
     from trt_frontends import dynamo, quantization
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
-    from trt_frontends.alias import install_alias
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
     from trt_frontends.generation import compile_generation
-    from trt_frontends.mutable_module import MutableModule
     from trt_frontends.quantization import QuantizationConfig, quantize
-    from trt_frontends.refit import refit_module_weights
+    from trt_frontends.refit import MutableModule, refit_module_weights
     from trt_frontends.saving import save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
+    from trt_frontends.torch_tensorrt import install_alias
     from trt_partition import PartitionReport
     from trt_runtime import load
 
@@ -36,7 +35,7 @@ _LATE: Final = {
     "AccuracyReport": "trt_frontends.accuracy",
     "BisectReport": "trt_frontends.accuracy",
     "ModelReport": "trt_frontends.torch_compile.model_report",
-    "MutableModule": "trt_frontends.mutable_module",
+    "MutableModule": "trt_frontends.refit",
     "PartitionReport": "trt_partition",
     "QuantizationConfig": "trt_frontends.quantization",
     "bisect": "trt_frontends.accuracy",
@@ -44,7 +43,7 @@ _LATE: Final = {
     "compile_generation": "trt_frontends.generation",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
-    "install_alias": "trt_frontends.alias",
+    "install_alias": "trt_frontends.torch_tensorrt",
     "load": "trt_runtime",
     "model_report": "trt_frontends.torch_compile.model_report",
     "optimize": "trt_frontends.torch_compile.optimize",

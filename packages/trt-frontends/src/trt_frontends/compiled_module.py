@@ -2,7 +2,13 @@
 
 Eager calls bring their inputs into a flat list by a prepared plan and run the graph as a flat function; a graph that
 is one engine is that engine. Captures (`torch.export`, `torch.compile`) run the graph as PyTorch generates it, and see
-nothing of this.
+nothing of this. For its caller a compiled model is one module: hooks that are registered for all modules of the process
+fire on it once, and never on its blocks, between which the model has nothing.
+
+All of its weights are those at the time of compiling. Engines hold copies anyway; what PyTorch blocks read would be the
+model's own tensors, and a change of these would reach one half of the compiled model only. So blocks get copies, too.
+What the model writes to (running statistics, caches, counters) and what it returns of its own tensors is the model's
+memory, as for eager calls.
 """
 
 from __future__ import annotations
@@ -19,8 +25,7 @@ from torch import fx, nn
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.state import is_state
-from trt_frontends.flat_function import flat_function, has_own_hooks
-from trt_frontends.snapshot import place_of, reads_of
+from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
 from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
@@ -185,3 +190,130 @@ def _run_flat(module: weakref.ref[CompiledModule], leaves: Sequence[Any]) -> Seq
     found = module()
     assert found is not None  # it is called by the module
     return found._flat(found, *leaves)
+
+
+# The graph as a function ---------------------------------------------------------------------------------------------
+
+
+Flat = Callable[..., Sequence[Any]]
+"""Takes the module whose graph it is, and the flat inputs."""
+
+
+def flat_function(graph: fx.Graph) -> Flat:
+    """Returns a graph as a function of (module, *flat inputs) that returns the flat outputs.
+
+    Args:
+        graph: Calls children of the module, which are the blocks; it is not changed.
+    """
+    flat = fx.Graph()
+    flat.output(flat.graph_copy(graph, {}))
+    for node in flat.find_nodes(op="call_module"):
+        with flat.inserting_before(node):
+            block = flat.create_node("get_attr", str(node.target))
+            called = flat.call_function(call_block, (block, *node.args))
+        node.replace_all_uses_with(called)
+        flat.erase_node(node)
+    code = flat.python_code("self")
+    namespace = dict(code.globals)
+    exec(compile(code.src, "<compiled model>", "exec"), namespace)
+    function: Flat = namespace["forward"]
+    return function
+
+
+def call_block(block: nn.Module, *inputs: Any) -> Any:
+    """Calls a block of a split model, with the hooks that were registered on the block itself."""
+    return block(*inputs) if has_own_hooks(block) else block.forward(*inputs)
+
+
+def has_own_hooks(block: nn.Module) -> bool:
+    """Whether hooks wait for calls of this very module."""
+    return bool(block._forward_hooks or block._forward_pre_hooks)
+
+
+# The weights of a compiled model -------------------------------------------------------------------------------------
+
+
+def take_snapshot(compiled: fx.GraphModule, lowered: fx.GraphModule) -> None:
+    """Replaces the tensors that a compiled model reads in PyTorch by copies of them.
+
+    Args:
+        compiled: Calls engines and PyTorch blocks; its attributes are replaced, the model's tensors are left alone.
+        lowered: The graph that it was split from.
+    """
+    kept = {_memory(tensor) for tensor in _shared_with_eager(lowered)}
+    copies: dict[int, torch.Tensor] = {}
+    held: list[torch.Tensor] = []  # what is replaced, so that no other tensor takes its identity
+    for owner, name in sorted(_tensors_read(compiled), key=lambda place: place[1]):
+        value = getattr(owner, name)
+        if not isinstance(value, torch.Tensor) or _memory(value) in kept:
+            continue
+        key = id(value)  # tied weights stay one tensor
+        if key not in copies:
+            copied = value.detach().clone()
+            copies[key] = nn.Parameter(copied, value.requires_grad) if isinstance(value, nn.Parameter) else copied
+            held.append(value)
+        setattr(owner, name, copies[key])
+
+
+def _tensors_read(compiled: fx.GraphModule) -> set[tuple[nn.Module, str]]:
+    """Returns where the tensors are that graphs of a module read: the module that holds each, and its name there."""
+    return {place_of(graph, node) for graph, node in reads_of(compiled)}
+
+
+def _shared_with_eager(lowered: fx.GraphModule) -> Iterator[torch.Tensor]:
+    """Yields the model's tensors that it writes to, or returns."""
+    returned = result_bases(lowered.graph)
+    for node in lowered.graph.find_nodes(op="get_attr"):
+        if node in returned or is_state(node):
+            owner, name = place_of(lowered, node)
+            value = getattr(owner, name)
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def reads_of(compiled: fx.GraphModule) -> Iterator[tuple[fx.GraphModule, fx.Node]]:
+    """Yields where graphs of a module read attributes: the graph, and its node."""
+    for module in compiled.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from ((module, node) for node in module.graph.find_nodes(op="get_attr"))
+
+
+def place_of(graph: fx.GraphModule, node: fx.Node) -> tuple[nn.Module, str]:
+    """The module that holds what a node reads, and its name there."""
+    path, _, name = str(node.target).rpartition(".")
+    return graph.get_submodule(path), name
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What tensors in the same memory have in common."""
+    if not tensor.numel() or tensor.layout is not torch.strided:
+        return (id(tensor),)
+    return (str(tensor.device), tensor.untyped_storage().data_ptr())
+
+
+def offload(module: nn.Module | torch.export.ExportedProgram, compiled: nn.Module) -> None:
+    """Moves the weights of a model to the CPU; what PyTorch blocks of the compiled model need stays where it is.
+
+    Args:
+        module: The model that was compiled. It runs on the CPU afterwards.
+        compiled: What compiling it returned.
+    """
+    _own_weights(compiled)
+    if isinstance(module, nn.Module):
+        module.to("cpu")
+        return
+    for tensors in (module.state_dict, module.constants):
+        for name, value in tensors.items():
+            if isinstance(value, nn.Parameter):
+                value.data = value.detach().cpu()  # for every holder of the parameter, as a module is moved
+            elif isinstance(value, torch.Tensor):
+                tensors[name] = value.cpu()
+
+
+def _own_weights(compiled: nn.Module) -> None:
+    """Gives a compiled model parameters of its own, in the same memory: moving a parameter moves it for all holders."""
+    own: dict[nn.Parameter, nn.Parameter] = {}
+    for child in compiled.modules():
+        for name, value in child._parameters.items():
+            if value is not None:
+                child._parameters[name] = own.setdefault(value, nn.Parameter(value.detach(), value.requires_grad))

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_frontends.compiled_module import CompiledModule
+from trt_core import CompilationSettings, SettingsError
+from trt_frontends.compiled_module import CompiledModule, offload
 from trt_frontends.entry_point import entry_point
-from trt_frontends.offload import offload
-from trt_frontends.pipeline import CALIBRATION, Progress, capture_model, no_progress
+from trt_frontends.pipeline import (
+    CALIBRATION,
+    BuiltModel,
+    CapturedModel,
+    LoweredModel,
+    Progress,
+    capture_model,
+    no_progress,
+    visible_log,
+)
 from trt_frontends.sharded_models import keep_boundary
 from trt_partition import PartitionReport
+
+if TYPE_CHECKING:
+    from trt_frontends.precision.automatic import AutomaticPrecision
 
 
 @entry_point
@@ -68,7 +80,7 @@ def compile(
     """
     given = {**settings, CALIBRATION: autocast_calibration_dataloader}
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
-    built = captured.build()
+    built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
     keep_boundary(captured.module, result)
     if captured.settings.offload_module_to_cpu and not captured.settings.dryrun:
@@ -111,4 +123,48 @@ def explain(
         "require_full_compilation": False,
     }
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, without_demands, registry=registry)
-    return captured.lower().report()
+    return lower(captured).report()
+
+
+def lower(captured: CapturedModel) -> LoweredModel:
+    """Lowers a captured model, and chooses precision where that is asked for; builds nothing.
+
+    Raises:
+        InputError, LoweringError, SettingsError: See `CapturedModel.lower`.
+    """
+    return captured.lower() if captured.settings.max_error is None else _automatic(captured).lower()
+
+
+def build(captured: CapturedModel) -> BuiltModel:
+    """Builds the engines of a captured model; none for a dry run, which announces its report.
+
+    Raises:
+        TrtError: See `lower` and `LoweredModel.build`.
+    """
+    _require_graphs(captured.settings)
+    dryrun = bool(captured.settings.dryrun)
+    with visible_log(captured.settings):
+        if captured.settings.max_error is None:
+            lowered = captured.lower()
+            return lowered.leave_in_pytorch() if dryrun else lowered.build()
+        automatic = _automatic(captured)
+        built = automatic.lower().leave_in_pytorch() if dryrun else automatic.build()
+        built.module.meta["precision_report"] = automatic.report(built=not dryrun)
+        return built
+
+
+def _automatic(captured: CapturedModel) -> AutomaticPrecision:
+    from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
+
+    return AutomaticPrecision(captured)
+
+
+def _require_graphs(settings: CompilationSettings) -> None:
+    """Finds at the door that CUDA graphs are asked for where there can be none."""
+    device = settings.device.torch_device
+    if settings.use_cuda_graphs and device.type != "cuda":
+        raise SettingsError(
+            "use_cuda_graphs needs a CUDA device",
+            why=f"the model is compiled for {device}",
+            hint="move the model and its inputs to the GPU, or leave the setting out",
+        )

@@ -8,13 +8,15 @@ Each stage is an object with what is known by then, and with methods that lead t
 - `LoweredModel.build` gives a `BuiltModel` with the engines of the blocks;
 - `BuiltModel.wrap` gives what users call.
 
-Whoever needs less leaves earlier, so nothing can disagree with what `compile` does.
+Whoever needs less leaves earlier, so nothing can disagree with what `compile` does. `compiler.lower` and `build` go
+from a captured model to the others with the choice of precision between, where that is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,17 +52,13 @@ from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
-from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, with_device
-from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, require_weights, with_device
+from trt_frontends.compiled_module import CompiledModule, take_snapshot
 from trt_frontends.engine_source import EngineSource
-from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.input_names import require_names_of
+from trt_frontends.example_inputs import ExampleInputs, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
 from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
-from trt_frontends.snapshot import take_snapshot
-from trt_frontends.visible_log import visible_log
-from trt_frontends.weightless import require_weights
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering, sizes_left_open, tracing_lock
 from trt_lowering.contract import Observer
 from trt_partition import (
@@ -77,9 +75,29 @@ from trt_runtime.program.graph_signature import reader_of, signature_of
 
 if TYPE_CHECKING:
     from trt_core.sizes.conditions import Condition
-    from trt_frontends.precision.automatic import AutomaticPrecision
-    from trt_frontends.precision.calibration import Calibration
+    from trt_frontends.precision.exclusions import Calibration
     from trt_runtime.program.input_reader import InputReader
+
+
+@contextlib.contextmanager
+def visible_log(settings: CompilationSettings) -> Iterator[None]:
+    """With `debug`, shows the log of the compilation on stderr, also where logging was never set up."""
+    if not settings.debug:
+        yield
+        return
+    level = logger.level
+    handler = None if logger.hasHandlers() else logging.StreamHandler()
+    if handler is not None:
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if handler is not None:
+            logger.removeHandler(handler)
+
 
 CALIBRATION: Final = "autocast_calibration_dataloader"
 """The one keyword of `compile` that goes with its settings and is none: inputs are no plain values."""
@@ -134,7 +152,7 @@ class CapturedModel:
 
     def calibration(self) -> Calibration:
         """Returns the inputs that precision is decided on."""
-        from trt_frontends.precision.calibration import Calibration  # measuring is seldom asked for
+        from trt_frontends.precision.exclusions import Calibration  # measuring is seldom asked for
 
         reader = self.reader(self.decomposed.graph.graph)
         return Calibration(self.examples, self.calibration_data, reader, self.settings.device.torch_device)
@@ -159,42 +177,18 @@ class CapturedModel:
         """Lowers the rest of the way; nothing is left to be done with this object.
 
         Args:
-            rules: What stays in float32; by default what the settings keep there, and where they have a `max_error`,
-                what is measured for that.
+            rules: What stays in float32; by default what the settings keep there. They know nothing of `max_error`:
+                `compiler.lower` does.
 
         Raises:
             InputError: See `rules`.
             LoweringError: A pass broke its contract.
             SettingsError: `torch_executed_modules` names a module that the model does not have.
         """
-        if rules is None and self.settings.max_error is not None:
-            return self._automatic().lower()
         with visible_log(self.settings):
             graph = self.decomposed.finish(self.rules() if rules is None else rules)
         require_known_modules(graph, self.settings)
         return LoweredModel(graph, self.settings, self.ranges, self.registry, self.progress)
-
-    def build(self) -> BuiltModel:
-        """Goes on to engines; to none for a dry run, which announces its report.
-
-        Raises:
-            TrtError: See `lower` and `LoweredModel.build`.
-        """
-        _require_graphs(self.settings)
-        dryrun = bool(self.settings.dryrun)
-        with visible_log(self.settings):
-            if self.settings.max_error is None:
-                lowered = self.lower()
-                return lowered.leave_in_pytorch() if dryrun else lowered.build()
-            automatic = self._automatic()
-            built = automatic.lower().leave_in_pytorch() if dryrun else automatic.build()
-            built.module.meta["precision_report"] = automatic.report(built=not dryrun)
-            return built
-
-    def _automatic(self) -> AutomaticPrecision:
-        from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
-
-        return AutomaticPrecision(self)
 
 
 def capture_model(
@@ -310,17 +304,6 @@ def _require_device(device: Device) -> None:
             f"device={device} is not here",
             why=f"PyTorch {torch.__version__} sees {count or 'no'} CUDA device{'' if count == 1 else 's'}",
             hint='give device="cpu", or run where the GPU is; explain and dryrun need no device',
-        )
-
-
-def _require_graphs(settings: CompilationSettings) -> None:
-    """Finds at the door that CUDA graphs are asked for where there can be none."""
-    device = settings.device.torch_device
-    if settings.use_cuda_graphs and device.type != "cuda":
-        raise SettingsError(
-            "use_cuda_graphs needs a CUDA device",
-            why=f"the model is compiled for {device}",
-            hint="move the model and its inputs to the GPU, or leave the setting out",
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from trt_frontends.precision.groups import group_operators
+from trt_frontends.precision.automatic import group_operators
 from trt_lowering import export_module
 
 

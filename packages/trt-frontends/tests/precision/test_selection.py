@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_frontends.precision.selection import MOST_FILLED, select
+from trt_frontends.precision.automatic import MOST_FILLED, select
 
 ERRORS = st.lists(st.floats(0, 1) | st.just(math.inf), min_size=1, max_size=24)
 JOINED = {"sum": sum, "worst": max, "squares": lambda items: math.sqrt(sum(item * item for item in items))}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
+from trt_frontends.torch_compile.compiled_graph import FrozenTensors
 
 
 def _tensors() -> list[torch.Tensor]:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import fx
+from torch import fx, nn
 
-from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import operator_name
+from trt_converters import DYNAMO_CONVERTERS, BlockInterpreter, ConverterRegistry
+from trt_core import InputError, Reason, TrtError, Verdict, device_scope, operator_name, trt
+from trt_core.dtypes import dtype_name
 from trt_core.provenance import module_path, source_line
+from trt_core.provider_log import provider_logger
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
 from trt_frontends.accuracy.blocks import EngineCase, run_engines
-from trt_frontends.accuracy.culprit_search import CulpritSearch
-from trt_frontends.accuracy.eager_model import Model, eager_only, require_no_engines, without_wrapper
-from trt_frontends.accuracy.experiment import Experiment
-from trt_frontends.accuracy.lone_operator import LoneOperator
-from trt_frontends.accuracy.lowering_fault import find_lowering_passes
-from trt_frontends.accuracy.precision_fault import PrecisionFault, exclusions_of
-from trt_frontends.accuracy.subject import Subject
+from trt_frontends.accuracy.subject import Model, Subject, eager_only, require_no_engines, without_wrapper
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
+from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.pipeline import BuiltModel, Progress, no_progress
-from trt_frontends.result_tensors import tensors_of
+from trt_frontends.compiler import lower
+from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, no_progress
+from trt_frontends.precision.graph_run import GraphRun
+from trt_frontends.precision.trials import PrecisionTrials
 from trt_lowering.precision_rules import reduced_type
 
 
@@ -260,3 +263,485 @@ def _culprit(lone: LoneOperator, engine: EngineCase) -> Culprit:
             if operand.name in engine.values
         ),
     )
+
+
+# Experiments: the error when some nodes run in PyTorch ---------------------------------------------------------------
+
+
+_LEFT_OUT = Verdict.refuse(Reason.BUILD_FAILED, "it failed to build when the search began")
+_IN_PYTORCH = Verdict.refuse(Reason.FORCED_OPERATOR, "kept in PyTorch to look for the cause of an error")
+
+
+class Experiment:
+    """Runs a lowered model with some of its nodes in PyTorch, and compares with eager.
+
+    Engines are built once for each set of nodes that is left in them. Answers are remembered, in a file too where one
+    is given, so that a search that was interrupted goes on where it stopped.
+
+    Args:
+        built: The model. Engines that are not built are built when they are asked for.
+        cases: Inputs to compare on.
+        expected: Eager's outputs for them: tensors, in order.
+        answers: What is known already.
+
+    Attributes:
+        built: The model.
+        builds: How many engines were built.
+        asked: How many times the model was run to find an answer.
+    """
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        cases: Sequence[SampleInputs],
+        expected: Sequence[Sequence[torch.Tensor]],
+        answers: _Answers,
+    ) -> None:
+        self.built = built
+        self.builds = len(built.engines)
+        self.asked = 0
+        self._cases = cases
+        self._expected = expected
+        self._pieces: dict[tuple[str, frozenset[str]], nn.Module] = {}
+        self._operators = {name: _operators(block) for name, block in built.blocks.items()}
+        self._answers = answers
+        self._question = ""
+
+    @classmethod
+    def begin(
+        cls,
+        lowered: LoweredModel,
+        cases: Sequence[SampleInputs],
+        expected: Sequence[Sequence[torch.Tensor]],
+        state: Path | None = None,
+    ) -> Experiment:
+        """Builds the engines that `compile` builds; where answers are kept, they say what that left to PyTorch.
+
+        Args:
+            lowered: The model.
+            cases, expected: See the class.
+            state: File that answers are kept in; it belongs to one model, one set of inputs and one set of settings.
+
+        Raises:
+            InputError: The file holds the answers of another search.
+            TrtError: What building raises.
+        """
+        answers = _Answers(state, _identity(lowered, expected))
+        if answers.left_out is None:
+            built = lowered.build()
+            answers.left_out = tuple(lowered.excluded)
+        else:
+            lowered.excluded.update(dict.fromkeys(answers.left_out, _LEFT_OUT))
+            built = lowered.split(lowered.plan())
+        return cls(built, cases, expected, answers)
+
+    def against_pytorch(self) -> Experiment:
+        """Returns the same search with the lowered graph's own results in PyTorch as what is right.
+
+        Answers are kept in the same file, and engines that were built are built once for both.
+        """
+        other = copy.copy(self)
+        other.builds = other.asked = 0
+        with torch.no_grad(), self.built.running(self.built.blocks):
+            other._expected = [tensors_of(case.call(self.built.module)) for case in self._cases]
+        other._question = "against PyTorch: "
+        return other
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """Every node that runs in an engine, in the order of the graph."""
+        return tuple(node for nodes in self._operators.values() for node in nodes)
+
+    def engine_of(self, node: fx.Node) -> str:
+        """Returns the name of the engine that a node is in."""
+        return next(name for name, nodes in self._operators.items() if node in nodes)
+
+    def error(self, kept: Iterable[str]) -> float:
+        """Returns the worst scaled error of any output on any input, with the nodes of these names in PyTorch."""
+        names = frozenset(kept)
+        key = self._question + _key(names)
+        known = self._answers.get(key)
+        if known is not None:
+            return known
+        self.asked += 1
+        found = self._measure(names)
+        self._answers.put(key, found)
+        return found
+
+    def error_of_engine(self, name: str) -> float:
+        """Returns the error when one engine runs as an engine and every other one in PyTorch."""
+        return self.error(node.name for other, nodes in self._operators.items() if other != name for node in nodes)
+
+    def _measure(self, kept: frozenset[str]) -> float:
+        pieces = {name: self._piece(name, kept) for name in self.built.blocks}
+        with torch.no_grad(), self.built.running(pieces):
+            results = [tensors_of(case.call(self.built.module)) for case in self._cases]
+        return max(
+            (
+                measure_error(left, right).scaled
+                for found, expected in zip(results, self._expected, strict=True)
+                for left, right in zip(found, expected, strict=True)
+            ),
+            default=0.0,
+        )
+
+    def _piece(self, name: str, kept: frozenset[str]) -> nn.Module:
+        """The module that runs a block with some of its nodes in PyTorch."""
+        operators = {node.name for node in self._operators[name]}
+        here = kept & operators
+        if here == operators:
+            return self.built.blocks[name]
+        if not here and name in self.built.engines:
+            return self.built.engines[name]
+        piece = self._pieces.get((name, here))
+        if piece is None:
+            self.builds += 1
+            piece = self._build(name, here)
+            if len(self._pieces) > 2 * len(self._operators) + 4:
+                self._pieces.pop(next(iter(self._pieces)))
+            self._pieces[name, here] = piece
+        return piece
+
+    def _build(self, name: str, kept: frozenset[str]) -> nn.Module:
+        lowered = self.built.lowered
+        if not kept:
+            return lowered.engine(self.built.blocks[name], name)
+        settings = lowered.settings.replace(min_block_size=1, require_full_compilation=False, dryrun=False)
+        part = LoweredModel(
+            self.built.blocks[name],
+            settings,
+            lowered.ranges,
+            lowered.registry,
+            excluded=dict.fromkeys(kept, _IN_PYTORCH),
+            is_block=True,
+        )
+        return part.build().module
+
+
+class _Answers:
+    """Errors by question and set of nodes, mirrored in a file.
+
+    Attributes:
+        left_out: Nodes that compiling left to PyTorch as they failed to build; None before it was tried.
+    """
+
+    def __init__(self, path: Path | None, identity: str) -> None:
+        self._path = path
+        self._identity = identity
+        self._known: dict[str, float] = {}
+        self.left_out: tuple[str, ...] | None = None
+        if path is not None and path.exists():
+            self._known, self.left_out = self._read(path)
+
+    def get(self, key: str) -> float | None:
+        return self._known.get(key)
+
+    def put(self, key: str, error: float) -> None:
+        self._known[key] = error
+        if self._path is not None:
+            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            try:
+                kept = {"search": self._identity, "left_out": self.left_out, "errors": self._known}
+                temporary.write_text(json.dumps(kept), encoding="utf-8")
+                os.replace(temporary, self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> tuple[dict[str, float], tuple[str, ...]]:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            identity, errors = data["search"], {str(key): float(value) for key, value in data["errors"].items()}
+            left_out = tuple(map(str, data["left_out"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                "this is not the state of a search", where=str(path), why=str(error), hint="give a new file"
+            ) from error
+        if identity != self._identity:
+            raise InputError(
+                "this is the state of another search",
+                where=str(path),
+                why="model, weights, inputs or settings differ",
+                hint="give a new file, or remove this one",
+            )
+        return errors, left_out
+
+
+def _key(names: frozenset[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:24]
+
+
+def _identity(lowered: LoweredModel, expected: Sequence[Sequence[torch.Tensor]]) -> str:
+    digest = hashlib.sha256(str(lowered.graph.graph).encode())
+    digest.update(str(lowered.settings).encode())
+    for results in expected:  # what eager computes depends on the weights and the inputs
+        for tensor in results:
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _operators(child: fx.GraphModule) -> Mapping[fx.Node, None]:
+    return {
+        node: None
+        for node in child.graph.nodes
+        if node.op == "call_function" and not isinstance(node.meta.get("val"), (int, float, torch.SymInt))
+    }
+
+
+# The search for a smallest set of nodes ------------------------------------------------------------------------------
+
+
+class Question(Protocol):
+    """How large is the error when these nodes are kept out of what may be wrong?"""
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """Every node in doubt, in the order of the graph."""
+
+    def error(self, kept: Iterable[str], /) -> float:
+        """Returns the error with the nodes of these names kept out."""
+
+
+class CulpritSearch:
+    """Finds a small set of nodes that make the output right when they are kept out.
+
+    Args:
+        question: Right when every node is kept out, wrong when none is.
+        allowed: Largest error that is right.
+        most: How many nodes are looked for.
+        progress: Told what is being done.
+
+    Attributes:
+        complete: Whether keeping out what `run` returned is enough.
+    """
+
+    def __init__(self, question: Question, allowed: float, most: int, progress: Progress) -> None:
+        self.complete = False
+        self._question = question
+        self._allowed = allowed
+        self._most = most
+        self._progress = progress
+
+    def run(self) -> list[fx.Node]:
+        """Returns the culprits in the order of the graph; `complete` says whether they are all."""
+        culprits: list[fx.Node] = []
+        while len(culprits) < self._most:
+            if self._is_right(culprits):
+                self.complete = True
+                return self._without_innocent(culprits)
+            culprits.insert(0, self._last_culprit(culprits))
+        self.complete = self._is_right(culprits)
+        return culprits
+
+    def _last_culprit(self, known: Sequence[fx.Node]) -> fx.Node:
+        """The node that makes the output right when it joins all nodes before it, and those known.
+
+        With nothing kept out the output is wrong, with everything out it is right. So halving always ends at a node
+        that makes the difference, also where the error does not grow evenly along the graph.
+        """
+        nodes = self._question.nodes
+        wrong, right = 0, len(nodes)
+        while right - wrong > 1:
+            self._progress(f"looking for culprit {len(known) + 1}", len(nodes) - (right - wrong), len(nodes))
+            middle = (wrong + right) // 2
+            if self._is_right([*nodes[:middle], *known]):
+                right = middle
+            else:
+                wrong = middle
+        return nodes[right - 1]
+
+    def _without_innocent(self, culprits: list[fx.Node]) -> list[fx.Node]:
+        """Leaves out nodes that need not be kept out once the others are."""
+        for node in list(culprits):
+            others = [other for other in culprits if other is not node]
+            if others and self._is_right(others):
+                culprits = others
+        return culprits
+
+    def _is_right(self, kept: Iterable[fx.Node]) -> bool:
+        return self._question.error(node.name for node in kept) <= self._allowed
+
+
+# Faults of lowering and of precision ---------------------------------------------------------------------------------
+
+
+def find_lowering_passes(
+    subject: Subject, case: SampleInputs, expected: Sequence[torch.Tensor], allowed: float
+) -> tuple[str, ...]:
+    """Lowers a model again, running the graph in PyTorch after every pass.
+
+    Returns:
+        The names of the passes that move the result by more than `allowed`, `capture` for what is wrong before any.
+        Where no single one does, the first after which the result is beyond it.
+    """
+    jumps: list[str] = []
+    beyond: list[str] = []
+    last = expected
+
+    def observe(name: str, gm: fx.GraphModule) -> None:
+        nonlocal last
+        gm.recompile()
+        with torch.no_grad():
+            found = tensors_of(case.call(gm))
+        if _distance(found, last) > allowed:
+            jumps.append(name)
+        if _distance(found, expected) > allowed:
+            beyond.append(name)
+        last = found
+
+    lower(subject.capture(observe=observe))
+    return tuple(jumps or beyond[:1])
+
+
+def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    pairs = zip(found, expected, strict=True)
+    return max((measure_error(left, right).scaled for left, right in pairs), default=0.0)
+
+
+@dataclass(frozen=True)
+class PrecisionFault:
+    """A model whose settings reduce precision.
+
+    Attributes:
+        captured: The model, in its own types.
+        trials: Runs it with some nodes in float32 and the rest reduced.
+        flat: The first of its inputs.
+        reduced_to: The reduced type, by name.
+    """
+
+    captured: CapturedModel
+    trials: PrecisionTrials
+    flat: Sequence[Any]
+    reduced_to: str
+
+    @classmethod
+    def look(
+        cls, subject: Subject, cases: Sequence[SampleInputs], expected: Sequence[Sequence[torch.Tensor]]
+    ) -> PrecisionFault | None:
+        """Captures a model again; None where its settings reduce nothing."""
+        captured = subject.capture()
+        dtype = reduced_type(captured.settings)
+        if dtype is None:
+            return None
+        reader = captured.reader(captured.decomposed.graph.graph)
+        inputs = [reader.read(case.args, case.kwargs) for case in cases]
+        trials = PrecisionTrials(captured.decomposed, captured.settings, captured.rules(), inputs, expected)
+        return cls(captured, trials, inputs[0], dtype_name(dtype))
+
+    def is_to_blame(self, allowed: float) -> bool:
+        """Whether the result is right once nothing is reduced."""
+        return self.trials.error(node.name for node in self.trials.nodes) <= allowed
+
+    def describe(self, nodes: Sequence[fx.Node], experiment: Experiment) -> tuple[Culprit, ...]:
+        """Returns what is known of nodes, their operands in float32."""
+        values: dict[str, torch.Tensor] = {}
+        operands = {operand.name for node in nodes for operand in node.all_input_nodes}
+
+        def see(node: fx.Node, value: Any) -> None:
+            if node.name in operands and isinstance(value, torch.Tensor):
+                values[node.name] = value
+
+        GraphRun(self.captured.decomposed.graph, see).results(self.flat)
+        engines = {node.name: experiment.engine_of(node) for node in experiment.nodes}
+        everything = [node.name for node in self.trials.nodes]
+        return tuple(
+            Culprit(
+                node=node.name,
+                operator=operator_name(node.target),
+                engine=engines.get(node.name, ""),
+                module=module_path(node),
+                source=source_line(node),
+                layers=(),
+                error_alone=self.trials.error(name for name in everything if name != node.name),
+                inputs=tuple(
+                    describe_tensor(operand.name, values[operand.name])
+                    for operand in node.all_input_nodes
+                    if operand.name in values
+                ),
+            )
+            for node in nodes
+        )
+
+
+def exclusions_of(nodes: Sequence[fx.Node], reducible: Collection[fx.Node]) -> Remedy:
+    """Returns the setting that keeps nodes in float32.
+
+    Args:
+        nodes: The nodes.
+        reducible: Every node that is reduced. Operators are named where they occur nowhere else, nodes otherwise.
+    """
+    operators = {node.target for node in nodes}
+    if {node for node in reducible if node.target in operators} == set(nodes):
+        return {"autocast_excluded_ops": tuple(sorted(map(operator_name, operators)))}
+    return {"autocast_excluded_nodes": tuple(f"^{node.name}$" for node in nodes)}
+
+
+# Operators alone -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoneOperator:
+    """A node of an engine, alone.
+
+    Attributes:
+        node: The node.
+        engine: An engine of it alone; None where it takes sizes, or converts only beside others.
+        operands: Names of the tensors that the engine takes.
+        layers: What its converter makes of it, `name (type)`.
+    """
+
+    node: fx.Node
+    engine: nn.Module | None
+    operands: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @classmethod
+    def build(cls, node: fx.Node, case: EngineCase, lowered: LoweredModel) -> LoneOperator:
+        """Builds the engine of a node; `case` tells which of its operands are tensors."""
+        block = _block_of(node, case)
+        if block is None:
+            return cls(node, None)
+        operands = tuple(item.name for item in block.graph.nodes if item.op == "placeholder")
+        try:
+            return cls(node, lowered.engine(block, "alone"), operands, _layers_of(block, lowered))
+        except TrtError:  # it converts in its block, and not alone
+            return cls(node, None)
+
+    def error(self, case: EngineCase) -> float | None:
+        """Returns the scaled error of its result, given PyTorch's operands; None where there is no engine."""
+        if self.engine is None:
+            return None
+        with torch.no_grad():
+            found = self.engine(*(case.values[name] for name in self.operands))
+        return measure_error(found, case.values[self.node.name]).scaled
+
+
+def _layers_of(block: fx.GraphModule, lowered: LoweredModel) -> tuple[str, ...]:
+    with device_scope(lowered.settings.device.torch_device):
+        network = trt.Builder(provider_logger()).create_network(
+            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        )
+        BlockInterpreter(block, network, lowered.settings, lowered.ranges, lowered.registry).run()
+        # pooling and activation layers have a `type` of their own, which hides the kind of layer
+        kind_of = trt.ILayer.type.fget
+        layers = [network.get_layer(index) for index in range(network.num_layers)]
+        return tuple(f"{layer.name} ({kind_of(layer).name})" for layer in layers)
+
+
+def _block_of(node: fx.Node, case: EngineCase) -> fx.GraphModule | None:
+    """A block of one node, which takes the tensors that the node takes; weights stay constants."""
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return None
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for operand in node.all_input_nodes:
+        if operand.op == "get_attr":
+            copies[operand] = graph.node_copy(operand)
+        elif operand.name in case.values:
+            copies[operand] = graph.placeholder(operand.name)
+        else:
+            return None
+        copies[operand].meta = copy.copy(operand.meta)
+    copied = graph.node_copy(node, copies.__getitem__)
+    copied.meta, copied.name = copy.copy(node.meta), node.name
+    graph.output(copied)
+    return fx.GraphModule(case.graph, graph, class_name="alone")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trt_core.dtypes import dtype_name
-from trt_frontends.comparison.json_numbers import jsonable
+from trt_frontends.comparison.output_error import jsonable
 
 
 class Stage(enum.Enum):

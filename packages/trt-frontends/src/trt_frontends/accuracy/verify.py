@@ -9,22 +9,22 @@ import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import ExecutionError, InputError, TrtError, provider_identity
+from trt_core import ExecutionError, InputError, TrtError, logger, operator_name, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
 from trt_core.wording import kind_of
-from trt_frontends.accuracy.eager_model import Model, eager_only, is_wrapped, require_no_engines, without_wrapper
+from trt_frontends.accuracy.blocks import engine_values, errors_by_node, run_engines
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.subject import Subject
+from trt_frontends.accuracy.subject import Model, Subject, eager_only, is_wrapped, require_no_engines, without_wrapper
 from trt_frontends.capture import device_of
-from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
+from trt_frontends.comparison.output_error import NUMERIC, OutputError, as_tensor, measure_error, worst_of
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.compiler import build
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import BuiltModel, settings_in
-from trt_frontends.result_tensors import NUMERIC, as_tensor
 
 TOLERANCES: Final = {
     torch.float64: 1e-4,
@@ -106,8 +106,6 @@ def verify(
             comparison.add(case)
     errors_inside: tuple[DepthError, ...] = ()
     if depth:
-        from trt_frontends.accuracy.depth import errors_along_depth
-
         errors_inside = errors_along_depth(built or subject.lower().build(), cases[0])
     return AccuracyReport(
         model=subject.name,
@@ -123,7 +121,7 @@ def verify(
 @entry_point
 def _compile(subject: Subject) -> tuple[BuiltModel, CompiledModule]:
     captured = subject.capture(needs_weights=True)
-    built = captured.build()
+    built = build(captured)
     return built, built.wrap(captured.reader(built.lowered.graph.graph))
 
 
@@ -291,3 +289,26 @@ def _kind(leaf: Any) -> str:
     if isinstance(leaf, NUMERIC):
         return f"of type {type(leaf).__name__}"
     return repr(leaf) if leaf is None or isinstance(leaf, (str, bytes)) else f"of type {type(leaf).__name__}"
+
+
+# Errors inside the engines -------------------------------------------------------------------------------------------
+
+
+def errors_along_depth(built: BuiltModel, case: SampleInputs) -> tuple[DepthError, ...]:
+    """Returns the error of every node that runs in an engine, in the order of the graph.
+
+    Each engine starts from the inputs that PyTorch gives it, so errors add up within an engine and not beyond it. All
+    values are outputs then, so the provider may fuse less than it does in the engine that is used.
+    """
+    found = []
+    for engine in run_engines(built, case):
+        nodes = engine.operators
+        try:
+            errors = errors_by_node(engine_values(built, engine, nodes), engine.values)
+        except TrtError as error:
+            logger.warning("the values inside %s cannot be compared: %s", engine.name, error.what)
+            continue
+        found += [
+            DepthError(node.name, operator_name(node.target), engine.name, errors[node.name].scaled) for node in nodes
+        ]
+    return tuple(found)

@@ -84,7 +84,7 @@ def bisect(
     from trt_frontends.accuracy import Stage
     from trt_frontends.accuracy import bisect as bisect_model
     from trt_frontends.cli.model_source import load_model
-    from trt_frontends.console import ConsoleProgress
+    from trt_frontends.cli.progress import ConsoleProgress
 
     module, arg_inputs, kwarg_inputs = load_model(model)
     with ConsoleProgress(Console(stderr=True)) as progress:
@@ -121,7 +121,7 @@ def precision(
     require_new(json)
     from trt_core.settings_reader import DEFAULT_MAX_ERROR
     from trt_frontends.cli.model_source import load_model
-    from trt_frontends.console import ConsoleProgress
+    from trt_frontends.cli.progress import ConsoleProgress
     from trt_frontends.precision.automatic import choose_precision
 
     module, arg_inputs, kwarg_inputs = load_model(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,6 @@ from trt_frontends.cli import accuracy_commands
 from trt_frontends.cli.assignments import Settings, read_assignments
 from trt_frontends.cli.cache_commands import cache_app
 from trt_frontends.cli.output_file import require_new, write_new
-from trt_frontends.cli.program_commands import add_program_commands
 
 FAILED = 1
 BAD_INPUT = 2
@@ -56,7 +56,7 @@ def quickstart(
 
     Exits with 1 when an output differs from what PyTorch computes.
     """
-    from trt_frontends.quickstart import run_quickstart
+    from trt_frontends.cli.quickstart import run_quickstart
 
     if not run_quickstart(console, seed=seed, directory=keep):
         raise typer.Exit(FAILED)
@@ -140,6 +140,31 @@ def _read_report(path: Path) -> Any:
         return PartitionReport.from_json(path.read_text(encoding="utf-8"))
     except (TrtError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} is not a report: {str(error).partition(chr(10))[0]}") from error
+
+
+# argparse reads the arguments, `--help` too, so that both command lines are one
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+_SUMMARIES = {
+    "inspect": "Says what is in a saved program or plan; runs nothing.",
+    "run": "Runs a saved program once, on given or random inputs.",
+    "bench": "Times calls of a saved program.",
+}
+
+
+def add_program_commands(app: typer.Typer) -> None:
+    """Adds `inspect`, `run` and `bench`."""
+    for name, summary in _SUMMARIES.items():
+        app.command(name, help=summary, context_settings=_PASSED_ON, add_help_option=False)(_program_command(name))
+
+
+def _program_command(name: str) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        from trt_runtime.command_line import main
+
+        raise typer.Exit(main([name, *context.args], prog="trtc"))
+
+    return run
 
 
 # in the order of a reader's work, which is that of `trtc --help`

@@ -79,12 +79,13 @@ def why_miss(
     Builds nothing. Exits with 1 when an engine is missing.
     """
     from trt_frontends.cli.model_source import load_model
+    from trt_frontends.compiler import lower
     from trt_frontends.pipeline import capture_model
 
     given = read_assignments(setting or ())
     given["engine_cache_dir"] = str(_open(directory).directory)
     module, arg_inputs, kwarg_inputs = load_model(model)
-    lowered = capture_model(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True).lower()
+    lowered = lower(capture_model(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True))
     blocks = lowered.split(lowered.plan()).blocks
     misses = [lowered.source.why_miss(block, lowered.ranges, name) for name, block in blocks.items()]
     for name, lines in zip(blocks, misses, strict=True):

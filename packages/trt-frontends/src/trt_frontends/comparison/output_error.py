@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
+
+from trt_core.internals import pytree
+
+NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
+"""Types of leaves of a result that are compared by value."""
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """Returns the tensors in a result, in order; numbers count as tensors without axes."""
+    return [as_tensor(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, NUMERIC)]
+
+
+def as_tensor(leaf: Any) -> torch.Tensor:
+    """Returns a tensor as it is, and a Python number as a tensor without axes."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    is_long = isinstance(leaf, int) and not -(2**63) <= leaf < 2**63
+    return torch.tensor(float(leaf) if is_long else leaf)
+
 
 HISTOGRAM_LOW: Final = -12
 HISTOGRAM_HIGH: Final = 4
@@ -144,3 +163,14 @@ def _histogram(difference: torch.Tensor) -> tuple[int, ...]:
     decades = inexact.log10().floor().clamp(HISTOGRAM_LOW, HISTOGRAM_HIGH - 1).long() - HISTOGRAM_LOW
     counts = torch.bincount(decades, minlength=bins).tolist()
     return (difference.numel() - inexact.numel(), *counts)
+
+
+def jsonable(value: Any) -> Any:
+    """Returns a value as JSON has it: infinities and what is no number become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    return value

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import CompilationSettings, InputError, logger
+from trt_core import CompilationSettings, InputError, logger, operator_name
 from trt_core.dtypes import dtype_name
-from trt_core.provenance import module_path
+from trt_core.provenance import module_path, node_location
+from trt_frontends.comparison.output_error import tensors_of
 from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
 from trt_frontends.precision.exclusions import has_weights
 from trt_frontends.precision.graph_run import GraphRun
-from trt_frontends.precision.groups import OperatorGroup, group_operators
 from trt_frontends.precision.report import GroupPrecision, PrecisionReport
-from trt_frontends.precision.selection import Selection, select
 from trt_frontends.precision.trials import PrecisionTrials, worst_error
-from trt_frontends.result_tensors import tensors_of
 from trt_lowering.operator_traits import draws_random_numbers
 from trt_lowering.precision_rules import reduced_type
+from trt_partition.computation import counts_as_computation
 from trt_partition.costs import estimate_flops
 
 
@@ -339,3 +339,147 @@ def _as_text(settings: CompilationSettings) -> str:
         if getattr(settings, name) is not None:
             parts.append(f"{name}={getattr(settings, name)}")
     return ", ".join(parts)
+
+
+# Groups of operators whose precision is decided together -------------------------------------------------------------
+
+
+MOST_GROUPS: Final = 48
+"""Groups at most: the number of measurements is linear in them."""
+
+Key = Callable[[fx.Node], str]
+
+
+@dataclass(frozen=True)
+class OperatorGroup:
+    """Operators whose precision is decided together.
+
+    Attributes:
+        name: What they have in common: a node's place, `linear in encoder.0`, a module, or first and last node.
+        nodes: Their names, in the order of the graph.
+        flops: Floating-point operations of all of them.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    flops: int
+
+
+def group_operators(
+    nodes: Sequence[fx.Node], flops: Callable[[fx.Node], int], most: int = MOST_GROUPS
+) -> tuple[OperatorGroup, ...]:
+    """Groups nodes as finely as a number of groups allows.
+
+    Each operator that computes is a group of its own; where these are too many, operators of one kind in one module
+    are, then modules, then modules around modules, then stretches of the graph. Views, casts and copies, which round
+    nothing of their own, belong to the group of what they read.
+
+    Args:
+        nodes: The nodes, in the order of the graph.
+        flops: Work of a node.
+        most: How many groups there may be, at least 1.
+    """
+    for key in (*_keys(nodes), _stretch_of(nodes, most)):
+        found = _grouped(nodes, key)
+        if len(found) <= most:
+            break
+    return tuple(
+        OperatorGroup(name, tuple(node.name for node in members), sum(map(flops, members)))
+        for name, members in found.items()
+    )
+
+
+def _keys(nodes: Sequence[fx.Node]) -> Iterator[Key]:
+    """Yields what nodes of a group have in common, from the finest."""
+    yield node_location
+    yield lambda node: f"{operator_name(node.target).rpartition('aten.')[2]} in {module_path(node) or 'the model'}"
+    deepest = max((module_path(node).count(".") + 1 for node in nodes), default=1)
+    for depth in range(deepest, 0, -1):
+        yield lambda node, depth=depth: ".".join(module_path(node).split(".")[:depth]) or "the model"  # type: ignore[misc]
+
+
+def _stretch_of(nodes: Sequence[fx.Node], most: int) -> Key:
+    length = max(math.ceil(len(nodes) / most), 1)
+    names: dict[fx.Node, str] = {}
+    for start in range(0, len(nodes), length):
+        members = nodes[start : start + length]
+        names.update(dict.fromkeys(members, f"{members[0].name} to {members[-1].name}"))
+    return names.__getitem__
+
+
+def _grouped(nodes: Sequence[fx.Node], key: Key) -> dict[str, list[fx.Node]]:
+    homes: dict[fx.Node, str] = {}
+    found: dict[str, list[fx.Node]] = {}
+    for node in nodes:
+        read = next((homes[operand] for operand in node.all_input_nodes if operand in homes), None)
+        homes[node] = key(node) if read is None or counts_as_computation(node) else read
+        found.setdefault(homes[node], []).append(node)
+    return found
+
+
+# The choice, of any question about sets of groups --------------------------------------------------------------------
+
+
+MOST_FILLED: Final = 8
+"""How many groups are tried that the first choice has no room for."""
+
+ErrorOf = Callable[[frozenset[int]], float]
+"""Returns the error with the groups of these positions reduced."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A choice of groups, by position.
+
+    Attributes:
+        reduced: The groups that are reduced, in the order in which they are given up: the last one goes first.
+        alone: The error with one group reduced, for each; empty where everything may be.
+        error: The error of the choice, measured.
+        error_of_all: The error with every group reduced.
+    """
+
+    reduced: tuple[int, ...]
+    error: float
+    error_of_all: float
+    alone: tuple[float, ...] = field(default=())
+
+    def smaller(self, share: float) -> Selection:
+        """Returns the first of the groups, a share of their number rounded down; the error is not measured."""
+        return Selection(self.reduced[: int(len(self.reduced) * share)], math.nan, self.error_of_all, self.alone)
+
+
+def select(work: Sequence[int], error: ErrorOf, allowed: float) -> Selection:
+    """Reduces as much work as an error allows.
+
+    Groups are ordered by the error that each makes alone, for the work that it saves; the longest beginning of that
+    order is taken whose error, all taken together, is allowed, found by halving. Then the largest of the groups that
+    are left are tried on top. So nothing rests on errors adding up in any way: what is chosen was measured as a whole.
+
+    Args:
+        work: What is saved by reducing each group.
+        error: Measures; with nothing reduced the error must be allowed.
+        allowed: The largest error.
+    """
+    everything = tuple(range(len(work)))
+    error_of_all = error(frozenset(everything))
+    if error_of_all <= allowed:
+        return Selection(everything, error_of_all, error_of_all)
+    alone = tuple(error(frozenset({group})) for group in everything)
+    fitting = [group for group in everything if alone[group] <= allowed]
+    fitting.sort(key=lambda group: (alone[group] / max(work[group], 1), group))
+    low, high, known = 0, len(fitting) + 1, math.nan
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = error(frozenset(fitting[:middle]))
+        if found <= allowed:
+            low, known = middle, found
+        else:
+            high = middle
+    chosen = fitting[:low]
+    left = sorted(fitting[low + 1 :], key=lambda group: (-work[group], group))
+    for group in left[:MOST_FILLED]:
+        found = error(frozenset({*chosen, group}))
+        if found <= allowed:
+            chosen.append(group)
+            known = found
+    return Selection(tuple(chosen), known, error_of_all, alone)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from trt_core import logger
+from trt_core import InputError, logger
+from trt_core.internals import pytree
 from trt_core.settings_reader import level_of_caller
-from trt_frontends.precision.magnitudes import measure_magnitudes
-from trt_frontends.weightless import is_weightless
+from trt_core.wording import kind_of
+from trt_frontends.capture import is_weightless
+from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.precision.graph_run import GraphRun
 from trt_lowering import DecomposedGraph, PrecisionRules
 from trt_lowering.attributes import read_attribute
 from trt_lowering.precision_rules import reduced_type
+from trt_runtime.program.input_reader import InputReader
 
 
 def exclusions(decomposed: DecomposedGraph, inputs: Callable[[], Iterable[Sequence[Any]]]) -> PrecisionRules:
@@ -56,3 +62,104 @@ def warn_of_unmatched(decomposed: DecomposedGraph) -> None:
             UserWarning,
             stacklevel=level_of_caller(),
         )
+
+
+# How large values become ---------------------------------------------------------------------------------------------
+
+
+def measure_magnitudes(gm: fx.GraphModule, inputs: Iterable[Sequence[Any]]) -> dict[str, float]:
+    """Returns the largest magnitude of each node's floating-point value over several inputs, by node name.
+
+    Infinities, NaN and the extremes of a type, which say "masked out", are left out.
+
+    Args:
+        gm: A functional graph. Its state is not changed.
+        inputs: Flat inputs of the graph, one sequence for each run.
+    """
+    found: dict[str, float] = {}
+
+    def see(node: fx.Node, value: Any) -> None:
+        if node.op == "output":
+            return
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, torch.Tensor) and item.is_floating_point() and item.numel():
+                found[node.name] = max(found.get(node.name, 0.0), _largest(item))
+
+    for flat in inputs:
+        GraphRun(gm, see).results(flat)
+    return found
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    sizes = tensor.detach().abs()
+    meant = sizes[sizes < torch.finfo(tensor.dtype).max / 2]  # neither NaN nor infinite
+    return float(meant.max()) if meant.numel() else 0.0
+
+
+# The inputs that precision is decided on -----------------------------------------------------------------------------
+
+
+DRAWN = 2
+"""Random inputs that are drawn where the user gives none, besides example tensors, smallest and largest sizes."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Inputs to measure on. Runs over them give the same each time, unless the user's iterable does not.
+
+    Attributes:
+        examples: What the model is compiled for; None where nothing was given.
+        given: What the user wants measured, in place of what is made from the examples.
+        reader: Knows how inputs of a call are brought into the flat order of the graph.
+        device: Where the model is.
+    """
+
+    examples: ExampleInputs | None
+    given: Iterable[Any] | None
+    reader: InputReader
+    device: torch.device
+
+    def flat(self) -> Iterator[Sequence[Any]]:
+        """Yields the inputs flat, in the order of the captured program.
+
+        Raises:
+            InputError: There are none, or one does not fit the model or contains NaN.
+        """
+        for case in self.cases():
+            yield self.reader.read(case.args, case.kwargs)
+
+    def cases(self) -> Iterator[SampleInputs]:
+        """Yields the inputs as the model is called with them.
+
+        Raises:
+            InputError: There are none, one is of the wrong kind, or contains NaN.
+        """
+        if self.given is None:
+            if self.examples is None:
+                raise InputError(
+                    "there are no inputs to choose precision on",
+                    hint="give arg_inputs, or autocast_calibration_dataloader",
+                )
+            yield from sample_inputs(self.examples, self.device, DRAWN, seed=0, edges=False)
+            return
+        if isinstance(self.given, (str, bytes, torch.Tensor)) or not isinstance(self.given, Iterable):
+            raise InputError(
+                f"autocast_calibration_dataloader is {kind_of(self.given)}",
+                hint="give an iterable of inputs: a DataLoader, or a list of tuples",
+            )
+        for case in read_inputs(self.given, "autocast_calibration_dataloader has no inputs"):
+            _require_numbers(case)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._here, (case.args, case.kwargs))
+            yield SampleInputs(case.name, args, kwargs)
+
+    def _here(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device)
+
+
+def _require_numbers(case: SampleInputs) -> None:
+    for leaf in pytree.tree_leaves((case.args, case.kwargs)):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
+            raise InputError(
+                f"autocast_calibration_dataloader: {case.name} contains NaN",
+                hint="leave such inputs out: nothing can be measured on them",
+            )

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from trt_core.internals import pytree
-from trt_frontends.result_tensors import tensors_of
+from trt_frontends.comparison.output_error import tensors_of
 from trt_lowering.operator_traits import has_hidden_state
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from trt_frontends.comparison.json_numbers import jsonable
+from trt_frontends.comparison.output_error import jsonable
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, Protocol
 
 import torch
 from torch import fx
 
 from trt_core import InputError, TrtError
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.quantization.config import QuantizationConfig
+from trt_frontends.quantization.config import Observer, QuantizationConfig, Scheme
 from trt_frontends.quantization.layers import Layer
-from trt_frontends.quantization.observers import RangeObserver, make_observer, scale_of
 from trt_frontends.quantization.running import ProgramRunner, Step, compute, require_finite
 from trt_frontends.quantization.samples import flat_inputs
 
@@ -97,3 +97,196 @@ def _step(names: frozenset[str], watch: Watch) -> Step:
         return compute(node, value)
 
     return run
+
+
+# Observers of ranges -------------------------------------------------------------------------------------------------
+
+
+BINS: Final = 2048
+"""Bins of a histogram of magnitudes."""
+
+
+class RangeObserver(Protocol):
+    """Sees tensors, and says which magnitude the largest quantized value stands for."""
+
+    def observe(self, values: torch.Tensor) -> None:
+        """Sees the values of a tensor of any shape, finite."""
+
+    def largest(self) -> float:
+        """Returns the largest magnitude that is kept; 0 where nothing but zeros was seen."""
+
+
+def make_observer(config: QuantizationConfig) -> RangeObserver:
+    """Returns a fresh observer of the kind that a configuration asks for."""
+    if config.observer is Observer.MAX:
+        return MaxObserver()
+    if config.observer is Observer.PERCENTILE:
+        return PercentileObserver(config.percentile)
+    if config.observer is Observer.ENTROPY:
+        return EntropyObserver(config.scheme)
+    return SquaredErrorObserver(config.scheme)
+
+
+class MaxObserver:
+    """Keeps everything."""
+
+    def __init__(self) -> None:
+        self._largest = 0.0
+
+    def observe(self, values: torch.Tensor) -> None:
+        """See `RangeObserver`."""
+        if values.numel():
+            self._largest = max(self._largest, float(values.detach().abs().amax()))
+
+    def largest(self) -> float:
+        """See `RangeObserver`."""
+        return self._largest
+
+
+class Histogram:
+    """Counts magnitudes in bins of one width; the range doubles, and bins merge, when larger ones come.
+
+    Attributes:
+        counts: (BINS,), float64.
+        limit: The upper end of the last bin.
+    """
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(BINS, dtype=torch.float64)
+        self.limit = 0.0
+        self.largest = 0.0
+
+    def add(self, values: torch.Tensor) -> None:
+        """Counts the magnitudes of a tensor of any shape."""
+        # in float64: the range doubles, also beyond what float32 has
+        sizes = values.detach().abs().to(torch.float64).flatten().cpu()
+        top = float(sizes.max()) if sizes.numel() else 0.0
+        if top == 0.0:
+            self.counts[0] += sizes.numel()
+            return
+        self.largest = max(self.largest, top)
+        if self.limit == 0.0:
+            self.limit = top
+        while self.limit < top:
+            halves = self.counts.reshape(-1, 2).sum(1)
+            self.counts = torch.cat([halves, torch.zeros_like(halves)])
+            self.limit *= 2
+        self.counts += torch.histc(sizes, BINS, 0.0, self.limit)
+
+    @property
+    def width(self) -> float:
+        """Width of a bin."""
+        return self.limit / BINS
+
+    @property
+    def centers(self) -> torch.Tensor:
+        """The middle of each bin, (BINS,), float64."""
+        return (torch.arange(BINS, dtype=torch.float64) + 0.5) * self.width
+
+
+class PercentileObserver:
+    """Keeps a share of the values, and clips the largest.
+
+    Args:
+        percentile: The share, in percent.
+    """
+
+    def __init__(self, percentile: float) -> None:
+        self._histogram = Histogram()
+        self._share = percentile / 100.0
+
+    def observe(self, values: torch.Tensor) -> None:
+        """See `RangeObserver`."""
+        self._histogram.add(values)
+
+    def largest(self) -> float:
+        """See `RangeObserver`."""
+        histogram = self._histogram
+        below = histogram.counts.cumsum(0)
+        reached = torch.nonzero(below >= self._share * below[-1])
+        if histogram.limit == 0.0 or not len(reached):
+            return histogram.largest
+        return min((int(reached[0]) + 1) * histogram.width, histogram.largest)
+
+
+class _SearchingObserver:
+    """Tries ranges, and keeps the one that costs least.
+
+    Args:
+        scheme: What the values are quantized to.
+    """
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._histogram = Histogram()
+        self._scheme = scheme
+
+    def observe(self, values: torch.Tensor) -> None:
+        """See `RangeObserver`."""
+        self._histogram.add(values)
+
+    def largest(self) -> float:
+        """See `RangeObserver`."""
+        histogram = self._histogram
+        if histogram.limit == 0.0:
+            return 0.0
+        last = math.ceil(histogram.largest / histogram.width)
+        best, least = histogram.largest, math.inf
+        for bins in range(last, _FEWEST - 1, -_STRIDE):
+            tried = min(bins * histogram.width, histogram.largest)
+            cost = self._cost(histogram, bins, tried)
+            if cost < least:
+                best, least = tried, cost
+        return best
+
+    def _cost(self, histogram: Histogram, bins: int, largest: float) -> float:
+        raise NotImplementedError
+
+
+_FEWEST: Final = 128
+"""Bins of the smallest range that is tried: as many as int8 has magnitudes."""
+_STRIDE: Final = 16
+
+
+class SquaredErrorObserver(_SearchingObserver):
+    """Keeps the range with the least mean squared error."""
+
+    def _cost(self, histogram: Histogram, bins: int, largest: float) -> float:
+        kept = round_to(histogram.centers, largest / self._scheme.largest, self._scheme)
+        return float((histogram.counts * (kept - histogram.centers) ** 2).sum())
+
+
+class EntropyObserver(_SearchingObserver):
+    """Keeps the range whose quantized distribution diverges least from that of the values.
+
+    The divergence is that of Kullback and Leibler between counts with what is clipped in the last bin, and the same
+    counts spread evenly over the bins that round to one quantized value.
+    """
+
+    def _cost(self, histogram: Histogram, bins: int, largest: float) -> float:
+        reference = histogram.counts[:bins].clone()
+        reference[-1] += histogram.counts[bins:].sum()
+        inside = histogram.counts[:bins]
+        steps = round_to(histogram.centers[:bins], largest / self._scheme.largest, self._scheme)
+        _, level = torch.unique(steps, return_inverse=True)
+        filled = (inside > 0).to(torch.float64)
+        levels = int(level.max()) + 1
+        mass = torch.zeros(levels, dtype=torch.float64).index_add_(0, level, inside)
+        places = torch.zeros(levels, dtype=torch.float64).index_add_(0, level, filled)
+        spread = torch.where(filled > 0, (mass / places.clamp(min=1.0))[level], 0.0)
+        p, q = reference / reference.sum(), spread / spread.sum().clamp(min=1e-300)
+        # what a level cannot hold costs as much as a bin that is all but empty
+        ratio = torch.where(p > 0, p / q.clamp(min=1e-12), torch.ones_like(p))
+        return float((p * ratio.log()).sum())
+
+
+def round_to(values: torch.Tensor, scale: float, scheme: Scheme) -> torch.Tensor:
+    """Returns values as they are after quantization, float64."""
+    steps = (values / scale).clamp(-scheme.largest, scheme.largest)
+    rounded = steps.round() if scheme.dtype is torch.int8 else steps.to(torch.float32).to(scheme.dtype)
+    return rounded.to(torch.float64) * scale
+
+
+def scale_of(largest: float, scheme: Scheme) -> float:
+    """Returns the scale that maps a magnitude to the largest quantized value; 1 where there is nothing but zeros."""
+    scale = largest / scheme.largest
+    return scale if scale >= torch.finfo(torch.float32).tiny else 1.0

@@ -8,11 +8,16 @@ results share.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import ctypes
+import functools
 import gc
+import threading
 import warnings
+import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,15 +28,12 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.internals import FakeTensor
 from trt_core.sizes.ranges import ShapeRanges
-from trt_frontends.flat_function import flat_function
-from trt_frontends.pipeline import LoweredModel
+from trt_frontends.compiled_module import flat_function
+from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
+from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.result_memory import owners_of_results
-from trt_frontends.torch_compile.frozen_tensors import FrozenTensors
-from trt_frontends.torch_compile.pytorch_blocks import compile_pytorch_blocks, with_inductor
 from trt_frontends.torch_compile.size_ranges import GraphSizes, outside
-from trt_frontends.torch_compile.unseen_modules import unseen_modules
-from trt_frontends.visible_log import visible_log
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
 
@@ -259,7 +261,7 @@ class CompiledGraph:
         numbers_at = tuple(sorted(self._numbers))
         numbers = tuple(_number(inputs[at]) for at in numbers_at)
         logger.debug("building a graph of %d nodes: %s", len(self._gm.graph.nodes), reason)
-        with visible_log(self._settings), torch.no_grad(), unseen_modules():
+        with visible_log(self._settings), torch.no_grad(), without_registration_hooks():
             constants = {at: inputs[at] for at in (*frozen_at, *numbers_at)}
             run, report = self._compile(constants, inputs, ranges)
         self.history.append(BuildReport(reason, report))
@@ -336,3 +338,140 @@ def _runner(compiled: fx.GraphModule, kept: Sequence[int]) -> Run:
     """Returns what runs a graph on those of its inputs, by position, that are no constants."""
     run = flat_function(compiled.graph)
     return lambda inputs: list(run(compiled, *[inputs[at] for at in kept]))
+
+
+# Tensors that are part of engines ------------------------------------------------------------------------------------
+
+
+_CANDIDATES: Final = 8
+
+_WHOLE_BYTES: Final = 1024
+"""Tensors up to this size are compared as a whole: that takes a quarter of a microsecond."""
+
+
+class FrozenTensors:
+    """Tensors whose values are part of an engine, and how to tell that they are no longer the same.
+
+    What tells is the tensor object, its version counter, which in-place operators raise, and the address of its
+    memory, which assigning to `data` changes. Writing through `weight.data` changes none of them. Of each tensor on
+    the CPU memory is compared as well: all of it where it is small, and one element of others, which finds what changes
+    a tensor as a whole, such as a step of an optimizer. On a GPU looking at memory would wait for the device, so such a
+    write is not seen there.
+
+    The tensors are not kept alive. Their memory is held weakly, so that no other tensor is taken for one of them, and
+    not they themselves: `torch.utils.swap_tensors` refuses tensors that anybody holds weakly.
+
+    Args:
+        tensors: The tensors.
+
+    Attributes:
+        are_alive: Whether the memory of all of them still exists.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.are_alive = True
+        self._memory = [weakref.ref(tensor.untyped_storage(), self._note_death) for tensor in tensors]
+        self._ids = list(map(id, tensors))
+        self._tracked_at = [at for at, tensor in enumerate(tensors) if not tensor.is_inference()]
+        self._versions = [tensors[at]._version for at in self._tracked_at]
+        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
+        pieces = list(map(_telling_piece, tensors))
+        self._sampled_at = [at for at, piece in enumerate(pieces) if piece is not None]
+        self._pieces = [pieces[at] for at in self._sampled_at]
+        self._contents = [piece.raw for piece in self._pieces]
+
+    def unchanged(self, current: Sequence[Any]) -> bool:
+        """Whether what is given now is what was frozen, with the values that it had.
+
+        Args:
+            current: What stands in the place of each tensor now.
+        """
+        return (
+            self.are_alive
+            and list(map(id, current)) == self._ids
+            and [current[at]._version for at in self._tracked_at] == self._versions
+            and list(map(torch.Tensor.data_ptr, current)) == self._addresses
+            # only now: memory may be read only where its tensor has not moved
+            and [piece.raw for piece in self._pieces] == self._contents
+        )
+
+    def changed(self, current: Sequence[Any]) -> tuple[int, ...]:
+        """Returns the positions of what is no longer what was frozen.
+
+        Args:
+            current: What stands in the place of each tensor now.
+        """
+        found = {at for at, now in enumerate(current) if id(now) != self._ids[at] or self._memory[at]() is None}
+        pairs = zip(self._tracked_at, self._versions, strict=True)
+        found.update(at for at, version in pairs if at not in found and current[at]._version != version)
+        found.update(
+            at for at, address in enumerate(self._addresses) if at not in found and current[at].data_ptr() != address
+        )
+        sampled = zip(self._sampled_at, self._pieces, self._contents, strict=True)
+        found.update(at for at, piece, content in sampled if at not in found and piece.raw != content)
+        return tuple(sorted(found))
+
+    def _note_death(self, _: weakref.ref[torch.UntypedStorage]) -> None:
+        self.are_alive = False
+
+
+def _telling_piece(tensor: torch.Tensor) -> Any:
+    """Returns the memory of a small tensor; of another one an element, one that is not zero if one of a few is not."""
+    size, count = tensor.element_size(), tensor.numel()
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not count:
+        return None
+    if size * count <= _WHOLE_BYTES and torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
+        return (ctypes.c_char * (size * count)).from_address(tensor.data_ptr())
+    element = None
+    for candidate in range(_CANDIDATES):
+        rest, offset = count * (2 * candidate + 1) // (2 * _CANDIDATES), 0
+        for extent, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+            rest, index = divmod(rest, extent)
+            offset += index * stride
+        element = (ctypes.c_char * size).from_address(tensor.data_ptr() + offset * size)
+        if any(element.raw):
+            break
+    return element
+
+
+# What surrounds a build ----------------------------------------------------------------------------------------------
+
+
+def compile_pytorch_blocks(split: fx.GraphModule) -> None:
+    """Gives the PyTorch blocks of a split graph a compiled `forward`. They are compiled at their first call.
+
+    Args:
+        split: The module of a `BuiltModel`; changed in place.
+    """
+    for child in split.children():
+        if isinstance(child, fx.GraphModule):
+            child.forward = with_inductor(child)
+
+
+def with_inductor(gm: fx.GraphModule) -> Callable[..., Any]:
+    """Returns what a module computes, compiled by Inductor, for sizes that vary where those of its graph do."""
+    compiled: Callable[..., Any] = torch.compile(gm.forward, backend="inductor")
+    return compiled
+
+
+@contextlib.contextmanager
+def without_registration_hooks() -> Iterator[None]:
+    """Hides what this thread registers from the registration hooks of the process; other threads show what they do.
+
+    A graph is built in the middle of a call of the user's model, with hooks that may count modules, or change the
+    tensors that they are shown.
+    """
+    tables: tuple[dict[int, Callable[..., Any]], ...] = (module_hooks, parameter_hooks, buffer_hooks)
+    hidden = [(table, key, hook) for table in tables for key, hook in table.items()]
+    for table, key, hook in hidden:
+        table[key] = functools.partial(_call_elsewhere, threading.get_ident(), hook)
+    try:
+        yield
+    finally:
+        for table, key, hook in hidden:
+            if key in table:  # it may have been removed meanwhile
+                table[key] = hook
+
+
+def _call_elsewhere(builder: int, hook: Callable[..., Any], *registered: Any) -> Any:
+    return None if threading.get_ident() == builder else hook(*registered)

@@ -19,8 +19,8 @@ from torch import nn
 
 from trt_core import Input, TrtError, provider_identity
 from trt_frontends.capture import trace
+from trt_frontends.cli.progress import ConsoleProgress
 from trt_frontends.compiler import compile, explain
-from trt_frontends.console import ConsoleProgress
 from trt_runtime import save
 
 RELATIVE_TOLERANCE = 1e-3
