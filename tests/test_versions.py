@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trt_core import retired_settings
+from trt_core import settings_reader
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -72,8 +72,8 @@ def test_the_tool_rewrites_a_version_and_every_pin() -> None:
 
 
 def test_retired_settings_are_gone_in_the_version_that_drops_them() -> None:
-    removal = _as_numbers(retired_settings.REMOVAL_VERSION)
+    removal = _as_numbers(settings_reader.REMOVAL_VERSION)
     assert _as_numbers(VERSION) < removal, (
-        f"version {retired_settings.REMOVAL_VERSION} is here: drop what trt_core.retired_settings renames, "
+        f"version {settings_reader.REMOVAL_VERSION} is here: drop what trt_core.settings_reader renames, "
         "and name the next version that drops something"
     )

@@ -15,9 +15,8 @@ import torch
 
 from trt_core import CompilationSettings
 from trt_core.provider import OLDEST_TENSORRT
-from trt_core.provider_option import provider_option
-from trt_core.retired_settings import REMOVAL_VERSION, RETIRED_SETTINGS
-from trt_core.settings import setting_names
+from trt_core.settings import provider_option, setting_names
+from trt_core.settings_reader import REMOVAL_VERSION, RETIRED_SETTINGS
 
 _PACKAGES: Final = Path(__file__).parents[2] / "packages"
 _DEFINED_IN: Final = "trt_core.settings"

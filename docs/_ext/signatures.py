@@ -18,7 +18,7 @@ SIGNATURES: Final = {
     ),
     "partition": (
         "trt_core:OperatorSupport",
-        "trt_core.support:total_verdict",
+        "trt_core.verdicts:total_verdict",
         "trt_partition:make_plan",
         "trt_partition:split_into_blocks",
         "trt_partition:make_report",

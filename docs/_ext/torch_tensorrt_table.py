@@ -6,8 +6,8 @@ import importlib
 import inspect
 from typing import Any, Final
 
-from trt_core.retired_settings import RETIRED_SETTINGS, NoEffect, Refused, Renamed
 from trt_core.settings import setting_names
+from trt_core.settings_reader import RETIRED_SETTINGS, NoEffect, Refused, Renamed
 from trt_frontends import compile
 
 NAMES: Final = {

@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 import trt_runtime
 from trt_core import InputError, TrtError
-from trt_runtime.command_line.calls import example_call, named_tensors
+from trt_runtime.command_line.commands import example_call, named_tensors
 
 LARGEST_REQUEST = 64 << 20
 """Bytes of a request's body."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_frontends.pipeline import capture_model
 
 

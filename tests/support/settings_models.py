@@ -9,7 +9,7 @@ from torch import nn
 
 import trt_frontends
 from trt_core import CompilationSettings
-from trt_core.provider_option import provider_option
+from trt_core.settings import provider_option
 from trt_runtime import TRTModule
 
 OPTIONS = {field.name: provider_option(field) for field in CompilationSettings.__dataclass_fields__.values()}

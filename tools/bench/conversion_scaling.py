@@ -32,7 +32,7 @@ def _measure(size: int, is_dynamic: bool) -> dict[str, float]:
     from trt_converters import ConverterSupport
     from trt_converters.interpreter import BlockInterpreter
     from trt_core import CompilationSettings, trt
-    from trt_core.provider_log import provider_logger
+    from trt_core.log import provider_logger
     from trt_core.sizes.ranges import ShapeRanges
 
     block = _block(size, is_dynamic)

@@ -16,8 +16,8 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, converter
 from trt_converters.block_key import describe_block
 from trt_converters.content_digest import tensor_digest
 from trt_core import CompilationSettings
+from trt_core.errors import Uncacheable
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.uncacheable import Uncacheable
 
 aten = torch.ops.aten
 SETTINGS = CompilationSettings()

@@ -11,8 +11,7 @@ from trt_converters import DYNAMO_CONVERTERS, build, build_block, converter
 from trt_converters.build import configure
 from trt_converters.testing import compare, run_engine
 from trt_core import BuildError, CompilationSettings, trt
-from trt_core.observed_settings import ObservedSettings
-from trt_core.settings import building_fields
+from trt_core.settings import ObservedSettings, building_fields
 from trt_core.sizes.ranges import ShapeRanges
 
 SETTINGS = CompilationSettings(optimization_level=0)

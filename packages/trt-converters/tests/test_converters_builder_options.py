@@ -8,7 +8,7 @@ import pytest
 
 from trt_converters.build import configure
 from trt_core import CompilationSettings, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_core.settings import MiB
 
 

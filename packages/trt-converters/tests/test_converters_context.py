@@ -17,7 +17,7 @@ from trt_converters.context import (
     shape_of,
 )
 from trt_core import CompilationSettings, ConversionError, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from trt_converters import BuiltEngine, Converter, ConverterRegistry, build_bloc
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.testing import compare, run_engine
 from trt_core import CompilationSettings, ConversionError, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten

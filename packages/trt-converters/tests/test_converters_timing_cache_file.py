@@ -11,7 +11,7 @@ import pytest
 import trt_portable
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import provider_module, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 
 
 def _config() -> Any:

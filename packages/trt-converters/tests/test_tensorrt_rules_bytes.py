@@ -14,7 +14,7 @@ from trt_converters.interpreter import BlockInterpreter
 from trt_converters.layers import concatenate, gather, permute, reshape, select
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import CompilationSettings, trt
-from trt_core.provider_log import forget_errors, provider_logger, take_errors
+from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten

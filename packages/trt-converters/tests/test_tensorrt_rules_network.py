@@ -12,7 +12,7 @@ from trt_converters import build_block
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.testing import check_conversion, record_call
 from trt_core import BuildError, CompilationSettings, ConversionError, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_core.sizes.ranges import ShapeRanges
 
 aten = torch.ops.aten

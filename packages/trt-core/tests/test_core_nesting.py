@@ -7,10 +7,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from trt_core import InputError
 from trt_core.attributes import read_attribute
 from trt_core.export_examples import distinct_tensors
-from trt_core.misfits import misfit, require_fixed
 from trt_core.nesting import children_of, tensors_in
 
 
@@ -56,18 +54,3 @@ def test_of_memory_that_is_shared_no_more_is_copied_than_a_tensor_reaches() -> N
     for value, wanted in zip(found[1:], given[1:], strict=True):
         assert torch.equal(value.resolve_conj(), wanted.resolve_conj()) and value.stride() == wanted.stride()
         assert value.untyped_storage().nbytes() <= 16 * value.element_size()
-
-
-def test_fixed_values_are_those_of_their_type() -> None:
-    for known in (1, True, "mode", None, float("nan")):
-        require_fixed("flag", known, known)
-    for value, known in ((1.0, 1), (1, True), ("b", "a"), (None, 0)):
-        with pytest.raises(InputError, match=f"input flag is {value!r}, the model was compiled for {known!r}"):
-            require_fixed("flag", value, known)
-
-
-def test_inputs_that_are_nested_otherwise_are_described() -> None:
-    assert "input x is a dict of 'a', 'b', the model was compiled for a tuple of 2" in str(
-        misfit("x", {"a": 1, "b": 2}, "a tuple of 2")
-    )
-    assert "input x is an int, " in str(misfit("x", 3, "a list of 1"))

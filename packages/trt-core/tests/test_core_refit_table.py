@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from trt_core import PlanError, RefitError
 from trt_core.refit_table import EngineWeight, RefitTable, why_unwritable
-from trt_core.replay import content_digest, replay
-from trt_core.weight_recipes import Applied, Literal, Lost, Recipe, Source, apply_operator, constants_of, sources_of
+from trt_core.weight_recipes import (
+    Applied,
+    Literal,
+    Lost,
+    Recipe,
+    Source,
+    apply_operator,
+    constants_of,
+    content_digest,
+    replay,
+    sources_of,
+)
 from trt_core.weight_recorder import WeightRecorder
 
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from trt_core import CompilationSettings, SettingsError, read_settings
-from trt_core.retired_settings import RETIRED_SETTINGS, NoEffect, Refused, Renamed
 from trt_core.settings import setting_names
+from trt_core.settings_reader import RETIRED_SETTINGS, NoEffect, Refused, Renamed
 
 DEFAULTS_OF_VERSION_2 = {
     "disable_tf32": False,

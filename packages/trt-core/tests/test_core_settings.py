@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import CompilationSettings, Device, SettingsError, read_settings
-from trt_core.observed_settings import ObservedSettings
-from trt_core.settings import building_fields
+from trt_core.settings import ObservedSettings, building_fields
 
 FIELDS = [field.name for field in dataclasses.fields(CompilationSettings)]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import CompilationSettings, Device, SettingsError, read_settings
-from trt_core.retired_settings import RETIRED_SETTINGS
+from trt_core.settings_reader import RETIRED_SETTINGS
 
 
 class _Capability(enum.Enum):

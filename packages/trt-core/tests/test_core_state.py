@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from trt_core.state import is_state
+from trt_core.attributes import is_state
 
 aten = torch.ops.aten
 

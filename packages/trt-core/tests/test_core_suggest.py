@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_core.suggest import did_you_mean
+from trt_core.wording import did_you_mean
 
 
 def test_suggests_the_nearest_name() -> None:

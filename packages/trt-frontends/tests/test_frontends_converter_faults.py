@@ -16,7 +16,7 @@ import trt_frontends
 from trt_converters import DYNAMO_CONVERTERS, converter
 from trt_converters.layers import binary
 from trt_core import SUPPORTED, Input, Reason, Verdict, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 
 X = torch.randn(2, 3)
 

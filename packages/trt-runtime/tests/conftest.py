@@ -13,7 +13,7 @@ from torch import nn
 
 import trt_core
 from trt_core import trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_core.sizes.expressions import Extent
 from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule, save
 from trt_runtime.profiles import Range

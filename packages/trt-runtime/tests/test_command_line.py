@@ -18,8 +18,7 @@ from torch import nn
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import main
-from trt_runtime.command_line.latency import measure, percentile
-from trt_runtime.command_line.tensor_files import read_tensors, write_tensors
+from trt_runtime.command_line.commands import measure, percentile, read_tensors, write_tensors
 from trt_runtime.testing import ProgramFile
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}

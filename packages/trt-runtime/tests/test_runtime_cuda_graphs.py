@@ -14,8 +14,7 @@ from torch import fx, nn
 
 from trt_core import ExecutionError, InputError, trt
 from trt_runtime import Binding, TRTModule, cuda_graphs
-from trt_runtime.capturable import obstacles
-from trt_runtime.graph_cache import GraphCache, call_key
+from trt_runtime.graphed_calls import GraphCache, call_key, obstacles
 
 ATEN = torch.ops.aten
 

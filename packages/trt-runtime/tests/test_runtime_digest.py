@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from trt_core import PlanError
-from trt_runtime import digest
-from trt_runtime.digest import plan_bytes, plan_digest
+from trt_runtime import plan_notes
+from trt_runtime.plan_notes import plan_bytes, plan_digest
 
 
 def test_the_view_is_the_memory_and_keeps_it() -> None:
@@ -37,13 +37,13 @@ def test_the_digest_follows_writes(plan: torch.Tensor) -> None:
 
 
 def test_nothing_is_remembered_of_dead_tensors() -> None:
-    before = len(digest._digests)
+    before = len(plan_notes._digests)
     tensor = torch.ones(3, dtype=torch.uint8)
     plan_digest(tensor)
-    assert len(digest._digests) == before + 1
+    assert len(plan_notes._digests) == before + 1
     del tensor
     gc.collect()
-    assert len(digest._digests) == before
+    assert len(plan_notes._digests) == before
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,14 @@ def test_empty_tensors(make_engine: Any, sum_and_difference: Any) -> None:
         ((), "takes 1 inputs, 0 were given"),
         ((torch.ones(2, 3),) * 2, "takes 1 inputs, 2 were given"),
         ((3,), "is an int, not a tensor"),
-        ((torch.ones(2, 3, dtype=torch.float64),), r"input 0 \('x'\) of engine 'block' has type float64, not float32"),
-        ((torch.ones(2, 3).half(),), "has type float16, not float32"),
-        ((torch.ones(3),), r"input 0 \('x'\) of engine 'block' has rank 1, not 2"),
-        ((torch.ones(2, 3, 1),), "has rank 3, not 2"),
-        ((torch.ones(2, 4),), r"dimension 1 of input 0 \('x'\) of engine 'block' is 4, .* exactly 3"),
+        (
+            (torch.ones(2, 3, dtype=torch.float64),),
+            r"input 0 \('x'\) of engine 'block' has type float64, the engine was",
+        ),
+        ((torch.ones(2, 3).half(),), "has type float16, the engine was built for float32"),
+        ((torch.ones(3),), r"input 0 \('x'\) of engine 'block' has rank 1, the engine was built for rank 2"),
+        ((torch.ones(2, 3, 1),), "has rank 3, the engine was built for rank 2"),
+        ((torch.ones(2, 4),), r"dimension 1 of input 0 \('x'\) of engine 'block' is 4, the engine was built for 3"),
         ((torch.ones(9, 3),), r"dimension 0 of input 0 \('x'\) of engine 'block' is 9, .* 1 to 8"),
         ((torch.ones(0, 3),), "is 0, .* 1 to 8"),
     ],
@@ -277,7 +280,7 @@ def test_a_negated_view(static_engine: TRTModule) -> None:
 
 def test_tensors_without_memory_are_refused(static_engine: TRTModule) -> None:
     static_engine(torch.ones(2, 3))
-    with pytest.raises(InputError, match=r"layout torch\.sparse_coo, engines take dense tensors"):
+    with pytest.raises(InputError, match=r"layout torch\.sparse_coo, the engine was built for dense tensors"):
         static_engine(torch.ones(2, 3).to_sparse())
     with pytest.raises(InputError, match="meta device, where tensors have no values"):
         static_engine(torch.ones(2, 3, device="meta"))

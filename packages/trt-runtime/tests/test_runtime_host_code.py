@@ -9,7 +9,7 @@ import torch
 
 from trt_runtime import EngineStore, TRTModule
 from trt_runtime import engine as engine_module
-from trt_runtime.host_code import allow_host_code, is_host_code_allowed
+from trt_runtime.plan_notes import allow_host_code, is_host_code_allowed
 
 
 @pytest.fixture
@@ -59,11 +59,11 @@ def test_no_claim_of_a_header_allows_it(static_engine: TRTModule, asked: list[bo
 
 
 def test_word_dies_with_the_plan(static_engine: TRTModule) -> None:
-    from trt_runtime import host_code
+    from trt_runtime import plan_notes
 
-    before = len(host_code._allowed)
+    before = len(plan_notes._allowed)
     plan = static_engine.plan.clone()
     allow_host_code(plan)
-    assert len(host_code._allowed) == before + 1
+    assert len(plan_notes._allowed) == before + 1
     del plan
-    assert len(host_code._allowed) == before
+    assert len(plan_notes._allowed) == before

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trt_core import ExecutionError, PlanError, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, plan_to_bytes, save
 from trt_runtime.testing import ProgramFile
 

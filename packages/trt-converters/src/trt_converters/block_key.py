@@ -33,12 +33,12 @@ from trt_converters.support import ConverterSupport
 from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import read_attribute
 from trt_core.dtypes import dtype_name
+from trt_core.errors import Uncacheable
 from trt_core.internals import OpOverload
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.expressions import extent_of
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.uncacheable import Uncacheable
 from trt_core.wording import kind_of
 
 DescribeConstant = Callable[[fx.Node, torch.Tensor], str]

@@ -14,9 +14,9 @@ from trt_converters.interpreter import BlockInterpreter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
-from trt_core.observed_settings import ObservedSettings
-from trt_core.provider_log import forget_errors, provider_logger, take_errors
+from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.refit_table import RefitTable
+from trt_core.settings import ObservedSettings
 from trt_core.sizes.ranges import Bounds, ShapeRanges
 
 InputBounds = dict[str, tuple[Bounds, ...]]

@@ -12,9 +12,8 @@ from torch import fx
 
 from trt_converters.binding import bind_arguments, map_nodes
 from trt_core import CompilationSettings, operator_name
-from trt_core.attributes import read_attribute
+from trt_core.attributes import is_state, read_attribute
 from trt_core.nesting import tensors_in
-from trt_core.state import is_state
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trt_core.uncacheable import Uncacheable
+from trt_core.errors import Uncacheable
 from trt_core.wording import kind_of
 
 _THREADS_FROM_BYTES = 1 << 20

@@ -18,14 +18,13 @@ from trt_converters.converter import Converter
 from trt_converters.sizes import combine, compute_fraction, dimension, fraction_of
 from trt_core import CompilationSettings, ConversionError, RefitError, to_trt, trt
 from trt_core.dtypes import from_trt
+from trt_core.log import forget_errors, take_errors
 from trt_core.provenance import node_location, source_line
-from trt_core.provider_log import forget_errors, take_errors
 from trt_core.quantization import e2m1_codes
 from trt_core.refit_table import EngineWeight, RefitTable, recipe_text, why_unwritable
-from trt_core.replay import content_digest, replay
 from trt_core.sizes.expressions import Extent, affine_form, extent_of
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.weight_recipes import Recipe, Source, constants_of, sources_of
+from trt_core.weight_recipes import Recipe, Source, constants_of, content_digest, replay, sources_of
 from trt_core.weight_recorder import WeightRecorder
 
 Operand = Any

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import StatelessSymbolicContext, StrictMinMaxConstraint
@@ -27,4 +27,4 @@ LATE: Final = {
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(__name__, LATE)
+    __getattr__, __dir__ = lazy_names(__name__, LATE)

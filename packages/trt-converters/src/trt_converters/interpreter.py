@@ -18,8 +18,8 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
+from trt_core.log import take_errors
 from trt_core.operators import operator_name
-from trt_core.provider_log import take_errors
 from trt_core.sizes.expressions import depends_on_data
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE

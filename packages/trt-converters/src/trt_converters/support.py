@@ -28,8 +28,8 @@ from trt_core import (
     total_verdict,
 )
 from trt_core.internals import HigherOrderOperator
-from trt_core.lowering_notes import LEFT_COMPLEX
 from trt_core.sizes.expressions import depends_on_data, extent_of
+from trt_core.verdicts import LEFT_COMPLEX
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
 """Namespaces of operators on quantized values that are packed for the library's kernels."""

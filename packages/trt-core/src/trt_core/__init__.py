@@ -26,7 +26,7 @@ from trt_core.errors import (
     SettingsError,
     TrtError,
 )
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 from trt_core.log import logger
 from trt_core.provider import (
     Provider,
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from trt_core.operators import canonical_operator, operator_name
     from trt_core.settings import CompilationSettings
     from trt_core.settings_reader import read_settings
-    from trt_core.support import OperatorSupport, total_verdict
-    from trt_core.verdicts import SUPPORTED, Reason, Verdict
+    from trt_core.verdicts import SUPPORTED, OperatorSupport, Reason, Verdict, total_verdict
 
 try:
     __version__ = version("trt-core")
@@ -98,15 +97,15 @@ __all__ = [
 _LATE: Final = {
     "CompilationSettings": "trt_core.settings",
     "Input": "trt_core.input",
-    "OperatorSupport": "trt_core.support",
+    "OperatorSupport": "trt_core.verdicts",
     "Reason": "trt_core.verdicts",
     "SUPPORTED": "trt_core.verdicts",
     "Verdict": "trt_core.verdicts",
     "canonical_operator": "trt_core.operators",
     "operator_name": "trt_core.operators",
     "read_settings": "trt_core.settings_reader",
-    "total_verdict": "trt_core.support",
+    "total_verdict": "trt_core.verdicts",
 }
 """Names that are imported when they are first used: running engines needs none of them."""
 
-__getattr__, __dir__ = late_names(__name__, _LATE)
+__getattr__, __dir__ = lazy_names(__name__, _LATE)

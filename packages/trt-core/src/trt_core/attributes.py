@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
+
+from trt_core.internals import OpOverload
 
 
 def read_attribute(module: nn.Module, path: str) -> Any:
@@ -15,3 +17,42 @@ def read_attribute(module: nn.Module, path: str) -> Any:
         AttributeError: There is none.
     """
     return functools.reduce(getattr, path.split("."), module)
+
+
+def is_state(node: fx.Node) -> bool:
+    """Whether a node reads an attribute that the graph also writes to, such as a counter or a cache.
+
+    Args:
+        node: Any node; only `get_attr` nodes can be state.
+    """
+    return node.op == "get_attr" and is_written(node)
+
+
+def is_written(node: fx.Node) -> bool:
+    """Whether the graph writes to what a node stands for, an attribute or an input."""
+    return any(_writes_to(user, node) for user in node.users)
+
+
+def _writes_to(user: fx.Node, node: fx.Node) -> bool:
+    if user.op == "call_module":
+        return _child_writes_to(user, node)
+    target = user.target
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable:
+        return False
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = user.args[position] if position < len(user.args) else user.kwargs.get(argument.name)
+        if given is node or (isinstance(given, (list, tuple)) and node in given):
+            return True
+    return False
+
+
+def _child_writes_to(call: fx.Node, node: fx.Node) -> bool:
+    """Whether a child that a node is given to writes to it: splitting a graph moves writes into its blocks."""
+    owner = call.graph.owning_module
+    child = None if owner is None else owner.get_submodule(str(call.target))
+    if not isinstance(child, fx.GraphModule):
+        return False
+    pairs = zip(call.args, child.graph.find_nodes(op="placeholder"), strict=False)
+    return any(given is node and is_written(placeholder) for given, placeholder in pairs)

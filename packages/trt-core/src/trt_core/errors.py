@@ -107,3 +107,17 @@ class ExecutionError(TrtError):
 
 class InternalError(TrtError):
     """Something failed that must not fail whatever the model is: a defect of this project."""
+
+
+class Uncacheable(Exception):
+    """Something that an engine depends on cannot be described, so the engine is built and not cached.
+
+    Args:
+        why: What cannot be described.
+        where: The node, function or setting.
+    """
+
+    def __init__(self, why: str, where: str = "") -> None:
+        self.why = why
+        self.where = where
+        super().__init__(f"{why} ({where})" if where else why)

@@ -38,7 +38,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch._dynamo.convert_frame import compile_lock
@@ -83,4 +83,4 @@ ATTRIBUTES: Final = {
 """Private attributes of PyTorch's objects that our packages read, and what has them."""
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(__name__, LATE)
+    __getattr__, __dir__ = lazy_names(__name__, LATE)

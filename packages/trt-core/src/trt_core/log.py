@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import threading
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from trt_core.provider import provider_module
 
 logger = logging.getLogger("torch_tensorrt")
 """Its name is the one that users' scripts already configure."""
@@ -27,3 +33,58 @@ def unlogged(name: str) -> Iterator[None]:
         yield
     finally:
         other.removeFilter(drop)
+
+
+_KEPT: Final = 8
+
+
+class _Messages(threading.local):
+    """Errors that the provider logged in this thread since they were last taken."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+
+_messages = _Messages()
+
+
+def provider_logger() -> Any:
+    """Returns the `ILogger` for the provider in use; one per provider, as TensorRT wants it."""
+    return _make_logger(provider_module())
+
+
+def forget_errors() -> None:
+    """Forgets what the provider logged in this thread."""
+    if _messages.errors:
+        _messages.errors.clear()
+
+
+def take_errors() -> str:
+    """Returns the errors that the provider logged in this thread, in one text, and forgets them."""
+    text = "; ".join(_messages.errors)
+    _messages.errors.clear()
+    return text
+
+
+@functools.lru_cache(maxsize=2)
+def _make_logger(trt: ModuleType) -> Any:
+    severity = trt.ILogger.Severity
+    levels = {
+        severity.INTERNAL_ERROR: logging.ERROR,
+        severity.ERROR: logging.ERROR,
+        severity.WARNING: logging.WARNING,
+        severity.INFO: logging.INFO,
+        severity.VERBOSE: logging.DEBUG,
+    }
+
+    class ProviderLogger(trt.ILogger):  # type: ignore[misc, name-defined]  # the base is known at run time
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, msg: str) -> None:
+            level = levels.get(severity, logging.DEBUG)
+            if level == logging.ERROR and len(_messages.errors) < _KEPT:
+                _messages.errors.append(msg)
+            logger.log(level, "%s: %s", trt.__name__, msg)
+
+    return ProviderLogger()

@@ -12,7 +12,7 @@ import torch
 
 from trt_core.errors import SettingsError
 from trt_core.internals import HigherOrderOperator, OpOverload, OpOverloadPacket, all_operator_names
-from trt_core.suggest import did_you_mean
+from trt_core.wording import did_you_mean
 
 Target = Callable[..., Any] | str
 """What `fx.Node.target` holds for a call."""

@@ -1,6 +1,6 @@
 """Compilation settings: one frozen dataclass. `trt_core.settings_reader` turns user keywords into it.
 
-The annotation of a field is its rule: type, range, and how users may write it; `trt_core.setting_values` applies it,
+The annotation of a field is its rule: type, range, and how users may write it; `read_setting` applies it,
 whether the value comes from a keyword or from the constructor. To add a setting, add an annotated field, describe it
 in the docstring, and show in `tests/settings` what it changes. One that conversion or building reads has
 `metadata=read_by_building(...)`, which says what it becomes on each provider.
@@ -11,25 +11,286 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
+import re
+import types
 import typing
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import torch
 
 from trt_core.device import Device
-from trt_core.dtypes import dtype_name
-from trt_core.provider_option import provider_option, read_by_building
-from trt_core.setting_readers import (
-    read_capability,
-    read_device,
-    read_excluded_operators,
-    read_modules,
-    read_operators,
-    read_patterns,
-    read_report_path,
-)
-from trt_core.setting_values import ANY, OneOf, Range, ReadBy, read_setting
+from trt_core.dtypes import dtype_name, parse_dtype
+from trt_core.errors import SettingsError
+from trt_core.operators import canonical_operators
+from trt_core.wording import kind_of
+
+ANY: Final = float("inf")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and the largest value of a number, both included.
+
+    Attributes:
+        low, high: The bounds.
+        whole: Whether what lies between must be a whole number; infinity may be none.
+    """
+
+    low: float
+    high: float = ANY
+    whole: bool = False
+
+    def __str__(self) -> str:
+        number = "a whole number" if self.whole else "a value"
+        return f"{number} from {self.low} to {self.high}" if self.high < ANY else f"{number} of at least {self.low}"
+
+    def allows(self, value: float) -> bool:
+        """Whether a number is one of these."""
+        return self.low <= value <= self.high and (not self.whole or value == ANY or value == int(value))
+
+
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """The values that there are."""
+
+    values: tuple[Any, ...]
+
+    def __init__(self, *values: Any) -> None:
+        object.__setattr__(self, "values", values)
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(_spelt_value(value) for value in self.values)}"
+
+
+@dataclass(frozen=True)
+class ReadBy:
+    """A function that brings what users write into the form that the setting has, before its type is checked."""
+
+    function: Callable[[Any], Any]
+
+
+def read_setting(name: str, annotation: Any, value: Any) -> Any:
+    """Returns the value of a setting in its one form: `"half"` becomes `torch.float16`, a list a frozenset.
+
+    Args:
+        name: Name of the setting, for the message.
+        annotation: Its resolved annotation: `bool`, `int`, `float`, `str`, `torch.dtype`, `Device`, `frozenset` of one
+            of them, a union of these, each perhaps `Annotated` with `Range`, `OneOf` and `ReadBy`.
+        value: What the user gave.
+
+    Raises:
+        SettingsError: The value is of another type, or out of range.
+    """
+    kind, rules = _unwrap(annotation)
+    try:
+        found = value
+        for rule in rules:
+            if isinstance(rule, ReadBy):
+                found = rule.function(found)
+        found = _read(kind, found)
+    except SettingsError:
+        raise
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        why = getattr(error, "what", None) or str(error)
+        raise SettingsError(f"{name}={value!r} cannot be read", where="compilation settings", why=why) from error
+    for rule in rules:
+        if not _allows(rule, found):
+            raise SettingsError(
+                f"{name}={_spelt_value(found)} is out of range", where="compilation settings", hint=f"give {rule}"
+            )
+    return found
+
+
+def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    if typing.get_origin(annotation) is typing.Annotated:
+        kind, *rules = typing.get_args(annotation)
+        return kind, tuple(rules)
+    return annotation, ()
+
+
+def _allows(rule: Any, value: Any) -> bool:
+    if value is None:
+        return True
+    if isinstance(rule, Range):
+        return rule.allows(value)
+    return value in rule.values if isinstance(rule, OneOf) else True
+
+
+def _read(kind: Any, value: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _read_first(typing.get_args(kind), value)
+    if origin is frozenset:
+        return _read_set(typing.get_args(kind)[0], value)
+    return _READERS[kind](value)
+
+
+def _read_first(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Returns what the first alternative that fits makes of the value."""
+    reasons = []
+    for kind in kinds:
+        try:
+            return _read(kind, value)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            reasons.append(str(error))
+    first, *others = dict.fromkeys(reasons)
+    raise TypeError(", or ".join([first, *(reason.removeprefix("give ") for reason in others)]))
+
+
+def _read_set(kind: Any, value: Any) -> frozenset[Any]:
+    if isinstance(value, str) and kind is str:
+        raise TypeError("give a collection of names, not one string")
+    single = isinstance(value, (str, torch.dtype)) or not isinstance(value, Iterable)
+    return frozenset(_read(kind, item) for item in ([value] if single else value))
+
+
+def _read_none(value: Any) -> None:
+    if value is not None:
+        raise TypeError("give None")
+
+
+def _read_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise TypeError("give True or False")
+
+
+def _read_int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
+        raise TypeError("give a whole number")
+    return int(value)
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        raise TypeError("give a number")
+    return float(value)
+
+
+def _read_text(value: Any) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        text = os.fspath(value)
+        if isinstance(text, str):
+            return text
+    raise TypeError("give a string")
+
+
+_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    type(None): _read_none,
+    bool: _read_bool,
+    int: _read_int,
+    float: _read_float,
+    str: _read_text,
+    torch.dtype: parse_dtype,
+    Device: Device,
+}
+
+
+def _spelt_value(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return dtype_name(value)
+    return value if isinstance(value, str) else repr(value)
+
+
+def read_patterns(value: Any) -> frozenset[str]:
+    """Regular expressions; None means none."""
+    if isinstance(value, (str, re.Pattern)):
+        raise TypeError("give a collection of regular expressions, not one")
+    found = frozenset(getattr(item, "pattern", item) for item in value or ())
+    for pattern in found:
+        if not isinstance(pattern, str):
+            raise TypeError(f"give regular expressions, not {pattern!r}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return found
+
+
+def read_modules(value: Any) -> frozenset[str]:
+    """Modules may be given as classes; None means none."""
+    names = set()
+    for item in _collection(value):
+        if not isinstance(item, (str, type)):
+            raise TypeError(f"give dotted paths or classes, not {kind_of(item)}")
+        names.add(item if isinstance(item, str) else item.__qualname__)
+    return frozenset(names)
+
+
+def read_operators(value: Any) -> frozenset[str]:
+    """Operators; None means none."""
+    return canonical_operators(_collection(value))
+
+
+def read_excluded_operators(value: Any) -> frozenset[str]:
+    """Operators; None means none."""
+    return canonical_operators(_collection(value), "autocast_excluded_ops")
+
+
+def _collection(value: Any) -> Iterable[Any]:
+    if isinstance(value, str):
+        raise TypeError("give a collection of names, not one string")
+    if value is not None and not isinstance(value, Iterable):
+        raise TypeError(f"give a collection of names, not {kind_of(value)}")
+    return value or ()
+
+
+def read_device(value: Any) -> Any:
+    """None means the default."""
+    return Device.current() if value is None else value
+
+
+def read_report_path(value: Any) -> Any:
+    """A path, or whether to report at all; an empty path would be read as both."""
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
+    if found == "":
+        raise ValueError("the path is empty")
+    return found
+
+
+def read_capability(value: Any) -> Any:
+    """A member of TensorRT's enumeration stands for its name; its first version called the standard one `DEFAULT`."""
+    name = str(getattr(value, "name", value)).lower()
+    return "standard" if name == "default" else name
+
+
+_KEY: Final = "provider_option"
+
+
+@dataclass(frozen=True)
+class ProviderOption:
+    """The option of a builder that a setting is handed to.
+
+    Attributes:
+        tensorrt: Names of TensorRT's API, such as `"IBuilderConfig.max_aux_streams"`.
+        since: TensorRT release that brought the option, where its documentation says so; otherwise "", and all that
+            is known is that the oldest supported release has it.
+        portable: What `trt_portable` does with it, one sentence. A setting that changes nothing there says so in the
+            log of the build, too.
+    """
+
+    tensorrt: tuple[str, ...]
+    portable: str
+    since: str = ""
+
+
+def read_by_building(*tensorrt: str, portable: str, since: str = "") -> dict[str, Any]:
+    """Metadata of a field that conversion or building reads: another value may give another engine.
+
+    Args:
+        tensorrt, portable, since: See `ProviderOption`.
+    """
+    return {_KEY: ProviderOption(tensorrt, portable, since)}
+
+
+def provider_option(field: dataclasses.Field[Any]) -> ProviderOption | None:
+    """Returns what a setting becomes on each provider; None for one that building doesn't read."""
+    found: ProviderOption | None = field.metadata.get(_KEY)
+    return found
+
 
 MiB = 1 << 20
 
@@ -305,7 +566,7 @@ class CompilationSettings:
 def building_fields() -> tuple[str, ...]:
     """Returns the names of the fields that conversion and building read.
 
-    A field says so where it is defined, and `trt_core.observed_settings` tells when something else is read after all.
+    A field says so where it is defined, and `trt_core.settings` tells when something else is read after all.
     What only lowering and partitioning read is left out: it shapes the graph that is built, not how.
     """
     return tuple(item.name for item in dataclasses.fields(CompilationSettings) if provider_option(item) is not None)
@@ -353,3 +614,29 @@ _SHORT = {
     torch.int8: "i8",
     torch.float8_e4m3fn: "f8",
 }
+
+
+class ObservedSettings(CompilationSettings):
+    """Settings that remember which of their fields were read.
+
+    Args:
+        settings: What to observe.
+    """
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        vars(self).update(vars(settings))
+        object.__setattr__(self, "_read", set())
+
+    def replace(self, **changes: Any) -> CompilationSettings:
+        """Returns a copy, no longer observed, with the given fields changed; reads every field."""
+        return CompilationSettings(**{**{name: getattr(self, name) for name in setting_names()}, **changes})
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in CompilationSettings.__dataclass_fields__:
+            object.__getattribute__(self, "_read").add(name)
+        return object.__getattribute__(self, name)
+
+    def fields_read(self) -> frozenset[str]:
+        """Returns the names of the fields that were read until now."""
+        found: set[str] = object.__getattribute__(self, "_read")
+        return frozenset(found)

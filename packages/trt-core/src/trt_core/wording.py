@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, Final
 
 _SPELT_WITH_A_VOWEL: Final = "AEFHILMNORSX"
@@ -31,3 +33,9 @@ def kind_of(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return with_article(type(value).__name__)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `did you mean 'x'?` for the nearest known name, or an empty string when none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 from trt_core import CompilationSettings, Device, Input, set_provider
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from trt_frontends import dynamo, quantization
@@ -84,4 +84,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = late_names(__name__, _LATE)
+__getattr__, __dir__ = lazy_names(__name__, _LATE)

@@ -22,15 +22,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from trt_core.attributes import is_state
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
-from trt_core.state import is_state
 from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
-from trt_runtime.capturable import require_capturable
 from trt_runtime.direct_call import goes_direct
-from trt_runtime.graph_cache import tensors_in
-from trt_runtime.graphed_calls import GraphedCalls
+from trt_runtime.graphed_calls import GraphedCalls, require_capturable, tensors_in
 from trt_runtime.program import reduce_to_program
 from trt_runtime.program.door import Door, refuse_moves
 from trt_runtime.program.input_memory import HeldTensor

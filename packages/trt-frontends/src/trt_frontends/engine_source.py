@@ -29,17 +29,17 @@ from trt_core import (
     provider_identity,
     provider_module,
 )
+from trt_core.errors import Uncacheable
 from trt_core.refit_table import RefitTable, recipe_text, why_unwritable
 from trt_core.settings import building_fields
 from trt_core.sizes.expressions import Extent, extent_of, is_extent
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.uncacheable import Uncacheable
 from trt_core.weight_recipes import RECIPE, sources_of
 from trt_runtime import Binding, PlanHeader, TRTModule
 from trt_runtime.container import PLAN
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
 from trt_runtime.header import FORMAT_VERSION
-from trt_runtime.host_code import allow_host_code
+from trt_runtime.plan_notes import allow_host_code
 from trt_runtime.refit import refit_engine
 
 _TIMING_CACHE: Final = "timing.cache"

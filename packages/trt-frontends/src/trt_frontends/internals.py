@@ -28,7 +28,7 @@ from torch.nn.modules.module import _global_buffer_registration_hooks as buffer_
 from torch.nn.modules.module import _global_module_registration_hooks as module_hooks
 from torch.nn.modules.module import _global_parameter_registration_hooks as parameter_hooks
 
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch._dynamo import config as dynamo_config
@@ -59,4 +59,4 @@ LATE: Final = {
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(__name__, LATE)
+    __getattr__, __dir__ = lazy_names(__name__, LATE)

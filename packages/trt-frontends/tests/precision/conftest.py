@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trt_core import trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 from trt_runtime import TRTModule
 
 

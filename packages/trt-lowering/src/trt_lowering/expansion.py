@@ -13,7 +13,7 @@ from torch import fx
 from trt_core import logger
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, enable_python_dispatcher, make_fx
 from trt_core.log import unlogged
-from trt_core.uncollected import uncollected
+from trt_core.paused_collection import paused_collection
 from trt_lowering.decomposition_table import (
     Decomposition,
     DecompositionRules,
@@ -130,7 +130,14 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
         return function(*_mutable(args), **_mutable(kwargs))
 
     try:
-        with compile_session(), torch.no_grad(), mode, enable_python_dispatcher(), no_new_guards(mode), uncollected():
+        with (
+            compile_session(),
+            torch.no_grad(),
+            mode,
+            enable_python_dispatcher(),
+            no_new_guards(mode),
+            paused_collection(),
+        ):
             module = make_fx(call, pre_dispatch=True)(*values)
     except Exception as error:  # a decomposition may fail in any way; the operator then stays whole
         logger.debug("%s stays whole: its decomposition failed with %s", node.target, error)

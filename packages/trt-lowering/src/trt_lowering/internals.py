@@ -25,7 +25,7 @@ from torch._decomp import decomposition_table
 from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
@@ -50,4 +50,4 @@ LATE: Final = {
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(__name__, LATE)
+    __getattr__, __dir__ = lazy_names(__name__, LATE)

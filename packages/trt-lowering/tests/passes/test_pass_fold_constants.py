@@ -6,8 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 
 from trt_core import CompilationSettings, Device
-from trt_core.replay import replay
-from trt_core.weight_recipes import RECIPE, Source
+from trt_core.weight_recipes import RECIPE, Source, replay
 from trt_lowering import lower
 from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
 from trt_lowering.passes.fold_constants import FoldConstants

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trt_core import CompilationSettings, Device
-from trt_core.lowering_notes import LEFT_COMPLEX
+from trt_core.verdicts import LEFT_COMPLEX
 from trt_lowering import export_module, lower
 from trt_lowering.complex_numbers.rules import MOST_POINTS
 

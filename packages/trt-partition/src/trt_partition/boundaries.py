@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from trt_core import PartitionError
-from trt_core.state import is_state
+from trt_core.attributes import is_state
 from trt_partition.plan import Block, PartitionPlan
 from trt_partition.sizes import (
     Place,

@@ -8,7 +8,7 @@ from typing import Final
 from torch import fx
 
 from trt_core import CompilationSettings, SettingsError
-from trt_core.suggest import did_you_mean
+from trt_core.wording import did_you_mean
 
 _SELF: Final = re.compile(r"^L\['self'\]\.?")
 _INDEX: Final = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
-from trt_core.late_names import late_names
+from trt_core.lazy_names import lazy_names
 from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
@@ -64,4 +64,4 @@ _LATE: Final = {
 }
 """Names that are imported when they are first used: running a saved program needs none of them."""
 
-__getattr__, __dir__ = late_names(__name__, _LATE)
+__getattr__, __dir__ = lazy_names(__name__, _LATE)

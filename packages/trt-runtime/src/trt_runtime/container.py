@@ -18,8 +18,8 @@ from trt_core.files.replacing import Path as Path
 from trt_core.files.replacing import file_name
 from trt_core.files.replacing import replacing as replacing
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.digest import is_vouched, plan_bytes, plan_digest, vouch
 from trt_runtime.header import PlanHeader
+from trt_runtime.plan_notes import is_vouched, plan_bytes, plan_digest, vouch
 
 
 class SectionKind(IntEnum):

@@ -6,23 +6,28 @@ before touches nothing but addresses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Collection, Iterable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
-from trt_core.provider_log import forget_errors, take_errors
+from trt_core.log import forget_errors, take_errors
+from trt_core.provider import provider_module
+from trt_core.wording import kind_of
 from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.call_shapes import CallShapes
+from trt_runtime.header import PlanHeader
 from trt_runtime.input_check import check_inputs
-from trt_runtime.output_allocator import output_allocator
-from trt_runtime.output_check import check_outputs
-from trt_runtime.stream_order import StreamOrder
 
 if TYPE_CHECKING:
     from trt_runtime.engine import LoadedEngine
     from trt_runtime.header import PlanHeader
+
 
 CUDA_ALIGNMENT: Final = 256
 """Alignment of device addresses that TensorRT asks for, in bytes."""
@@ -357,3 +362,207 @@ def _with_memory(value: torch.Tensor, index: int, header: PlanHeader) -> torch.T
         why=f"its shape is {tuple(value.shape)}, but its storage was resized to nothing",
         hint="give a tensor that holds its values: whoever freed its storage has to restore it first",
     )
+
+
+def output_allocator(dtype: torch.dtype, device: torch.device) -> Any:
+    """Returns an `IOutputAllocator` of the provider in use; its `take()` hands over the output tensor.
+
+    Args:
+        dtype: Element type of the output.
+        device: Where the output lies.
+    """
+    return _allocator_class(provider_module())(dtype, device)
+
+
+@functools.lru_cache(maxsize=2)
+def _allocator_class(trt: ModuleType) -> Any:
+    class OutputAllocator(trt.IOutputAllocator):  # type: ignore[misc, name-defined]  # known at run time
+        def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self._dtype = dtype
+            self._device = device
+            self._buffer: torch.Tensor | None = None
+            self._shape: tuple[int, ...] | None = None
+            self.stream: torch.cuda.Stream | None = None
+
+        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            # On the stream that writes it: memory that other streams freed may still be in use there.
+            writing = torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
+            with writing:
+                self._buffer = torch.empty(max(size, 1), dtype=torch.uint8, device=self._device)
+            return self._buffer.data_ptr()
+
+        def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+            return self.reallocate_output_async(tensor_name, memory, size, alignment, 0)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self._shape = tuple(shape)
+
+        def take(self, name: str) -> torch.Tensor:
+            """Returns the output of the run that just ended, and forgets it.
+
+            Raises:
+                ExecutionError: The provider did not say its shape.
+            """
+            buffer, shape, dtype = self._buffer, self._shape, self._dtype
+            self._buffer = self._shape = None
+            if buffer is None or shape is None:
+                raise ExecutionError(f"the provider did not say the shape of output {name!r}")
+            count = 1
+            for extent in shape:
+                count *= extent
+            return buffer[: count * dtype.itemsize].view(dtype).view(shape)
+
+    return OutputAllocator
+
+
+def check_outputs(
+    header: PlanHeader,
+    outputs: Sequence[Any],
+    shapes: CallShapes,
+    inputs: Sequence[torch.Tensor],
+    device: torch.device,
+    *,
+    host_outputs: Collection[int] = (),
+    alignment: int = 1,
+) -> None:
+    """Checks that an engine can write its outputs to the tensors given.
+
+    Args:
+        header: Header of the engine.
+        outputs: What the caller provides.
+        shapes: What the engine computes for these inputs.
+        inputs: What the engine reads.
+        device: The device that the engine runs on.
+        host_outputs: Indices of outputs that are written on the host.
+        alignment: Alignment that addresses need, in bytes.
+
+    Raises:
+        InputError: The message names the output, what it is, and what it should be.
+    """
+    if len(outputs) != len(header.outputs):
+        raise InputError(
+            f"{header.title} has {len(header.outputs)} outputs, {len(outputs)} tensors were given for them",
+            hint=f"give {', '.join(map(str, header.outputs))}",
+        )
+    for index, value in enumerate(outputs):
+        place = f"the tensor for output {index} ({header.outputs[index].name!r}) of {header.title}"
+        strided = shapes.outputs[index]
+        if strided is None or (index in host_outputs and device.type != "cpu"):
+            raise InputError(
+                f"output {index} ({header.outputs[index].name!r}) of {header.title} cannot be written in place",
+                why="its shape depends on data" if strided is None else "the provider writes it on the host",
+                hint="call the module, and take the output that it returns",
+            )
+        _check_output(place, value, header.outputs[index].dtype, strided[0], device)
+        if value.data_ptr() % alignment:
+            raise InputError(
+                f"{place} does not begin at a multiple of {alignment} bytes",
+                hint="give a tensor of its own, not a view into another one",
+            )
+        others = [*inputs, *outputs[:index]]
+        if any(_overlap(value, other) for other in others):
+            raise InputError(
+                f"{place} shares memory with another tensor of the call",
+                hint="give each output memory of its own",
+            )
+
+
+def _check_output(place: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
+    wanted = f"{dtype_name(dtype)} {shape} on {device}"
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise InputError(f"{place} is {kind_of(value)}, not a plain tensor", hint=f"give {wanted}")
+    found = f"{dtype_name(value.dtype)} {tuple(value.shape)} on {value.device}"
+    if found != wanted:
+        raise InputError(f"{place} is {found}", hint=f"give {wanted}")
+    if value.layout is not torch.strided or not value.is_contiguous() or value.is_neg():
+        raise InputError(f"{place} is not contiguous", hint=f"make it with torch.empty({shape}, dtype={dtype})")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise InputError(f"{place} requires gradients, and engines compute none", hint="call under torch.no_grad()")
+
+
+def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
+    begin, other = left.data_ptr(), right.data_ptr()
+    return begin < other + right.nbytes and other < begin + left.nbytes
+
+
+class StreamOrder:
+    """Enqueues a context on the streams of its callers; each run waits, on the device, for the one before.
+
+    PyTorch's own streams live as long as the process, so the one of the last run is told by its handle, and is asked
+    only when another one comes. A stream that the application made may be gone by then, and its handle may belong to a
+    new one; there each run leaves an event behind.
+
+    Args:
+        device: A CUDA device.
+        beside_default: Run beside the default stream, between two waits, instead of on it: TensorRT would
+            synchronize the whole device there.
+
+    Attributes:
+        handle: Handle of the stream of the last run; -1 before the first.
+    """
+
+    def __init__(self, device: torch.device, *, beside_default: bool) -> None:
+        self.handle = -1
+        self._device = device
+        self._beside_default = beside_default
+        self._stream: torch.cuda.Stream | None = None
+        self._side: torch.cuda.Stream | None = None
+        self._done: torch.cuda.Event | None = None
+
+    def enqueue(self, native: Any, handle: int, allocators: Iterable[Any]) -> bool:
+        """Enqueues one run of a context.
+
+        Args:
+            native: The provider's `IExecutionContext`.
+            handle: Handle of the current stream of the device.
+            allocators: Output allocators, which must know the stream that writes their memory.
+        """
+        if handle != self.handle or self._done is not None:
+            self._follow(handle)
+        beside = handle == 0 and self._beside_default
+        if beside and self._side is None:
+            self._side = torch.cuda.Stream(self._device)
+        for allocator in allocators:
+            allocator.stream = self._side if beside else self._stream
+        if beside:
+            return self._enqueue_beside(native)
+        succeeded = bool(native.execute_async_v3(handle))
+        if self._done is not None:
+            self._done.record(self._stream)
+        return succeeded
+
+    def release(self, output: torch.Tensor) -> None:
+        """Tells PyTorch's allocator that an output was made beside the caller's stream, if it was."""
+        if self._side is not None and self._stream is not None and output.is_cuda:
+            output.record_stream(self._stream)
+
+    def wait(self) -> None:
+        """Waits on the host until the last run is done."""
+        if self._done is not None:
+            self._done.synchronize()
+        elif self._stream is not None:
+            self._stream.synchronize()
+
+    def _follow(self, handle: int) -> None:
+        stream = torch.cuda.current_stream(self._device)
+        if not torch.cuda.is_current_stream_capturing():  # capturing begins after all work is done
+            if self._done is not None:
+                stream.wait_event(self._done)
+            elif self._stream is not None:
+                stream.wait_stream(self._stream)
+        # PyTorch gives numbers to its own streams, and knows foreign ones by their handles.
+        is_foreign = handle != 0 and stream.stream_id == handle
+        if not is_foreign:
+            self._done = None
+        elif self._done is None:
+            self._done = torch.cuda.Event()
+        self.handle, self._stream = handle, stream
+
+    def _enqueue_beside(self, native: Any) -> bool:
+        side, stream = self._side, self._stream
+        assert side is not None and stream is not None
+        side.wait_stream(stream)
+        succeeded = bool(native.execute_async_v3(side.cuda_stream))
+        stream.wait_stream(side)
+        return succeeded

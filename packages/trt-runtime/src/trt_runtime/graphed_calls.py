@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from trt_core.errors import ExecutionError, TrtError
-from trt_core.internals import pytree
-from trt_runtime.capturable import require_capturable
+from trt_core.internals import OpOverload, pytree
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct
-from trt_runtime.graph_cache import GraphCache, tensors_in
+from trt_runtime.header import PlanHeader
+from trt_runtime.module import TRTModule
 
 MOST_GRAPHS: Final = 16
 """Combinations of input shapes that a module keeps graphs for, unless told otherwise."""
@@ -245,3 +246,119 @@ def cuda_graphs(module: nn.Module, *, capacity: int = MOST_GRAPHS) -> Iterator[G
         yield graphed
     finally:
         graphed.release()
+
+
+def require_capturable(module: nn.Module) -> None:
+    """Checks that calls of a module can be recorded.
+
+    Args:
+        module: A compiled model or a loaded program.
+
+    Raises:
+        ExecutionError: It runs on the CPU, has sizes that depend on data, or writes to inputs or buffers.
+    """
+    reasons = list(obstacles(module))
+    if reasons:
+        shown = reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
+        raise ExecutionError(
+            "calls of this module cannot be recorded as CUDA graphs",
+            why="; ".join(shown),
+            hint="call it without CUDA graphs (use_cuda_graphs=False)",
+        )
+
+
+def obstacles(module: nn.Module) -> Iterator[str]:
+    """Yields what stands against recording, as far as it is known without a call."""
+    for name, child in module.named_modules():
+        if isinstance(child, TRTModule):
+            yield from _engine_obstacles(child.header)
+        elif isinstance(child, fx.GraphModule):
+            for node in child.graph.nodes:
+                yield from _operator_obstacles(node, name)
+    devices = {value.device.type for value in module.parameters()}
+    if devices - {"cuda"}:
+        yield f"weights lie on {', '.join(sorted(devices - {'cuda'}))}"
+
+
+def _engine_obstacles(header: PlanHeader) -> Iterator[str]:
+    if header.device != "cuda":
+        yield f"{header.title} runs on {header.device}"
+    for binding in header.outputs:
+        if None in binding.shape:
+            yield f"the shape of {binding.name!r} of {header.title} depends on data"
+
+
+def _operator_obstacles(node: fx.Node, block: str) -> Iterator[str]:
+    operator: Any = node.target
+    if node.op != "call_function" or not isinstance(operator, OpOverload):
+        return
+    place = f"{operator} in {block}" if block else str(operator)
+    if operator._schema.is_mutable:
+        yield f"{place} writes to a tensor, and recording would do so more than once"
+    if torch.Tag.dynamic_output_shape in operator.tags or torch.Tag.data_dependent_output in operator.tags:
+        yield f"the result of {place} has a size or value that the host must wait for"
+
+
+class RecordedCall(Protocol):
+    """One call that can be repeated with other values."""
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Repeats the call with inputs of the same shapes and types, and returns outputs of their own."""
+
+    def release(self) -> None:
+        """Gives back what it holds."""
+
+
+Record = Callable[[Sequence[Any]], RecordedCall]
+
+
+class GraphCache:
+    """Repeats calls, and records those that it does not know.
+
+    Args:
+        record: Records a call.
+        capacity: Most recordings that are kept.
+    """
+
+    def __init__(self, record: Record, capacity: int) -> None:
+        self._record = record
+        self._capacity = capacity
+        self._recorded: OrderedDict[Hashable, RecordedCall] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._recorded)
+
+    def run(self, leaves: Sequence[Any]) -> list[Any]:
+        """Runs one call.
+
+        Args:
+            leaves: Tensors and plain values. Calls whose tensors agree in shape, type and device, and whose plain
+                values are equal, share a recording.
+        """
+        key = call_key(leaves)
+        recorded = self._recorded.get(key)
+        if recorded is None:
+            while len(self._recorded) >= self._capacity:
+                self._recorded.popitem(last=False)[1].release()
+            recorded = self._recorded[key] = self._record(leaves)
+        else:
+            self._recorded.move_to_end(key)
+        return recorded.replay(tensors_in(leaves))
+
+    def clear(self) -> None:
+        """Gives back all recordings."""
+        while self._recorded:
+            self._recorded.popitem()[1].release()
+
+
+def call_key(leaves: Sequence[Any]) -> Hashable:
+    """What calls with one recording have in common."""
+    return tuple(
+        (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else (type(value), value)
+        for value in leaves
+    )
+
+
+def tensors_in(leaves: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors among the inputs of a call."""
+    return [value for value in leaves if isinstance(value, torch.Tensor)]

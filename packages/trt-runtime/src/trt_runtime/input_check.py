@@ -1,18 +1,84 @@
-"""What is wrong with the tensors given to an engine, in one sentence."""
+"""What is wrong with the tensors given to an engine or a program, in one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.sizes.profiles import VaryingSize, require_profile
-from trt_core.wording import kind_of
-from trt_runtime.bindings import extent_in_call, format_extent, format_shape, symbol_values
+from trt_core.wording import kind_of, with_article
+from trt_runtime.bindings import extent_in_call, format_extent, symbol_values
+from trt_runtime.direct_call import is_foreign
 from trt_runtime.header import PlanHeader
+
+_ENDLESS: Final = 1 << 48
+"""A dimension of which the bound is as large takes every size."""
+
+
+def require_tensor(
+    place: str, value: Any, dtype: torch.dtype, bounds: Sequence[tuple[int, int]], meant_for: str
+) -> None:
+    """Checks what a tensor is, apart from where it lies.
+
+    Symbolic extents pass: they are those of whoever traces.
+
+    Args:
+        place: How messages call it.
+        value: What was given.
+        dtype: Its type.
+        bounds: Smallest and largest size of each dimension.
+        meant_for: Who takes it, for messages: "the engine was built for".
+
+    Raises:
+        InputError: It is something else.
+    """
+    if not isinstance(value, torch.Tensor):
+        wanted = f"{with_article(dtype_name(dtype))} tensor of shape ({', '.join(map(_range, bounds))})"
+        raise InputError(f"{place} is {kind_of(value)}, not a tensor", hint=f"give {wanted}")
+    if value.is_nested and type(value) is torch.Tensor:
+        raise InputError(
+            f"{place} is a nested tensor, {meant_for} dense tensors",
+            hint="give one tensor after the other, or pad them with torch.nested.to_padded_tensor",
+        )
+    if is_foreign(value):
+        raise InputError(
+            f"{place} is {kind_of(value)}, which computes in its own way",
+            hint="engines take plain tensors: give the tensor that it is made of",
+        )
+    if value.layout is not torch.strided:
+        raise InputError(
+            f"{place} has the layout {value.layout}, {meant_for} dense tensors", hint="give it as .to_dense()"
+        )
+    if value.dtype is not dtype:
+        name = dtype_name(dtype)
+        raise InputError(
+            f"{place} has type {dtype_name(value.dtype)}, {meant_for} {name}",
+            hint=f"cast it with .to(torch.{name}), or compile the model for that type",
+        )
+    if value.dim() != len(bounds):
+        raise InputError(
+            f"{place} has rank {value.dim()}, {meant_for} rank {len(bounds)}",
+            why=f"its shape is {tuple(value.shape)}",
+            hint=f"give a tensor of shape ({', '.join(map(_range, bounds))})",
+        )
+    for axis, (extent, (low, high)) in enumerate(zip(value.shape, bounds, strict=True)):
+        if isinstance(extent, int) and not low <= extent <= high:
+            raise InputError(
+                f"dimension {axis} of {place} is {extent}, {meant_for} {_range((low, high))}",
+                why=f"its shape is {tuple(value.shape)}",
+                hint="give a tensor inside the range, or compile the model with an Input of a wider range",
+            )
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    low, high = bounds
+    if low == high:
+        return str(low)
+    return f"at least {low}" if high >= _ENDLESS else f"{low} to {high}"
 
 
 def check_inputs(
@@ -40,15 +106,17 @@ def check_inputs(
             f"{header.title} takes {len(header.inputs)} inputs, {len(inputs)} were given",
             hint=f"give {names}" if names else "give none",
         )
+    bounds = header.bounds
     for index, value in enumerate(inputs):
-        _check_signature(header, index, value)
+        require_tensor(
+            _name(header, index), value, header.inputs[index].dtype, bounds[index], "the engine was built for"
+        )
         on_host = index in host_inputs and value.device.type == "cpu"
         if device.type != "meta" and value.device != device and not on_host:
             raise InputError(
                 f"{_name(header, index)} lies on {value.device}, {header.title} runs on {device}",
                 hint=f"move it with .to('{device}')",
             )
-    _check_ranges(header, inputs)
     if header.profiles:
         _check_profiles(header, inputs)
     _check_relations(header, list(inputs))
@@ -80,48 +148,6 @@ def device_of(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> torch.devic
 
 def _name(header: PlanHeader, index: int) -> str:
     return f"input {index} ({header.inputs[index].name!r}) of {header.title}"
-
-
-def _check_signature(header: PlanHeader, index: int, value: Any) -> None:
-    binding = header.inputs[index]
-    if not isinstance(value, torch.Tensor):
-        raise InputError(
-            f"{_name(header, index)} is {kind_of(value)}, not a tensor",
-            hint=f"give a tensor: {binding}",
-        )
-    if value.dtype is not binding.dtype:
-        raise InputError(
-            f"{_name(header, index)} has type {dtype_name(value.dtype)}, not {dtype_name(binding.dtype)}",
-            hint=f"cast it with .to(torch.{dtype_name(binding.dtype)}), or compile for that type",
-        )
-    if value.is_nested:
-        raise InputError(
-            f"{_name(header, index)} is a nested tensor, engines take dense tensors",
-            hint="give one tensor after the other, or pad them with torch.nested.to_padded_tensor",
-        )
-    if value.layout is not torch.strided:
-        raise InputError(
-            f"{_name(header, index)} has the layout {value.layout}, engines take dense tensors",
-            hint="give it as .to_dense()",
-        )
-    if value.dim() != binding.rank:
-        raise InputError(
-            f"{_name(header, index)} has rank {value.dim()}, not {binding.rank}",
-            why=f"its shape is {tuple(value.shape)}, the engine takes {format_shape(binding.shape)}",
-        )
-
-
-def _check_ranges(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
-    for index, (value, shape) in enumerate(zip(inputs, header.ranges, strict=True)):
-        for axis, (extent, (low, _, high)) in enumerate(zip(value.shape, shape, strict=True)):
-            if not isinstance(extent, int) or low <= extent <= high:
-                continue
-            wanted = f"exactly {low}" if low == high else f"{low} to {high}"
-            raise InputError(
-                f"dimension {axis} of {_name(header, index)} is {extent}, the engine was built for {wanted}",
-                why=f"the shape is {tuple(value.shape)}",
-                hint="give a tensor inside the range, or compile the model with an Input of a wider range",
-            )
 
 
 def _check_profiles(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:

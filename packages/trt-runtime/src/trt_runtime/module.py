@@ -12,11 +12,11 @@ from torch import nn
 from trt_core.errors import InputError, PlanError
 from trt_core.wording import kind_of
 from trt_runtime.container import check_payload
-from trt_runtime.digest import check_plan
 from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import execute_engine
+from trt_runtime.plan_notes import check_plan
 
 _PLAN = "plan"
 _EXTRA = "_extra_state"

@@ -11,20 +11,28 @@ import torch
 from torch import fx, nn
 
 from trt_core import to_trt, trt
+from trt_core.attributes import is_state
 from trt_core.errors import RefitError
 from trt_core.internals import OpOverload
+from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
-from trt_core.provider_log import forget_errors, provider_logger, take_errors
 from trt_core.refit_table import RefitTable
-from trt_core.replay import check_weight, content_digest, replay
-from trt_core.state import is_state
-from trt_core.weight_recipes import RECIPE, Literal, Recipe, constants_of, sources_of
+from trt_core.weight_recipes import (
+    RECIPE,
+    Literal,
+    Recipe,
+    check_weight,
+    constants_of,
+    content_digest,
+    replay,
+    sources_of,
+)
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
-from trt_runtime.digest import plan_bytes, plan_digest
 from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
+from trt_runtime.plan_notes import plan_bytes, plan_digest
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked

@@ -19,7 +19,7 @@ from trt_converters.testing.comparison import compare
 from trt_converters.testing.engines import default_settings, run_engine
 from trt_converters.testing.rounding import rounding_bounds
 from trt_core import CompilationSettings, Verdict, device_scope, trt
-from trt_core.provider_log import provider_logger
+from trt_core.log import provider_logger
 
 
 @dataclass(frozen=True)

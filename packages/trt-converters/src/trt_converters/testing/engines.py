@@ -9,7 +9,7 @@ import torch
 
 from trt_core import CompilationSettings, Device, Provider, current_provider, device_scope, trt
 from trt_core.dtypes import from_trt
-from trt_core.provider_log import forget_errors, provider_logger, take_errors
+from trt_core.log import forget_errors, provider_logger, take_errors
 
 
 def default_settings(tensors: Sequence[torch.Tensor] = ()) -> CompilationSettings:

@@ -13,7 +13,7 @@ from torch import fx
 from trt_converters.testing.calls import substitute
 from trt_core.internals import OpOverload
 from trt_core.nesting import tensors_in
-from trt_core.uncollected import uncollected
+from trt_core.paused_collection import paused_collection
 
 _SEED: Final = 1234  # that of PyTorch's own tests
 
@@ -102,7 +102,7 @@ def _calls_of(info: Any, sample: Any) -> list[OperatorSample]:
                 calls.append(OperatorSample(target, tuple(args), dict(kwargs)))
             return super().call_function(target, args, kwargs)
 
-    with torch.no_grad(), uncollected():
+    with torch.no_grad(), paused_collection():
         # before dispatch, composite operators are still whole, as they are in exported programs
         graph = make_fx(function, pre_dispatch=True)(*tensors)
         Recorder(graph).run(*tensors)

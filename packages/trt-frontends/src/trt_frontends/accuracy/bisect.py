@@ -17,8 +17,8 @@ from torch import fx, nn
 from trt_converters import DYNAMO_CONVERTERS, BlockInterpreter, ConverterRegistry
 from trt_core import InputError, Reason, TrtError, Verdict, device_scope, operator_name, trt
 from trt_core.dtypes import dtype_name
+from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
-from trt_core.provider_log import provider_logger
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
 from trt_frontends.accuracy.blocks import EngineCase, run_engines
 from trt_frontends.accuracy.subject import Model, Subject, eager_only, require_no_engines, without_wrapper

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from trt_core import InputError
-from trt_core.suggest import did_you_mean
-from trt_core.wording import kind_of
+from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.exchange import engines_in
 from trt_runtime.program.layout import PROGRAM
 

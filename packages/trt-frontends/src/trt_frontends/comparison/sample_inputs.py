@@ -11,9 +11,8 @@ import torch
 from torch import fx, nn
 
 from trt_core import Input, InputError
-from trt_core.attributes import read_attribute
+from trt_core.attributes import is_written, read_attribute
 from trt_core.internals import pytree
-from trt_core.state import is_written
 from trt_core.wording import kind_of
 from trt_frontends.example_inputs import ExampleInputs
 from trt_lowering.operator_traits import has_hidden_state

@@ -12,8 +12,7 @@ import torch
 from trt_core import SettingsError
 from trt_core.operators import operator_name, packet_name
 from trt_core.quantization import limits
-from trt_core.suggest import did_you_mean
-from trt_core.wording import kind_of
+from trt_core.wording import did_you_mean, kind_of
 
 
 class Scheme(enum.Enum):

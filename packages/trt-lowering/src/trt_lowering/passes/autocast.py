@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.attributes import is_state
 from trt_core.internals import OpOverload
 from trt_core.precision import KEPT, exclusion_of
-from trt_core.state import is_state
 from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.masks import is_attention_mask

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
-from trt_core.lowering_notes import LEFT_COMPLEX
+from trt_core.verdicts import LEFT_COMPLEX
 from trt_lowering.complex_numbers.parts import Emitter, NotExpressible, Parts, first_call
 from trt_lowering.complex_numbers.rules import rule_of
 from trt_lowering.contract import GraphPass

@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, Verdict, operator_name
+from trt_core.attributes import is_state
 from trt_core.precision import kept_in_float32
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.state import is_state
 from trt_partition.boundaries import Boundaries, find_boundaries
 from trt_partition.bridges import find_bridge
 from trt_partition.costs import estimate_flops, estimate_traffic

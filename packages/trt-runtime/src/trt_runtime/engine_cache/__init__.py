@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from trt_runtime.engine_cache.key import Difference, EngineKey
 from trt_runtime.engine_cache.private_directory import (
     default_directory,
     directory_is_configured,
     open_private_directory,
 )
-from trt_runtime.engine_cache.store import CacheEntry, EngineCache
+from trt_runtime.engine_cache.store import CacheEntry, Difference, EngineCache, EngineKey
 
 __all__ = [
     "CacheEntry",

@@ -1,18 +1,17 @@
 """Saved programs: a compiled model with its engines as one file that anyone may load.
 
-Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `tables` (the fields of its JSON),
-`document` with `signature_document`, `step_document`, `fields` and `literals` (its JSON), `operators` (what it may
-call), `agreement` (whether its parts agree), `weights`, `graph_signature`, `capture` and `saving`, `input_reader` with
-`input_fit`, `executor`, `module`, `loading` and `pickling`. What it asks of sizes is in `trt_core.sizes`.
+Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `document` with `tables`, `fields`
+and `literals` (its JSON), `operators` (what it may call), `agreement` (whether its parts agree), `weights`,
+`graph_signature`, `capture` and `saving`, `input_reader` with `input_fit`, `executor`, `module` and `loading`. What it
+asks of sizes is in `trt_core.sizes`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trt_runtime.program.loading import load
+from trt_runtime.program.loading import load, reduce_to_program, register
 from trt_runtime.program.module import LoadedProgram
-from trt_runtime.program.pickling import reduce_to_program, register
 
 if TYPE_CHECKING:
     from trt_runtime.program.saving import save

@@ -234,8 +234,7 @@ class _Agreement:
         raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 
     def _number_or_shape(self, index: int) -> Any:
-        from trt_runtime.program.operator_growth import MASKS
-        from trt_runtime.program.product_counts import MaskShape
+        from trt_runtime.program.operator_growth import MASKS, MaskShape
 
         known = self._known[index]
         if isinstance(known, TensorType) and None not in known.shape:

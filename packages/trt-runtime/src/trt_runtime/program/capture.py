@@ -23,8 +23,8 @@ from trt_core.wording import kind_of
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
-from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.graph import (
+    CapturedProgram,
     EngineCall,
     FixedInput,
     ItemCall,

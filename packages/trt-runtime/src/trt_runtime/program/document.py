@@ -7,22 +7,46 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core.errors import PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.sizes.conditions import Condition, Relation
+from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.fields import MAX_EXTENT, malformed
-from trt_runtime.program.graph import Program, Storage, StoredEngine, StoredTensor
-from trt_runtime.program.signature_document import read_signature, signature_to_json
-from trt_runtime.program.step_document import read_step, step_to_json
+from trt_runtime.program.graph import (
+    Dimension,
+    EngineCall,
+    FixedInput,
+    ItemCall,
+    Leaf,
+    NumberCall,
+    NumberInput,
+    NumberType,
+    OperatorCall,
+    Program,
+    SequenceType,
+    Signature,
+    SizeCall,
+    Step,
+    Storage,
+    StoredEngine,
+    StoredTensor,
+    TensorInput,
+    TensorType,
+    Value,
+    ValueType,
+    WriteCall,
+)
 
 if TYPE_CHECKING:
     from trt_core.sizes.ranges import Bounds
     from trt_runtime.program.held_weights import HeldWeights
+
 
 MAX_BYTES: Final = 256 << 20
 """Longest graph section that is read."""
@@ -237,3 +261,225 @@ def _check_names(tensors: tuple[StoredTensor, ...], engines: tuple[StoredEngine,
             raise malformed("names", f"{name!r:.80} lies in more than {MAX_MODULES} modules")
         if any(".".join(parts[:length]) in taken for length in range(1, len(parts))):
             raise malformed("names", f"{name!r:.80} lies inside of what is no module")
+
+
+def signature_to_json(signature: Signature) -> dict[str, Any]:
+    """How a program is called, as JSON."""
+    return {
+        "names": list(signature.names),
+        "positional": signature.positional,
+        "structure": [literals.to_json(tree) for tree in signature.structure],
+        "leaves": [_leaf_to_json(leaf) for leaf in signature.leaves],
+        "conditions": [
+            [[relation.left, relation.name, relation.right] for relation in condition]
+            for condition in signature.conditions
+        ],
+    }
+
+
+def _leaf_to_json(leaf: Leaf) -> dict[str, Any]:
+    if isinstance(leaf, TensorInput):
+        shape = [[dimension.extent, dimension.low, dimension.high] for dimension in leaf.shape]
+        return {"tensor": fields.dtype_text(leaf.dtype), "shape": shape, "device": leaf.device}
+    if isinstance(leaf, NumberInput):
+        return {"number": leaf.kind.__name__, "symbol": leaf.symbol}
+    return {"fixed": literals.to_json(leaf.value)}
+
+
+def read_signature(value: Any, symbols: Collection[str]) -> Signature:
+    """Reads how a program is called; it may name only these symbols.
+
+    Raises:
+        PlanError: It is no signature.
+    """
+    values = typed.fields(value, "the signature", tables.SIGNATURE)
+    names = tuple(
+        typed.text(name, "the names of inputs", fields.MAX_TEXT) for name in typed.items(values["names"], "names")
+    )
+    if len(set(names)) != len(names):
+        raise malformed("the signature", "two inputs have one name")
+    leaves = tuple(
+        _read_leaf(leaf, f"input {index}", symbols)
+        for index, leaf in enumerate(typed.items(values["leaves"], "the inputs"))
+    )
+    structure = tuple(
+        literals.from_json(tree, "the structure of the inputs", len(leaves))
+        for tree in typed.items(values["structure"], "the structure of the inputs", len(names))
+    )
+    found = literals.leaves(structure)
+    if literals.values_in(structure) != list(range(len(leaves))) or len(found) != len(leaves):
+        raise malformed("the structure of the inputs", "it must hold every input once and in order, and nothing else")
+    positional = typed.integer(values["positional"], "the signature", 0, len(names))
+    conditions = tuple(
+        _read_condition(item, f"condition {index}", symbols)
+        for index, item in enumerate(typed.items(values["conditions"], "the conditions"))
+    )
+    return Signature(names, positional, structure, leaves, conditions)
+
+
+def _read_condition(value: Any, place: str, symbols: Collection[str]) -> Condition:
+    relations = typed.items(value, place)
+    if not relations:
+        raise malformed(place, "it has no relation, so nothing would fit it")
+    return tuple(_read_relation(item, place, symbols) for item in relations)
+
+
+def _read_relation(value: Any, place: str, symbols: Collection[str]) -> Relation:
+    left, name, right = typed.items(value, place, 3)
+    for side in (left, right):
+        if fields.extent(side, place, symbols, is_whole=False) is None:
+            raise malformed(place, "it compares a size that depends on data")
+    if typed.text(name, place, 8) not in RELATIONS:
+        raise malformed(place, f"{name!r:.60} is no relation")
+    return Relation(left, name, right)
+
+
+def _read_leaf(value: Any, place: str, symbols: Collection[str]) -> Leaf:
+    kind = next(iter(value), None) if isinstance(value, dict) else None
+    if kind == "fixed":
+        content = typed.fields(value, place, tables.FIXED_INPUT)["fixed"]
+        return FixedInput(literals.from_json(content, place, 0))
+    if kind == "number":
+        values = typed.fields(value, place, tables.NUMBER_INPUT)
+        if values["symbol"] is not None:
+            fields.extent(typed.text(values["symbol"], place, fields.MAX_TEXT), place, symbols)
+        return NumberInput(fields.number_kind(values["number"], place), values["symbol"])
+    values = typed.fields(value, place, tables.TENSOR_INPUT)
+    dimensions = typed.items(values["shape"], place)
+    if len(dimensions) > fields.MAX_RANK:
+        raise malformed(place, f"{len(dimensions)} dimensions are too many")
+    shape = tuple(_read_dimension(item, place, symbols) for item in dimensions)
+    return TensorInput(fields.dtype(values["tensor"], place), shape, fields.device(values["device"], place))
+
+
+def _read_dimension(value: Any, place: str, symbols: Collection[str]) -> Dimension:
+    extent, low, high = typed.items(value, place, 3)
+    fields.extent(extent, place, symbols)
+    low = typed.integer(low, place, 0, MAX_EXTENT)
+    high = typed.integer(high, place, low, MAX_EXTENT)
+    if isinstance(extent, int) and not low == extent == high:
+        raise malformed(place, f"the extent {extent} has the range {low} to {high}")
+    return Dimension(extent, low, high)
+
+
+def step_to_json(step: Step) -> dict[str, Any]:
+    """A step as JSON."""
+    if isinstance(step, EngineCall):
+        return {"do": "engine", "engine": step.engine, "inputs": list(step.inputs)}
+    if isinstance(step, OperatorCall):
+        return {
+            "do": "operator",
+            "name": step.name,
+            "overload": step.overload,
+            "args": [literals.to_json(value) for value in step.args],
+            "kwargs": {name: literals.to_json(value) for name, value in step.kwargs.items()},
+            "result": _type_to_json(step.result),
+        }
+    if isinstance(step, NumberCall):
+        return {"do": "number", "function": step.function, "args": [literals.to_json(value) for value in step.args]}
+    if isinstance(step, SizeCall):
+        return {"do": "size", "tensor": step.tensor, "axis": step.axis}
+    if isinstance(step, ItemCall):
+        return {"do": "item", "sequence": step.sequence, "index": step.index}
+    return {"do": "write", "target": step.target, "source": step.source}
+
+
+def read_step(value: Any, place: str, known: int, symbols: Collection[str]) -> Step:
+    """Reads a step.
+
+    Args:
+        value: Parsed JSON.
+        place: Where it stands, for messages.
+        known: How many values there are before it; only these may be named.
+        symbols: The symbols that extents may name.
+
+    Raises:
+        PlanError: It is no step.
+    """
+    kind = value.get("do") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _STEPS:
+        raise malformed(place, f"{kind!r:.60} is no kind of step")
+    step: Step = _STEPS[kind](typed.fields(value, place, tables.STEPS[kind]), place, known, symbols)
+    return step
+
+
+def _read_engine_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> EngineCall:
+    inputs = typed.items(values["inputs"], place)
+    return EngineCall(
+        typed.integer(values["engine"], place, 0, 1 << 16),
+        tuple(typed.integer(index, place, 0, known - 1) for index in inputs),
+    )
+
+
+def _read_operator_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> OperatorCall:
+    kwargs = typed.mapping(values["kwargs"], place)
+    return OperatorCall(
+        name=typed.text(values["name"], place, 300),
+        overload=typed.text(values["overload"], place, 300),
+        args=tuple(literals.from_json(item, place, known) for item in typed.items(values["args"], place)),
+        kwargs={name: literals.from_json(item, place, known) for name, item in kwargs.items()},
+        result=_read_type(values["result"], place, symbols),
+    )
+
+
+def _read_number_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> NumberCall:
+    function = values["function"]
+    args = [literals.from_json(item, place, known) for item in typed.items(values["args"], place)]
+    if not isinstance(function, str) or function not in FUNCTIONS or not FUNCTIONS[function].takes(len(args)):
+        raise malformed(place, f"there is no function {function!r:.60} of {len(args)} numbers")
+    if not all(isinstance(item, (int, float)) or type(item) is Value for item in args):
+        raise malformed(place, "functions of numbers take numbers")
+    return NumberCall(function, tuple(args))
+
+
+def _read_size_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> SizeCall:
+    return SizeCall(
+        typed.integer(values["tensor"], place, 0, known - 1), typed.integer(values["axis"], place, 0, fields.MAX_RANK)
+    )
+
+
+def _read_item_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> ItemCall:
+    return ItemCall(
+        typed.integer(values["sequence"], place, 0, known - 1), typed.integer(values["index"], place, 0, 1 << 31)
+    )
+
+
+def _read_write_call(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> WriteCall:
+    return WriteCall(
+        typed.integer(values["target"], place, 0, known - 1), typed.integer(values["source"], place, 0, known - 1)
+    )
+
+
+_STEPS: Final[dict[str, Any]] = {
+    "engine": _read_engine_call,
+    "operator": _read_operator_call,
+    "number": _read_number_call,
+    "size": _read_size_call,
+    "item": _read_item_call,
+    "write": _read_write_call,
+}
+
+
+def _type_to_json(kind: ValueType | None) -> Any:
+    if isinstance(kind, TensorType):
+        return {"tensor": fields.dtype_text(kind.dtype), "shape": list(kind.shape)}
+    if isinstance(kind, NumberType):
+        return kind.kind.__name__
+    if isinstance(kind, SequenceType):
+        return [_type_to_json(item) for item in kind.items]
+    return None
+
+
+def _read_type(value: Any, place: str, symbols: Collection[str]) -> ValueType | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return NumberType(fields.number_kind(value, place))
+    if isinstance(value, list):
+        return SequenceType(tuple(_read_type(item, place, symbols) for item in value))
+    values = typed.fields(value, place, tables.TENSOR_TYPE)
+    extents = typed.items(values["shape"], place)
+    if len(extents) > fields.MAX_RANK:
+        raise malformed(place, f"{len(extents)} dimensions are too many")
+    shape = tuple(fields.extent(item, place, symbols) for item in extents)
+    return TensorType(fields.dtype(values["tensor"], place), shape)

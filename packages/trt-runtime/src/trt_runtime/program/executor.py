@@ -3,27 +3,164 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import OpOverload
+from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
-from trt_runtime.program.declared_results import Symbols
+from trt_core.wording import kind_of
 from trt_runtime.program.graph import (
     EngineCall,
     ItemCall,
     NumberCall,
+    NumberType,
     OperatorCall,
     Program,
+    SequenceType,
     SizeCall,
     Step,
+    TensorType,
     Value,
+    ValueType,
     WriteCall,
 )
-from trt_runtime.program.literals import replace_values, values_in
+from trt_runtime.program.literals import leaves, replace_values, values_in
+from trt_runtime.program.operand_checks import checked
+from trt_runtime.program.operator_growth import (
+    can_grow,
+    elements_in,
+    elements_made,
+    how_to_allow,
+    most_elements,
+    operands_of,
+)
+
+Symbols = Mapping[str, int]
+"""Values of the symbols in one call."""
+
+CheckResult = Callable[[Any, Symbols], None]
+"""Raises `ExecutionError` where a result is not what is declared."""
+
+
+def declares_symbols(program: Program) -> bool:
+    """Whether the result of a step is declared with extents that a call computes."""
+
+    def has_symbols(kind: ValueType | None) -> bool:
+        if isinstance(kind, TensorType):
+            return any(symbols_in(extent) for extent in kind.shape)
+        return isinstance(kind, SequenceType) and any(has_symbols(item) for item in kind.items)
+
+    return any(isinstance(step, OperatorCall) and has_symbols(step.result) for step in program.steps)
+
+
+def elements_told(kind: ValueType | None, symbols: Symbols) -> int | None:
+    """Returns the elements of the largest tensor that a program declares; None where that depends on data."""
+    if isinstance(kind, SequenceType):
+        counts = [elements_told(item, symbols) for item in kind.items if item is not None]
+        return max((count for count in counts if count is not None), default=0) if None not in counts else None
+    if not isinstance(kind, TensorType):
+        return 0
+    if None in kind.shape:
+        return None
+    return math.prod(int(_evaluate(extent, symbols)) for extent in kind.shape)
+
+
+def result_checker(kind: ValueType | None, title: str) -> CheckResult:
+    """Returns what compares a result with what the program declares.
+
+    Args:
+        kind: What it declares.
+        title: How messages call the operator.
+    """
+
+    def wrong(found: str, declared: object) -> ExecutionError:
+        return ExecutionError(f"{title} made {found}, the program declares {declared}")
+
+    if isinstance(kind, TensorType):
+        dtype, rank = kind.dtype, len(kind.shape)
+        extents = [(axis, extent) for axis, extent in enumerate(kind.shape) if extent is not None]
+        fixed = tuple(kind.shape) if all(isinstance(extent, int) for extent in kind.shape) else None
+
+        def check_tensor(result: Any, symbols: Symbols) -> None:
+            if not isinstance(result, torch.Tensor) or result.dtype is not dtype:
+                raise wrong(f"a {getattr(result, 'dtype', type(result).__name__)}", dtype_name(dtype))
+            shape = result.shape
+            if fixed is not None:
+                fits = shape == fixed
+            else:
+                fits = len(shape) == rank and all(
+                    _may_equal(shape[axis], _evaluate(extent, symbols)) for axis, extent in extents
+                )
+            if not fits:
+                raise wrong(f"a tensor of shape {tuple(shape)}", f"the shape {kind.shape}")
+
+        return check_tensor
+    if isinstance(kind, NumberType):
+        wanted = kind.kind
+
+        def check_number(result: Any, symbols: Symbols) -> None:
+            if type(result) is not wanted and not isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise wrong(kind_of(result), wanted.__name__)
+
+        return check_number
+    if isinstance(kind, SequenceType):
+        checks = [result_checker(item, f"{title}, result {index},") for index, item in enumerate(kind.items)]
+
+        def check_sequence(result: Any, symbols: Symbols) -> None:
+            if not isinstance(result, (tuple, list)) or len(result) != len(checks):
+                raise wrong(kind_of(result), f"{len(checks)} results")
+            for check, item in zip(checks, result, strict=True):
+                check(item, symbols)
+
+        return check_sequence
+
+    def check_nothing(result: Any, symbols: Symbols) -> None:
+        if result is not None:
+            raise wrong(kind_of(result), "nothing")
+
+    return check_nothing
+
+
+def list_checker(kind: ValueType | None, title: str) -> CheckResult:
+    """Returns what compares the types in a list with what the program declares.
+
+    How many tensors a split makes, and how large the last ones are, follows from the sizes of the call; programs
+    declare it for the sizes that they were captured with. Taking one that is not there fails.
+
+    Args:
+        kind, title: See `result_checker`.
+    """
+    if not isinstance(kind, SequenceType):
+        return result_checker(kind, title)
+    unsized = [
+        replace(item, shape=(None,) * len(item.shape)) if isinstance(item, TensorType) else item for item in kind.items
+    ]
+    checks = [result_checker(item, f"{title}, result {index},") for index, item in enumerate(unsized)]
+
+    def check_list(result: Any, symbols: Symbols) -> None:
+        if not isinstance(result, (tuple, list)):
+            raise ExecutionError(f"{title} made {kind_of(result)}, the program declares a list")
+        for check, item in zip(checks, result, strict=False):
+            check(item, symbols)
+
+    return check_list
+
+
+def _may_equal(found: int | torch.SymInt, declared: int | torch.SymInt) -> bool:
+    """Whether two sizes are equal, or one is a symbol of whoever traces the program."""
+    return not (isinstance(found, int) and isinstance(declared, int)) or found == declared
+
+
+def _evaluate(extent: Extent, symbols: Symbols) -> int | torch.SymInt:
+    return extent if isinstance(extent, int) else evaluate_extent(extent, symbols)
+
 
 Run = Callable[[list[Any], Symbols], Any]
 """One step: reads slots, returns what goes to its own."""
@@ -103,7 +240,6 @@ def _operator_runs(
     """The steps that call operators, in order."""
     if not operators:
         return
-    from trt_runtime.program.operator_runs import operator_run  # few programs need all that is looked at
 
     steps = (step for step in program.steps if isinstance(step, OperatorCall))
     is_settled = program.is_static  # then sizes were compared when the program was loaded
@@ -204,3 +340,89 @@ def _title(step: Step, program: Program) -> str:
     if isinstance(step, NumberCall):
         return f"the function {step.function!r} of numbers"
     return {SizeCall: "reading a size", ItemCall: "taking a result", WriteCall: "writing back"}[type(step)]
+
+
+OperatorRun = Callable[[list[Any], Symbols], Any]
+"""Reads slots, and returns the result."""
+
+
+def operator_run(
+    operator: OpOverload, step: OperatorCall, device: torch.device, is_settled: bool, untold: int
+) -> OperatorRun:
+    """Returns what runs a step that calls an operator.
+
+    Args:
+        operator: The operator.
+        step: The step.
+        device: What `"cuda"` among the arguments means.
+        is_settled: Whether all sizes were compared when the program was loaded.
+        untold: Elements that the operator may make where how many depends on data.
+    """
+    call = checked(operator, untold)
+    bound = None if is_settled or not can_grow(operator) else _bound(operator, step, untold)
+    args = _on_device(list(step.args), device)
+    kwargs = _on_device(dict(step.kwargs), device)
+    title = f"{step.name}.{step.overload or 'default'}"
+    check = list_checker(step.result, title) if _makes_list(operator) else result_checker(step.result, title)
+    if not kwargs and all(type(value) is Value or not values_in(value) for value in args):
+        places = [(place, value.index) for place, value in enumerate(args) if type(value) is Value]
+
+        def run(slots: list[Any], symbols: Symbols) -> Any:
+            given = args.copy()
+            for place, index in places:
+                given[place] = slots[index]
+            if bound is not None:
+                bound(given, kwargs, symbols)
+            result = call(*given)
+            check(result, symbols)
+            return result
+
+        return run
+
+    def run_nested(slots: list[Any], symbols: Symbols) -> Any:
+        given, named = (replace_values(tree, slots.__getitem__) for tree in (args, kwargs))
+        if bound is not None:
+            bound(given, named, symbols)
+        result = call(*given, **named)
+        check(result, symbols)
+        return result
+
+    return run_nested
+
+
+def _bound(
+    operator: OpOverload, step: OperatorCall, untold: int
+) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
+    """Returns what refuses a call that would make far more than the program says, or than is there."""
+
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
+        operands = operands_of(operator, args, kwargs)
+        if torch.compiler.is_compiling() or any(isinstance(leaf, torch.SymInt) for leaf in leaves(operands)):
+            return  # whoever traces has no numbers
+        made = elements_made(operator, operands)
+        told = None if made is None else elements_told(step.result, symbols)
+        if made is not None and not made <= most_elements(told, operands, untold):
+            raise ExecutionError(
+                f"{step.name}.{step.overload or 'default'} would make {made:.0f} elements",
+                why=f"the program declares {step.result}, and its operands have {elements_in(operands)}",
+                hint="" if told is not None else how_to_allow(made),
+            )
+
+    return check
+
+
+def _on_device(tree: Any, device: torch.device) -> Any:
+    """Arguments with the device of this process in the place of the kind of device that the program names."""
+    if isinstance(tree, torch.device):
+        return device if tree.type == device.type else tree
+    if isinstance(tree, list):
+        return [_on_device(item, device) for item in tree]
+    if isinstance(tree, dict):
+        return {name: _on_device(item, device) for name, item in tree.items()}
+    return tree
+
+
+def _makes_list(operator: OpOverload) -> bool:
+    """Whether an operator makes one list of tensors: splits do."""
+    returns = operator._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)

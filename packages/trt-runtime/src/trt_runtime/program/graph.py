@@ -354,3 +354,18 @@ class Program:
         outputs = (binding for engine in self.engines for binding in engine.header.outputs)
         calls = (step for step in self.steps if isinstance(step, OperatorCall))
         return not any(None in binding.shape for binding in outputs) and not any(varies(step.result) for step in calls)
+
+
+@dataclass(frozen=True)
+class CapturedProgram:
+    """A program together with what fills its sections.
+
+    Attributes:
+        program: The graph; layout of tensors and numbers of sections are not filled in.
+        tensors: The tensors of the graph, in its order.
+        plans: The plan of each engine, (bytes,), uint8.
+    """
+
+    program: Program
+    tensors: tuple[torch.Tensor, ...]
+    plans: tuple[torch.Tensor, ...]

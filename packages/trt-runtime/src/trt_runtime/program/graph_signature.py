@@ -8,13 +8,13 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.attributes import is_written
 from trt_core.errors import ExportError
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.sizes.conditions import Condition, symbols_of
 from trt_core.sizes.expressions import Extent, extent_of, symbols_in
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
-from trt_core.state import is_written
 from trt_core.wording import with_article
 from trt_runtime.plain_structure import plain
 from trt_runtime.program.fields import MAX_EXTENT

@@ -10,8 +10,7 @@ import torch
 
 from trt_core.files import typed
 from trt_core.refit_table import EngineWeight, RefitTable, why_unwritable
-from trt_core.replay import content_digest
-from trt_core.weight_recipes import Recipe, constants_of, sources_of
+from trt_core.weight_recipes import Recipe, constants_of, content_digest, sources_of
 from trt_runtime.program import tables
 from trt_runtime.program.fields import malformed
 

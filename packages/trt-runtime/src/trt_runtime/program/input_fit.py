@@ -7,15 +7,12 @@ from typing import Any
 
 import torch
 
-from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
-from trt_core.misfits import require_fixed
 from trt_core.sizes.conditions import Homes, write_extent
 from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_extent
 from trt_core.wording import kind_of, with_article
-from trt_runtime.direct_call import is_foreign
-from trt_runtime.program.fields import MAX_EXTENT
-from trt_runtime.program.graph import Dimension, FixedInput, Leaf, NumberInput, TensorInput
+from trt_runtime.input_check import require_tensor
+from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput
 
 _SYMBOLIC = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
@@ -33,8 +30,9 @@ def require_leaf(place: str, value: Any, leaf: Leaf, device: torch.device | None
         InputError: It is something else.
     """
     if isinstance(leaf, TensorInput):
-        _require_tensor(place, value, leaf)
-        _require_sizes(place, value, leaf)
+        bounds = [(dimension.low, dimension.high) for dimension in leaf.shape]
+        require_tensor(f"input {place}", value, leaf.dtype, bounds, "the model was compiled for")
+        _require_multiples(place, value, leaf)
         _require_device(place, value, leaf, device)
     elif isinstance(leaf, FixedInput):
         require_fixed(place, value, leaf.value)
@@ -80,55 +78,11 @@ def require_relations(
             )
 
 
-def describe(leaf: TensorInput) -> str:
-    """What a tensor must be, in words: `a float32 tensor of shape (1 to 8, 3)`."""
-    return f"{with_article(dtype_name(leaf.dtype))} tensor of shape ({', '.join(map(_range, leaf.shape))})"
-
-
-def _require_tensor(place: str, value: Any, leaf: TensorInput) -> None:
-    """Checks what a tensor is, apart from its sizes and where it lies."""
-    if not isinstance(value, torch.Tensor):
-        raise InputError(f"input {place} is {kind_of(value)}, not a tensor", hint=f"give {describe(leaf)}")
-    if value.is_nested and type(value) is torch.Tensor:
-        raise InputError(
-            f"input {place} is a nested tensor, the model was compiled for dense tensors",
-            hint="give one tensor after the other, or pad them with torch.nested.to_padded_tensor",
-        )
-    if is_foreign(value):
-        raise InputError(
-            f"input {place} is {kind_of(value)}, which computes in its own way",
-            hint="engines take plain tensors: give the tensor that it is made of",
-        )
-    if value.layout is not torch.strided:
-        raise InputError(
-            f"input {place} has the layout {value.layout}, the model was compiled for dense tensors",
-            hint="give it as .to_dense()",
-        )
-    if value.dtype is not leaf.dtype:
-        name = dtype_name(leaf.dtype)
-        raise InputError(
-            f"input {place} has type {dtype_name(value.dtype)}, the model was compiled for {name}",
-            hint=f"cast it with .to(torch.{name}), or compile the model for that type",
-        )
-    if value.dim() != len(leaf.shape):
-        raise InputError(
-            f"input {place} has rank {value.dim()}, the model was compiled for rank {len(leaf.shape)}",
-            why=f"its shape is {tuple(value.shape)}",
-            hint=f"give {describe(leaf)}",
-        )
-
-
-def _require_sizes(place: str, value: torch.Tensor, leaf: TensorInput) -> None:
+def _require_multiples(place: str, value: torch.Tensor, leaf: TensorInput) -> None:
     """Checks each size by itself; symbolic ones are those of whoever traces."""
     for axis, (extent, dimension) in enumerate(zip(value.shape, leaf.shape, strict=True)):
         if not isinstance(extent, int):
             continue
-        if not dimension.low <= extent <= dimension.high:
-            raise InputError(
-                f"dimension {axis} of input {place} is {extent}, the model was compiled for {_range(dimension)}",
-                why=f"its shape is {tuple(value.shape)}",
-                hint="give a tensor inside the range, or compile the model with an Input of a wider range",
-            )
         solved = None if dimension.low == dimension.high else solve_extent(dimension.extent, extent)
         if solved is not None and solved[1] is None:
             raise InputError(
@@ -160,7 +114,40 @@ def _is_number(value: Any, leaf: NumberInput) -> bool:
     return type(value) is leaf.kind or isinstance(value, _SYMBOLIC[leaf.kind])
 
 
-def _range(dimension: Dimension) -> str:
-    if dimension.low == dimension.high:
-        return str(dimension.low)
-    return f"at least {dimension.low}" if dimension.high >= MAX_EXTENT else f"{dimension.low} to {dimension.high}"
+def require_fixed(place: str, value: Any, known: Any) -> None:
+    """Checks an input whose value is part of the compiled model.
+
+    Args:
+        place: Which input it is.
+        value: What was given.
+        known: What the model was captured with: a number, a string, None, ...
+
+    Raises:
+        InputError: Another value was given, or one of another type.
+    """
+    if type(value) is type(known) and (value == known or (value != value and known != known)):
+        return
+    raise InputError(
+        f"input {place} is {value!r:.60}, the model was compiled for {known!r:.60}",
+        why="capturing the model has fixed the values of inputs that are not tensors",
+        hint="give that value, compile once for each value, or make it a tensor",
+    )
+
+
+def misfit(place: str, value: Any, wanted: str) -> InputError:
+    """Returns the error for an input that is nested otherwise.
+
+    Args:
+        place: Which input it is.
+        value: What was given.
+        wanted: What it should be, such as `"a tuple of 2"`.
+    """
+    given = kind_of(value)
+    if isinstance(value, Mapping):
+        given += f" of {', '.join(map(repr, value))}"
+    elif isinstance(value, (tuple, list)):
+        given += f" of {len(value)}"
+    return InputError(
+        f"input {place} is {given}, the model was compiled for {wanted}",
+        hint="nest the inputs as they were when the model was captured",
+    )

@@ -13,12 +13,11 @@ import torch
 
 from trt_core.errors import InputError
 from trt_core.internals import pytree
-from trt_core.misfits import misfit
 from trt_core.sizes.conditions import Home, home_of, require_conditions
 from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import with_article
 from trt_runtime.program.graph import ForeignTree, NumberInput, Program, Signature, TensorInput, Value, WriteCall
-from trt_runtime.program.input_fit import require_leaf, require_relations
+from trt_runtime.program.input_fit import misfit, require_leaf, require_relations
 from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
 
 Symbols = Mapping[str, tuple[int, int, int]]

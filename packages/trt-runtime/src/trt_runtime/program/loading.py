@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import io
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -14,16 +16,16 @@ from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path, file_name
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import PLAN
-from trt_runtime.digest import vouch
 from trt_runtime.engine import ENGINES
-from trt_runtime.host_code import allow_host_code as permit
 from trt_runtime.module import TRTModule
+from trt_runtime.plan_notes import allow_host_code as permit
+from trt_runtime.plan_notes import vouch
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.fields import UNTOLD, malformed
+from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
 from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
-from trt_runtime.program.module import LoadedProgram
+from trt_runtime.program.module import LoadedProgram, most_untold
 from trt_runtime.program.operators import find_operator
 from trt_runtime.program.weights import unpack
 
@@ -187,3 +189,28 @@ def _load_exported(name: str, trust: bool) -> nn.Module:
     from trt_runtime.exchange import read_exported_program
 
     return read_exported_program(name)
+
+
+def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
+    """Returns what pickle keeps of a compiled model; what comes back is a `LoadedProgram`.
+
+    Raises:
+        ExportError: The module holds something that has no place in a program.
+    """
+    from trt_runtime.program.saving import program_of, write_program  # processes that only run programs never need it
+
+    captured = program_of(compiled)
+    file = io.BytesIO()
+    write_program(file, captured)
+    # what was compiled here has no limit, nor has its copy
+    untold = most_untold(compiled) if isinstance(compiled, LoadedProgram) else MAX_EXTENT
+    return _restore, (file.getvalue(), captured.program.libraries, untold)
+
+
+def _restore(data: bytes, libraries: tuple[str, ...], untold: int) -> LoadedProgram:
+    return program_from_memory(bytearray(data), operators=libraries, data_dependent_elements=untold)
+
+
+def register() -> None:
+    """Tells pickle how."""
+    copyreg.pickle(LoadedProgram, reduce_to_program)

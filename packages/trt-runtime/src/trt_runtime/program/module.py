@@ -13,12 +13,20 @@ from torch import nn
 from trt_core.errors import InputError
 from trt_core.internals import OpOverload
 from trt_runtime.module import TRTModule
-from trt_runtime.program.captured import CapturedProgram
-from trt_runtime.program.declared_results import declares_symbols
 from trt_runtime.program.door import Door, refuse_moves
-from trt_runtime.program.executor import Executor
+from trt_runtime.program.executor import Executor, declares_symbols
 from trt_runtime.program.fields import UNTOLD, malformed
-from trt_runtime.program.graph import EngineCall, ItemCall, Program, Step, StoredTensor, TensorInput, Value, WriteCall
+from trt_runtime.program.graph import (
+    CapturedProgram,
+    EngineCall,
+    ItemCall,
+    Program,
+    Step,
+    StoredTensor,
+    TensorInput,
+    Value,
+    WriteCall,
+)
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.literals import values_in

@@ -15,10 +15,63 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import ExecutionError
-from trt_core.internals import OpOverload
-from trt_runtime.program.data_counts import DATA_COUNTS, Operands, has_numbers, repetitions
+from trt_core.internals import FakeTensor, OpOverload
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_growth import elements_in, how_to_allow, most_elements, operands_of
+
+Operands = Mapping[str, Any]
+"""Arguments by their names in the schema, defaults filled in."""
+
+
+def has_numbers(x: torch.Tensor) -> bool:
+    """Whether the numbers of a tensor can be looked at: it is neither traced nor recorded."""
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor) or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def repetitions(operands: Operands) -> int | None:
+    """Returns how long the axis becomes whose elements `aten::repeat_interleave` repeats; None where numbers lack."""
+    repeats = operands["repeats"]
+    if not isinstance(repeats, torch.Tensor) or repeats.is_floating_point() or not has_numbers(repeats):
+        return None
+    is_shared = repeats.numel() == 1 and "self" in operands
+    return int(repeats.sum()) * (_repeated_extent(operands) if is_shared else 1)
+
+
+def _repeated_extent(operands: Operands) -> int:
+    x, axis = operands.get("self", operands["repeats"]), operands.get("dim")
+    return int(x.numel() if axis is None or not x.dim() else x.shape[axis])
+
+
+def _repeated(operands: Operands) -> int:
+    count = repetitions(operands)
+    elements: int = operands.get("self", operands["repeats"]).numel()
+    return 0 if count is None else count * elements // max(_repeated_extent(operands), 1)
+
+
+def _bins(operands: Operands) -> int:
+    """Counting makes a bin for every number up to the largest."""
+    x, least = operands["self"], operands.get("minlength", 0)
+    can_look = x.numel() and not x.is_floating_point() and has_numbers(x)
+    return max(int(x.max()) + 1 if can_look else 1, int(least))
+
+
+def _classes(operands: Operands) -> int:
+    """Numbers that name a class each, of as many as the largest says where nobody does."""
+    x: torch.Tensor = operands["self"]
+    if operands.get("num_classes", -1) >= 0 or not x.numel() or x.is_floating_point() or not has_numbers(x):
+        return 0
+    return (int(x.max()) + 1) * x.numel()
+
+
+DATA_COUNTS: Final[dict[str, Callable[[Operands], int]]] = {
+    "aten::bincount": _bins,
+    "aten::repeat_interleave": _repeated,
+    "aten::one_hot": _classes,
+}
+"""Elements that a call makes, by the operator's name; 0 where that cannot be told."""
+
 
 Check = Callable[[Operands], str]
 """Says what does not fit, or nothing."""

@@ -1,22 +1,34 @@
 """Which operators a program may call: those of PyTorch that are listed, and those of libraries that the caller names.
 
 A program names an operator by its schema, `aten::relu`. It is looked up in PyTorch's dispatcher and nowhere else:
-`torch.ops` also answers for TorchScript's own operators, of which some write files. It must be on the list of
-`allowed_operators`, and its schema must say that it writes to no argument (`WriteCall` is how programs write).
+`torch.ops` also answers for TorchScript's own operators, of which some write files. It must be on the list in
+`operators.txt`, and its schema must say that it writes to no argument (`WriteCall` is how programs write).
+
+An operator that a later PyTorch adds is not allowed until somebody has looked at it and listed it there. On the list
+are public operators of which some overload is functional, and of the private ones those that capturing and decomposing
+real models leaves in graphs. Not on it, though functional:
+
+- what answers about memory, devices or autograd rather than values: `is_pinned`, `storage_offset`, `get_device`;
+- operators on sparse, nested and quantized tensors, which programs do not hold;
+- operators whose kernels trust numbers without looking: pivots of LAPACK's factorizations, lengths of `ctc_loss`,
+  `segment_reduce` with its flag `unsafe`; and those with operands that are packed for one library;
+- kernels of one backend and parts of training, which graphs reach through other operators: `cudnn_convolution`,
+  `batch_norm_elemt`, backward passes.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from trt_core.errors import PlanError
 from trt_core.internals import OpOverload, has_operator
-from trt_runtime.program.allowed_operators import allowed_operators
 
 OWN_NAMESPACES: Final = ("aten", "prims")
 """Namespaces of PyTorch itself."""
@@ -78,7 +90,7 @@ def why_refused(operator: Any) -> str:
     if namespace not in OWN_NAMESPACES:
         return ""
     if base not in allowed_operators()[namespace]:
-        return "it is not on the list of operators that only compute; see trt_runtime.program.allowed_operators"
+        return "it is not on the list of operators that only compute; see trt_runtime.program.operators"
     return ""
 
 
@@ -99,3 +111,16 @@ def _import(namespace: str, title: str) -> None:
             why=str(error),
             hint=f"install it, or import what registers torch.ops.{namespace} before loading the program",
         ) from error
+
+
+@functools.cache
+def allowed_operators() -> Mapping[str, frozenset[str]]:
+    """Names of operators by namespace, without overloads."""
+    found: dict[str, list[str]] = {}
+    names: list[str] = []
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="ascii").splitlines():
+        if line.startswith("["):
+            names = found.setdefault(line.strip("[]"), [])
+        elif not line.startswith("#"):
+            names += line.split()
+    return {namespace: frozenset(listed) for namespace, listed in found.items()}

@@ -17,15 +17,15 @@ from trt_core.internals import OpOverload
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import Bounds, ShapeRanges
 from trt_core.wording import kind_of
-from trt_runtime.digest import plan_bytes
 from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
+from trt_runtime.plan_notes import plan_bytes
 from trt_runtime.profiles import InputRanges
 from trt_runtime.program.capture import can_capture, capture
-from trt_runtime.program.captured import CapturedProgram
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
 from trt_runtime.program.graph import (
+    CapturedProgram,
     Dimension,
     EngineCall,
     Program,

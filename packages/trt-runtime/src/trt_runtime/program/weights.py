@@ -10,7 +10,7 @@ import torch
 
 from trt_core.errors import ExportError
 from trt_core.wording import with_article
-from trt_runtime.digest import plan_bytes
+from trt_runtime.plan_notes import plan_bytes
 from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.graph import Storage, StoredTensor
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def paused_collection() -> Iterator[None]:
     """Keeps the garbage collector from running.
 
     A generator under `torch.no_grad` that was left half-way switches gradients when it is collected. A trace before
