@@ -174,6 +174,25 @@ def test_batches_that_a_model_wants_equal_may_both_be_of_one() -> None:
         compiled(torch.randn(1, 2, 6, 6), torch.randn(2, 2, 6, 6))
 
 
+class Windows(nn.Module):
+    """Weighs the pixels in windows of 8 by 8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, channels, 8 n, 8 m), float32."""
+        batch, channels, height, width = x.shape
+        windows = x.view(batch, channels, height // 8, 8, width // 8, 8).permute(0, 2, 4, 3, 5, 1)
+        return windows.reshape(-1, 64, channels).softmax(-1)
+
+
+def test_multiples_are_taken_at_their_least_values_together() -> None:
+    shapes = {"min_shape": (1, 3, 8, 8), "opt_shape": (2, 3, 16, 16), "max_shape": (2, 3, 24, 32)}
+    model = Windows()
+    compiled = compile_model(model, arg_inputs=[Input(**shapes, dimensions={2: "8*n", 3: "8*m"})], min_block_size=1)
+    for shape in (*shapes.values(), (1, 3, 8, 16), (2, 3, 8, 8)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
 def test_what_decides_where_a_condition_fails() -> None:
     import sympy
     from torch.utils._sympy.functions import FloorDiv, Mod
@@ -186,7 +205,8 @@ def test_what_decides_where_a_condition_fails() -> None:
     assert FailingSizes([], spans, usual).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) is None  # 5 // (5 // 4) is 5
     assert FailingSizes(multiples, spans, usual).of(sympy.Ne(w, FloorDiv(h, FloorDiv(h, 4)))) == [{"h": 8, "w": 4}]
     assert FailingSizes(alike, spans, usual).of(sympy.Ne(w, 4)) == [{"h": 4, "w": 4}]
-    assert FailingSizes([], spans, usual).of(sympy.Ne(w, h)) is None
+    assert FailingSizes([], spans, usual).of(sympy.Ne(w, h)) == [{"h": size, "w": size} for size in range(1, 10)]
+    assert FailingSizes([], {"h": range(1, 20), "w": range(1, 20)}, usual).of(sympy.Ne(w, h)) is None  # too many
     at_zero = FailingSizes([], spans, usual).of(sympy.Ne(Mod(8, h - 3), 1))
     assert at_zero == [{"h": 3}, {"h": 10}]  # at 3 it divides by zero
     assert FailingSizes([], {"h": range(1, 1 << 20)}, usual).of(sympy.Ne(h, 4)) is None

@@ -24,7 +24,7 @@ from trt_frontends.example_inputs import ExampleInputs, require_names
 from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_lowering import decompose_program, export_module
-from trt_lowering.size_questions import SizeQuestion
+from trt_lowering.export import SizeQuestion
 
 
 @entry_point

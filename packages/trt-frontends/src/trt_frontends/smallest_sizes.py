@@ -1,7 +1,7 @@
 """Decides whether a captured graph is the model at a size of 1, where that was asked for.
 
 PyTorch captures with the assumption that sizes which vary are at least 2, and most models do not mind. Those that do
-are told in two ways: their code asked (`size_questions`), and takes another way at 1; or an operator makes other
+are told in two ways: their code asked (`SizeQuestion`), and takes another way at 1; or an operator makes other
 results there, as `chunk` makes the pieces that two rows have: each is asked again, with fake tensors of such sizes.
 Much code that asks computes the same either way, such as attention that is causal for more than one token. So where
 code takes another way, the model and the graph are both run at that size. The condition stays where results differ, or
@@ -31,7 +31,7 @@ from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
-from trt_lowering.size_questions import SizeQuestion
+from trt_lowering.export import SizeQuestion
 
 _TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TOLERANCE: Final = 1e-3

@@ -2,5 +2,5 @@
 
 Read `functions` (the one table of what expressions are made of) and `expressions` (sizes as data) first, then `ranges`
 and `profiles` (what sizes may be), `conditions` (what a call's sizes must fulfil), and `guards` with `grid` (how what
-PyTorch noted becomes conditions).
+PyTorch noted, in memory or as text, becomes conditions).
 """

@@ -112,7 +112,7 @@ class SizeGrid:
 
 
 class FailingSizes:
-    """Says at which sizes a condition does not hold, where one symbol alone decides that.
+    """Says at which sizes a condition does not hold, where one symbol alone decides that, or these are few.
 
     Conditions that PyTorch notes may name symbols which cancel: `(height // (height // 4)) * width` has no height in it
     where the height is a multiple of 4.
@@ -130,7 +130,7 @@ class FailingSizes:
         self._grids: dict[frozenset[str], SizeGrid] = {}
 
     def of(self, condition: Any) -> list[dict[str, int]] | None:
-        """Returns the sizes of one symbol at which a condition does not hold, where those of others do not matter.
+        """Returns the sizes at which a condition does not hold.
 
         Where the demanded relations tie the others to it, they have sizes that are allowed beside it: two batches that
         must be equal are both 1, or neither.
@@ -139,8 +139,8 @@ class FailingSizes:
             condition: A relation of sympy.
 
         Returns:
-            Sizes by symbol. None where more than one symbol decides, for a condition that cannot be computed, and for
-            too many sizes.
+            Sizes by symbol: of one that decides, with one size of the others; else all. None for a condition that
+            cannot be computed, and for too many sizes.
         """
         names = _names(condition)
         about = [other for other in self._demanded if names & other[0]]
@@ -159,14 +159,21 @@ class FailingSizes:
         for others, other in about:
             found = grid.holds(other) if others <= names else None
             allowed = allowed if found is None else allowed & found
+        failing = ~holds & allowed
         for axis, length in enumerate(holds.shape):
             fails, passes = (
                 (answer & allowed).movedim(axis, 0).reshape(length, -1).any(1) for answer in (~holds, holds)
             )
             if not (fails & passes).any():
                 few = fails.sum() <= _MOST_FAILING
-                return self._nearest(sorted(names), axis, ~holds & allowed) if few else None
-        return None
+                return self._nearest(sorted(names), axis, failing) if few else None
+        if failing.sum() > _MOST_FAILING:
+            return None
+        spans = {name: self._spans[name] for name in sorted(names)}
+        return [
+            {name: span[at] for (name, span), at in zip(spans.items(), place, strict=True)}
+            for place in failing.nonzero().tolist()
+        ]
 
     def _nearest(self, names: list[str], axis: int, failing: torch.Tensor) -> list[dict[str, int]]:
         """Returns the sizes nearest to the usual ones for each place of an axis at which something fails."""
