@@ -64,3 +64,33 @@ def test_nothing_stays_of_a_save_that_fails(
     with pytest.raises(OSError, match="no space left"):
         save(static_engine, tmp_path / "model.pt2", arg_inputs=(X,), format="exported_program")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("model.pt2", b"before")]
+
+
+class _Keyed(nn.Module):
+    """Keeps its parts under names that are no identifiers."""
+
+    def __init__(self, engine: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"bert-base": nn.Linear(3, 3), 'a", print("ran"), "b': nn.Linear(3, 3)})
+        self.engine = engine
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts.values():
+            x = part(x)
+        result: torch.Tensor = self.engine(x)
+        return result
+
+
+def test_names_that_are_no_identifiers_become_no_code(
+    static_engine: TRTModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FX prints names of weights into the code of what is exported again, quotes and all."""
+    model = _Keyed(static_engine).eval().requires_grad_(False)
+    x = torch.randn(2, 3)
+    save(model, tmp_path / "model.trtp", arg_inputs=(x,))
+    loaded = load(tmp_path / "model.trtp")
+    names = [name for name, _ in loaded.named_parameters()]
+    assert "parts.bert-base.weight" in names and not any('"' in name for name in names)
+    again = torch.export.export(loaded, (x,)).module()
+    assert torch.equal(again(x), model(x))
+    assert "ran" not in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,6 +24,7 @@ from trt_core.wording import kind_of
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
+from trt_runtime.program.fields import is_path_part
 from trt_runtime.program.graph import (
     CapturedProgram,
     EngineCall,
@@ -163,7 +165,11 @@ class _Capture:
         return bool(self.engines) and all(engine.header.refit is not None for engine in self.engines)
 
     def _free_name(self, name: str) -> str:
-        """The name, or one like it that neither equals another one nor lies inside of what is no module."""
+        """The name, or one like it that neither equals another one nor lies inside of what is no module.
+
+        Characters that could mean something where code shows the name become underscores; see `is_path_part`.
+        """
+        name = ".".join(part if is_path_part(part) else re.sub(r"[^\w-]", "_", part)[:256] for part in name.split("."))
         wanted, count = name, 0
         while any(
             wanted == taken or wanted.startswith(f"{taken}.") or taken.startswith(f"{wanted}.") for taken in self._names

@@ -255,7 +255,7 @@ def _check_names(tensors: tuple[StoredTensor, ...], engines: tuple[StoredEngine,
         raise malformed("names", "two tensors or engines have one name")
     for name in names:
         parts = name.split(".")
-        if not all(part and not part.startswith("__") for part in parts):
+        if not all(map(fields.is_path_part, parts)):
             raise malformed("names", f"{name!r:.80} is no name of a tensor or engine")
         if len(parts) > MAX_MODULES:
             raise malformed("names", f"{name!r:.80} lies in more than {MAX_MODULES} modules")
@@ -298,6 +298,9 @@ def read_signature(value: Any, symbols: Collection[str]) -> Signature:
     )
     if len(set(names)) != len(names):
         raise malformed("the signature", "two inputs have one name")
+    for name in names:
+        if not fields.is_input_name(name):
+            raise malformed("the signature", f"{name!r:.80} is no name of an input")
     leaves = tuple(
         _read_leaf(leaf, f"input {index}", symbols)
         for index, leaf in enumerate(typed.items(values["leaves"], "the inputs"))

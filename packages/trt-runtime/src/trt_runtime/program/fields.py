@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -16,6 +18,10 @@ MAX_RANK = 64
 
 MAX_TEXT = 4096
 """Most characters of a name."""
+
+_MOST_OF_PART = 1024
+
+_PART = re.compile(rf"[\w-]{{1,{_MOST_OF_PART}}}")
 
 MAX_EXTENT = 1 << 48
 """No dimension, offset or size is as large; products of a few of them still fit 64 bits where PyTorch computes them."""
@@ -63,6 +69,21 @@ def malformed(place: str, why: str) -> PlanError:
         why=f"{place}: {why}",
         hint="trt_runtime.save writes no such thing: the file was changed; save the model again",
     )
+
+
+def is_path_part(name: str) -> bool:
+    """Whether a module may call a part of itself so.
+
+    FX prints names of parts into code: `self.layers`, or `getattr(self, "0")` for what is no identifier. So they have
+    no quotes, spaces, brackets or line ends, and mean nothing but themselves wherever code shows them.
+    """
+    return _PART.fullmatch(name) is not None and not name.startswith("__")
+
+
+def is_input_name(name: str) -> bool:
+    """Whether an input may be called so: as Python calls a parameter, since FX prints it as one."""
+    is_short = len(name) <= _MOST_OF_PART
+    return is_short and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
 
 
 def extent_list(value: Any, place: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from trt_core.sizes.expressions import Extent, extent_of, symbols_in
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 from trt_core.wording import with_article
 from trt_runtime.plain_structure import plain
-from trt_runtime.program.fields import MAX_EXTENT
+from trt_runtime.program.fields import MAX_EXTENT, is_input_name
 from trt_runtime.program.graph import (
     Dimension,
     FixedInput,
@@ -93,12 +93,18 @@ def symbol_bounds(ranges: ShapeRanges, signature: Signature) -> Symbols:
 
 
 def require_plain(signature: Signature) -> None:
-    """Refuses inputs that nest in a class which a program cannot name.
+    """Refuses inputs that nest in a class which a program cannot name, or that have no name of a parameter.
 
     Raises:
         ExportError: The message names the input.
     """
     for name, tree in zip(signature.names, signature.structure, strict=True):
+        if not is_input_name(name):
+            raise ExportError(
+                f"an input is called {name!r:.80}, which Python takes for no name of a parameter",
+                why="tools print the names of inputs into code",
+                hint="name it with letters, digits and underscores",
+            )
         for foreign in _foreign(tree):
             raise ExportError(
                 f"input {name!r} is {with_article(foreign.spec.type.__name__)}, "
