@@ -132,6 +132,8 @@ class Inductor(Tactic):
             decompositions=decompositions(),
         )
         graph, read = graph_of(traced)
+        if own.launched and not dynamic:
+            _write_decoding_operators(graph)
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
         limits = [_limits(subject, tensor, profile) for tensor in subject.info.io if tensor.is_input]
         shapes = tuple(limit.usual for limit in limits) if dynamic else subject.input_shapes(profile)
@@ -171,9 +173,13 @@ def _limits(subject: Subject, tensor: IOTensor, profile: int) -> Limits:
 @functools.cache
 def _teach_own_operators() -> OwnOperators:
     """Makes operators of our own known to PyTorch, to traces without data, and to Inductor; once per process."""
-    from trt_portable.builder.inductor import depthwise, unaligned_products  # only where there is Triton
+    from trt_portable.builder.inductor import decoding, depthwise, unaligned_products  # only where there is Triton
 
-    taught = (depthwise.teach_depthwise_operator(), unaligned_products.teach_unaligned_products())
+    taught = (
+        depthwise.teach_depthwise_operator(),
+        unaligned_products.teach_unaligned_products(),
+        decoding.teach_decoding_operators(),
+    )
     return OwnOperators(
         {operator: launch for each in taught for operator, launch in each.launched.items()},
         {operator: compute for each in taught for operator, compute in each.composed.items()},
@@ -187,9 +193,15 @@ def _compile_ahead(graph: fx.GraphModule, device: torch.device) -> list[threadin
         graph: Calls the operators.
         device: Where it will run.
     """
-    from trt_portable.builder.inductor import depthwise, unaligned_products
+    from trt_portable.builder.inductor import decoding, depthwise, unaligned_products
 
-    return [each.compile_ahead(graph, device) for each in (depthwise, unaligned_products)]
+    return [each.compile_ahead(graph, device) for each in (decoding, depthwise, unaligned_products)]
+
+
+def _write_decoding_operators(graph: fx.GraphModule) -> None:
+    from trt_portable.builder.inductor.decoding import write_decoding_operators
+
+    write_decoding_operators(graph)
 
 
 def fused_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:

@@ -85,12 +85,12 @@ def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -
     if x.is_cuda:
         starts = {each: functools.partial(way, x, matrix, bias, result) for each, way in ways.items()}
         form = ("unaligned product", tuple(x.shape), len(matrix), x.dtype, bias is not None)
-        name = fastest(starts, x.device, *form, replayed=True, is_right=_Check(result))
+        name = fastest(starts, x.device, *form, replayed=True, is_right=SameResult(result))
     ways[name](x, matrix, bias, result)
     return result
 
 
-class _Check:
+class SameResult:
     """Holds what was written to what was written first.
 
     Args:

@@ -1,0 +1,159 @@
+"""Triton kernels for steps of decoding, whose time is that of reading weights and caches once."""
+
+from __future__ import annotations
+
+import triton  # type: ignore[import-untyped]
+from triton import language as tl
+
+
+@triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
+def few_rows_product(  # type: ignore[no-untyped-def]
+    x,
+    matrix,
+    bias,
+    y,
+    columns,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_DEPTH: tl.constexpr,
+):
+    """Computes columns of ``x @ matrix.T + bias`` for up to 16 rows, which are read from a cache each time."""
+    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    depth = tl.arange(0, TILE_DEPTH)
+    right = matrix + (tl.minimum(column, columns - 1).to(tl.int64) * DEPTH)[:, None] + depth[None, :]
+    if ROWS == 1:
+        sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
+        for at in range(0, DEPTH, TILE_DEPTH):
+            if DEPTH % TILE_DEPTH == 0:
+                part = tl.load(right + at, eviction_policy="evict_first").to(tl.float32)
+                sums += part * tl.load(x + at + depth).to(tl.float32)[None, :]
+            else:
+                is_read = depth < DEPTH - at
+                part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
+                sums += part.to(tl.float32) * tl.load(x + at + depth, mask=is_read, other=0.0).to(tl.float32)[None, :]
+        total = tl.sum(sums, 1)
+        if HAS_BIAS:
+            total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
+        tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
+    else:
+        row = tl.arange(0, 16)
+        left = x + (tl.minimum(row, ROWS - 1) * DEPTH)[None, :] + depth[:, None]
+        totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
+        for at in range(0, DEPTH, TILE_DEPTH):
+            if DEPTH % TILE_DEPTH == 0:
+                part = tl.load(right + at, eviction_policy="evict_first")
+                totals = tl.dot(part, tl.load(left + at), totals)
+            else:
+                is_read = depth < DEPTH - at
+                part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
+                totals = tl.dot(part, tl.load(left + at, mask=is_read[:, None], other=0.0), totals)
+        if HAS_BIAS:
+            totals += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[:, None]
+        place = y + row.to(tl.int64)[None, :] * columns + column[:, None]
+        tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def attend_to_part(  # type: ignore[no-untyped-def]
+    query,
+    keys,
+    values,
+    mask,
+    sums,
+    maxima,
+    weights,
+    SCALE: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HEADS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    LENGTH: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    QUERY_BATCH: tl.constexpr,
+    QUERY_HEAD: tl.constexpr,
+    QUERY_PLACE: tl.constexpr,
+    KEY_BATCH: tl.constexpr,
+    KEY_HEAD: tl.constexpr,
+    KEY_PLACE: tl.constexpr,
+    VALUE_BATCH: tl.constexpr,
+    VALUE_HEAD: tl.constexpr,
+    VALUE_PLACE: tl.constexpr,
+    MASK_BATCH: tl.constexpr,
+    MASK_QUERY: tl.constexpr,
+    PART: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Attends from all queries of the heads that share keys to one part of the keys, in tiles that are seen at all.
+
+    ``sums`` is (batch * GROUPS, parts, ROWS, WIDTH), ``maxima`` and ``weights`` are without the last axis.
+    """
+    group = tl.program_id(0)
+    part = tl.program_id(1)
+    parts: tl.constexpr = (LENGTH + PART - 1) // PART
+    batch = group // GROUPS
+    shared = group % GROUPS
+    row = tl.arange(0, ROWS)
+    is_row = row < HEADS * QUERIES
+    head = shared * HEADS + tl.minimum(row, HEADS * QUERIES - 1) // QUERIES
+    asked = tl.minimum(row, HEADS * QUERIES - 1) % QUERIES
+    column = tl.arange(0, WIDTH)
+    asked_at = batch * QUERY_BATCH + head * QUERY_HEAD + asked * QUERY_PLACE
+    question = tl.load(query + asked_at[:, None] + column[None, :])
+    highest = tl.full([ROWS], -float("inf"), tl.float32)
+    weight = tl.zeros([ROWS], tl.float32)
+    total = tl.zeros([ROWS, WIDTH], tl.float32)
+    keys += batch.to(tl.int64) * KEY_BATCH + shared * KEY_HEAD
+    values += batch.to(tl.int64) * VALUE_BATCH + shared * VALUE_HEAD
+    for begin in range(part * PART, tl.minimum(part * PART + PART, LENGTH), TILE):
+        place = begin + tl.arange(0, TILE)
+        is_place = place < LENGTH
+        seen = mask + batch * MASK_BATCH + asked[:, None] * MASK_QUERY + place[None, :]
+        bias = tl.load(seen, mask=is_place[None, :], other=-float("inf")).to(tl.float32)
+        if tl.max(bias) > -float("inf"):
+            key = tl.load(keys + place[None, :] * KEY_PLACE + column[:, None], mask=is_place[None, :], other=0.0)
+            score = tl.dot(question, key) * SCALE + bias
+            top = tl.maximum(highest, tl.max(score, 1))
+            base = tl.where(top == -float("inf"), 0.0, top)
+            shrink = tl.exp(highest - base)
+            likely = tl.exp(score - base[:, None])
+            value = tl.load(values + place[:, None] * VALUE_PLACE + column[None, :], mask=is_place[:, None], other=0.0)
+            total = total * shrink[:, None] + tl.dot(likely.to(value.dtype), value)
+            weight = weight * shrink + tl.sum(likely, 1)
+            highest = top
+    slot = (group * parts + part) * ROWS + row
+    tl.store(maxima + slot, highest, mask=is_row)
+    tl.store(weights + slot, weight, mask=is_row)
+    tl.store(sums + slot[:, None] * WIDTH + column[None, :], total, mask=is_row[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def join_parts(  # type: ignore[no-untyped-def]
+    sums,
+    maxima,
+    weights,
+    result,
+    GROUPS: tl.constexpr,
+    HEADS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_TILE: tl.constexpr,
+):
+    """Joins what each part of the keys gave one query: result is (batch, QUERIES, GROUPS * HEADS, WIDTH), dense."""
+    group = tl.program_id(0)
+    row = tl.program_id(1)
+    part = tl.arange(0, PARTS_TILE)
+    is_part = part < PARTS
+    slot = (group * PARTS + part) * ROWS + row
+    highest = tl.load(maxima + slot, mask=is_part, other=-float("inf"))
+    share = tl.exp(highest - tl.max(highest, 0))
+    weight = tl.sum(tl.load(weights + slot, mask=is_part, other=0.0) * share, 0)
+    column = tl.arange(0, WIDTH)
+    part_sums = tl.load(sums + slot[:, None] * WIDTH + column[None, :], mask=is_part[:, None], other=0.0)
+    total = tl.sum(part_sums * share[:, None], 0) / weight
+    asked = (group // GROUPS) * QUERIES + row % QUERIES
+    place = asked * GROUPS * HEADS + (group % GROUPS) * HEADS + row // QUERIES
+    tl.store(result + place.to(tl.int64) * WIDTH + column, total.to(result.dtype.element_ty))

@@ -1,0 +1,210 @@
+"""Operators for steps of decoding: where graphs get them, and that they compute what was there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trt_portable.builder.inductor.decoding import ATTENTION, PRODUCT, attend, multiply, write_decoding_operators
+
+ATEN = torch.ops.aten
+
+
+class _Graph:
+    """Writes a graph with metadata down, call by call."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.mode = FakeTensorMode()
+
+    def take(self, *shape: int, dtype: torch.dtype = torch.float16) -> fx.Node:
+        node = self.graph.placeholder(f"x{len(self.graph.nodes)}")
+        with self.mode:
+            node.meta["val"] = torch.empty(shape, dtype=dtype, device="cuda")
+        return node
+
+    def call(self, operator: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+        node = self.graph.call_function(operator, arguments, keywords)
+        with self.mode:
+            node.meta["val"] = operator(*fx.map_arg(arguments, lambda each: each.meta["val"]), **keywords)
+        return node
+
+    def module(self, *results: fx.Node) -> fx.GraphModule:
+        self.graph.output(results)
+        return fx.GraphModule({}, self.graph)
+
+
+def _calls(module: fx.GraphModule, name: str) -> list[fx.Node]:
+    calls = module.graph.find_nodes(
+        op="call_function", target=getattr(torch.ops.trt_portable, name.partition("::")[2]).default
+    )
+    return list(calls)
+
+
+def _linear(rows: int, columns: int = 512, depth: int = 256, *, has_bias: bool = False) -> fx.GraphModule:
+    graph = _Graph()
+    x, matrix = graph.take(rows, depth), graph.take(columns, depth)
+    turned = graph.call(ATEN.permute.default, matrix, [1, 0])
+    if has_bias:
+        return graph.module(graph.call(ATEN.addmm.default, graph.take(columns), x, turned))
+    return graph.module(graph.call(ATEN.mm.default, x, turned))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_products_of_few_rows_become_operators(rows: int, has_bias: bool) -> None:
+    module = _linear(rows, has_bias=has_bias)
+    operands = [torch.randn(rows, 256), torch.randn(512, 256), *[torch.randn(512)] * has_bias]
+    wanted = module(*operands)[0]
+    write_decoding_operators(module)
+    assert len(_calls(module, PRODUCT)) == 1
+    torch.testing.assert_close(module(*operands)[0], wanted)
+
+
+@pytest.mark.parametrize("sizes", [(17, 512, 256), (1, 64, 256), (1, 512, 64), (1, 512, 264)])
+def test_other_products_stay(sizes: tuple[int, int, int]) -> None:
+    module = _linear(*sizes)
+    write_decoding_operators(module)
+    assert not _calls(module, PRODUCT)
+
+
+def _attention(*, heads: int, groups: int, queries: int = 1, length: int = 192, width: int = 32, masks: int = 1) -> Any:
+    """A graph of attention as decoders write it: keys lie with places first, and are repeated for their heads."""
+    graph = _Graph()
+    query = graph.take(2, heads, queries, width)
+    caches = []
+    for _ in range(2):
+        lying = graph.call(ATEN.permute.default, graph.take(length, 2, groups, width), [1, 2, 0, 3])
+        if heads == groups:
+            caches.append(lying)
+            continue
+        apart = graph.call(ATEN.view.default, lying, [2, groups, 1, length, width])
+        spread = graph.call(ATEN.expand.default, apart, [2, groups, heads // groups, length, width])
+        copied = graph.call(ATEN.clone.default, spread, memory_format=torch.contiguous_format)
+        caches.append(graph.call(ATEN.view.default, copied, [2, heads, length, width]))
+    mask = graph.take(masks, 1, queries, length)
+    seen = graph.call(ATEN.expand.default, mask, [2, heads, queries, length])
+    operator = ATEN._scaled_dot_product_efficient_attention.default
+    made = graph.graph.call_function(operator, (query, *caches, seen, False), {"scale": 0.3})
+    result = graph.graph.call_function(lambda pair, at: pair[at], (made, 0))
+    import operator as python
+
+    result.target = python.getitem
+    return graph.module(result)
+
+
+def _operands(heads: int, groups: int, queries: int = 1, length: int = 192, width: int = 32, masks: int = 1) -> Any:
+    query = torch.randn(2, heads, queries, width)
+    keys, values = (torch.randn(length, 2, groups, width) for _ in range(2))
+    mask = torch.zeros(masks, 1, queries, length)
+    mask[..., 70:] = -torch.inf
+    mask[-1, ..., :5] = -torch.inf
+    return query, keys, values, mask
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"heads": 8, "groups": 2},
+        {"heads": 8, "groups": 8},
+        {"heads": 4, "groups": 1, "queries": 3},
+        {"heads": 8, "groups": 2, "masks": 2},
+    ],
+)
+def test_attention_of_few_queries_reads_keys_as_they_lie(sizes: dict[str, int]) -> None:
+    module, operands = _attention(**sizes), _operands(**sizes)
+    write_decoding_operators(module)
+    (call,) = _calls(module, ATTENTION)
+    assert call.args[1].meta["val"].shape[1] == sizes["groups"]
+    assert not module.graph.find_nodes(op="call_function", target=ATEN.clone.default)
+    query, keys, values, mask = operands
+    heads = sizes["heads"] // sizes["groups"]
+    wide = [each.permute(1, 2, 0, 3).repeat_interleave(heads, 1) for each in (keys, values)]
+    wanted = F.scaled_dot_product_attention(query, *wide, mask, scale=0.3)
+    torch.testing.assert_close(module(*operands)[0], wanted)
+
+
+@pytest.mark.parametrize("sizes", [{"heads": 8, "groups": 8, "queries": 65}, {"heads": 8, "groups": 2, "length": 64}])
+def test_other_attention_stays(sizes: dict[str, int]) -> None:
+    module = _attention(**sizes)
+    write_decoding_operators(module)
+    assert not _calls(module, ATTENTION)
+
+
+_INTERPRETED = """
+import torch
+from trt_portable.builder.inductor import decoding, decoding_kernels as kernels
+
+torch.manual_seed(0)
+for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33), (16, 64, 17)):
+    x, matrix, bias = torch.randn(rows, depth).half(), torch.randn(columns, depth).half(), torch.randn(columns).half()
+    result = torch.full((rows, columns), torch.nan, dtype=torch.half)
+    for has_bias in (False, True):
+        kernels.few_rows_product[(-(-columns // 16),)](
+            x, matrix, bias, result, columns,
+            ROWS=rows, DEPTH=depth, HAS_BIAS=has_bias, TILE_COLUMNS=16, TILE_DEPTH=64,
+        )
+        wanted = torch.nn.functional.linear(x.float(), matrix.float(), bias.float() if has_bias else None)
+        torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
+
+decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
+for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
+    query = torch.randn(batch, groups * heads, queries, 32).half()
+    keys, values = (torch.randn(length, batch, groups, 32).half().permute(1, 2, 0, 3) for _ in range(2))
+    mask = torch.zeros(masks, 1, queries, length).half()
+    mask[..., 40:] = -torch.inf
+    mask[-1, ..., :5] = -torch.inf
+    parts = -(-length // decoding._part_of(batch * groups, length))
+    rows = decoding._rows_of(heads * queries)
+    sums = torch.full((batch * groups, parts, rows, 32), torch.nan)
+    maxima, weights = (torch.full((batch * groups, parts, rows), torch.nan) for _ in range(2))
+    result = torch.empty(batch, queries, groups * heads, 32, dtype=torch.half)
+    decoding.start_parts(query, keys, values, mask, sums, maxima, weights, 0.2)
+    decoding.start_joining(sums, maxima, weights, result, groups)
+    wide = [each.float().repeat_interleave(heads, 1) for each in (keys, values)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(query.float(), *wide, mask.float(), scale=0.2)
+    torch.testing.assert_close(result.transpose(1, 2).float(), wanted, atol=2e-3, rtol=2e-3)
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compute_what_they_should_where_triton_interprets_them() -> None:
+    pytest.importorskip("triton")
+    import os
+
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 8])
+@pytest.mark.parametrize(("columns", "depth"), [(2048, 2048), (3072, 2048), (2048, 8192), (1000, 272)])
+def test_products_on_a_gpu(rows: int, columns: int, depth: int, dtype: torch.dtype) -> None:
+    x, matrix = torch.randn(rows, depth, dtype=dtype).cuda(), torch.randn(columns, depth, dtype=dtype).cuda()
+    wanted = x.float() @ matrix.float().t()
+    torch.testing.assert_close(multiply(x, matrix, None).float(), wanted, atol=depth**0.5 * 0.02, rtol=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [512, 4096])
+@pytest.mark.parametrize(("heads", "groups", "queries"), [(32, 8, 1), (8, 8, 1), (32, 8, 4)])
+def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) -> None:
+    query = torch.randn(2, heads, queries, 64, dtype=torch.float16, device="cuda")
+    keys, values = (torch.randn(2, groups, length, 64, dtype=torch.float16, device="cuda") for _ in range(2))
+    mask = torch.zeros(1, 1, queries, length, dtype=torch.float16, device="cuda")
+    mask[..., length // 3 :] = -torch.inf
+    wide = [each.repeat_interleave(heads // groups, 1) for each in (keys, values)]
+    wanted = F.scaled_dot_product_attention(query, *wide, mask, scale=0.125)
+    found = attend(query, keys, values, mask, 0.125).transpose(1, 2)
+    torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-2)
