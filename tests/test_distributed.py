@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import rank_programs
-from ranks import run_ranks
+from ranks import run_failing_ranks, run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+LIMIT = 4.0
+"""Seconds after which a process group gives up, where a rank is meant to fail."""
 
 
 @pytest.mark.parametrize(
@@ -27,3 +31,46 @@ def test_collectives_run_in_engines(world: int, groups: list[list[int]], tmp_pat
 def test_sharded_models_compile_in_both_ways(way: str, kinds: list[str], tmp_path: Path) -> None:
     for found in run_ranks(2, tmp_path, rank_programs.compile_parallel, kinds, way):
         assert found == {kind: {"engines": 1, "coverage": 1.0} for kind in kinds}
+
+
+def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for rank, told in enumerate(run_ranks(4, tmp_path, rank_programs.save_and_load, str(folder))):
+        assert "saved with the mesh 2x2 (data, model) of ranks [0, 1, 2, 3], and here is the mesh 4" in told["mesh"]
+        assert rank > 1 or told["world"] == "the model was compiled for 4 processes, and here are 2"
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(f"rank-{n}.trtp" for n in range(4))]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]
+
+
+def test_ranks_that_run_different_programs_say_so_before_they_communicate(tmp_path: Path) -> None:
+    assert run_ranks(2, tmp_path, rank_programs.differ) == [
+        "rank 1 runs another program than rank 0",
+        "rank 0 runs another program than rank 1",
+    ]
+
+
+@pytest.mark.parametrize("way", ["throws", "dies"])
+def test_a_rank_that_cannot_save_leaves_nothing_half_written(way: str, tmp_path: Path) -> None:
+    (tmp_path / "meet").mkdir()
+    folder = tmp_path / "models" / "model"
+    outcomes = run_failing_ranks(
+        2, tmp_path / "meet", rank_programs.fail_to_save, str(folder), way, group_seconds=LIMIT
+    )
+    assert outcomes[0].error.startswith("FileError: ")
+    assert ("OSError: the disk is gone" in outcomes[0].error) == (way == "throws")
+    assert outcomes[1].is_dead == (way == "dies")
+    assert not list(folder.parent.iterdir())
+
+
+@pytest.mark.parametrize("way", ["throws", "dies"])
+def test_a_rank_that_fails_ends_the_call_of_the_others(way: str, tmp_path: Path) -> None:
+    outcomes = run_failing_ranks(2, tmp_path, rank_programs.fail_in_call, way, group_seconds=LIMIT)
+    assert outcomes[0].error.startswith("ExecutionError: ")
+    assert outcomes[0].seconds < LIMIT + 20  # building comes first
+    assert outcomes[1].is_dead == (way == "dies")
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    first, _ = run_failing_ranks(2, tmp_path, rank_programs.never_come, group_seconds=LIMIT)
+    assert first.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
+import os
+import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-
 import trt_frontends as trt
-from trt_core import Input
+import trt_runtime as runtime
+from trt_core import ExecutionError, Input, PlanError
 
 
 class Collectives(nn.Module):
@@ -144,3 +143,86 @@ def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
         return {"engines": len(report.engines), "coverage": report.coverage}
     told = trt.model_report(compiled)
     return {"engines": told.engines // len(told.graphs), "coverage": told.coverage}
+
+
+def save_and_load(rank: int, directory: str) -> dict[str, Any]:
+    """Saves a sharded model, loads it again, and says what became of wrong loads."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    model = parallel_perceptron("tensor", mesh=mesh["model"])
+    given = Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(16, 4, 16))
+    compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+    runtime.save_sharded(compiled, directory, mesh=mesh)
+    loaded = trt.load(directory, mesh=mesh)
+    torch.manual_seed(rank // 2)
+    x = torch.randn(8, 4, 16)
+    torch.testing.assert_close(loaded(x), model(x) + 0, rtol=1e-4, atol=1e-5)
+    runtime.save_sharded(loaded, directory, mesh=mesh)  # the folder is replaced
+    torch.testing.assert_close(trt.load(directory)(x), loaded(x))
+    told = {}
+    wrong = {
+        "mesh": {"mesh": init_device_mesh("cpu", (4,))},
+        "world": {"group": dist.new_group([0, 1])},
+    }
+    for name, options in wrong.items():
+        if name == "world" and rank > 1:
+            continue
+        try:
+            trt.load(directory, **options)
+        except PlanError as error:
+            told[name] = error.what
+    return told
+
+
+def differ(rank: int) -> str:
+    """Ranks that compiled different models find out before they communicate."""
+    torch.manual_seed(0)
+    group = dist.group.WORLD
+    model = Collectives(group).eval().requires_grad_(False)
+    x = torch.randn(4 + 4 * rank, 8)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    try:
+        compiled(x)
+    except ExecutionError as error:
+        return error.what
+    return "nothing was found"
+
+
+def fail_to_save(rank: int, directory: str, way: str) -> None:
+    """One rank cannot write, or dies while it does."""
+    model = parallel_perceptron("tensor")
+    compiled = trt.compile(model, arg_inputs=(torch.randn(2, 4, 16),), min_block_size=1)
+    if rank == 1:
+        from trt_runtime.program import saving
+
+        def fail(*_: Any, **__: Any) -> None:
+            if way == "dies":
+                os._exit(3)
+            raise OSError("the disk is gone")
+
+        saving.save = fail
+    runtime.save_sharded(compiled, directory)
+
+
+def fail_in_call(rank: int, way: str) -> None:
+    """One rank dies, or throws, between two calls of a compiled model."""
+    model = parallel_perceptron("tensor")
+    x = torch.randn(2, 4, 16)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    compiled(x)
+    if rank == 1:
+        if way == "dies":
+            os._exit(3)
+        raise ValueError("rank 1 has had enough")
+    compiled(x)
+
+
+def never_come(rank: int) -> None:
+    """One rank compiles and does not call."""
+    model = parallel_perceptron("tensor")
+    x = torch.randn(2, 4, 16)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    if rank == 0:
+        compiled(x)
+    time.sleep(15)

@@ -64,7 +64,12 @@ def run_ranks(world: int, directory: Path, function: Callable[..., Any], *args: 
 
 
 def run_failing_ranks(
-    world: int, directory: Path, function: Callable[..., Any], *args: Any, limit: float = 150.0
+    world: int,
+    directory: Path,
+    function: Callable[..., Any],
+    *args: Any,
+    limit: float = 150.0,
+    group_seconds: float = GROUP_SECONDS,
 ) -> list[Outcome]:
     """The same for ranks that are meant to fail: says what became of each.
 
@@ -78,7 +83,9 @@ def run_failing_ranks(
     try:
         for rank in range(world):
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_run, args=(rank, world, str(place), sender, function, args), daemon=True)
+            process = context.Process(
+                target=_run, args=(rank, world, str(place), sender, function, args, group_seconds), daemon=True
+            )
             process.start()
             sender.close()
             pipes.append(receiver)
@@ -119,7 +126,13 @@ def _collect(pipes: Sequence[Connection], limit: float) -> list[Outcome]:
 
 
 def _run(
-    rank: int, world: int, place: str, sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
+    rank: int,
+    world: int,
+    place: str,
+    sender: Connection,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    seconds: float,
 ) -> None:
     import torch
     import torch.distributed as dist
@@ -129,7 +142,7 @@ def _run(
     started = time.monotonic()
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{place}", rank=rank, world_size=world, timeout=timedelta(seconds=GROUP_SECONDS)
+            "gloo", init_method=f"file://{place}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
         )
         started = time.monotonic()
         outcome = Outcome(function(rank, *args), seconds=time.monotonic() - started)

@@ -24,6 +24,7 @@ from trt_frontends.pipeline import (
 )
 from trt_frontends.sharded_models import keep_boundary
 from trt_partition import PartitionReport
+from trt_runtime.sharded import compare_at_first_call, digests_of
 
 if TYPE_CHECKING:
     from trt_frontends.precision.automatic import AutomaticPrecision
@@ -83,6 +84,8 @@ def compile(
     built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
     keep_boundary(captured.module, result)
+    if report := result.meta.get("partition_report"):
+        compare_at_first_call(result, digests_of(report.collectives))
     if captured.settings.offload_module_to_cpu and not captured.settings.dryrun:
         offload(module, result)
     return result

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trt_runtime.graphed_calls import cuda_graphs
     from trt_runtime.program import save
     from trt_runtime.refit import refit_engine, refit_module
+    from trt_runtime.sharded import save_sharded
     from trt_runtime.streamed_weights import weight_streaming
 
 try:
@@ -50,6 +51,7 @@ __all__ = [
     "refit_engine",
     "refit_module",
     "save",
+    "save_sharded",
     "weight_streaming",
     "write_plan",
 ]
@@ -60,6 +62,7 @@ _LATE: Final = {
     "refit_engine": "trt_runtime.refit",
     "refit_module": "trt_runtime.refit",
     "save": "trt_runtime.program.saving",
+    "save_sharded": "trt_runtime.sharded",
     "weight_streaming": "trt_runtime.streamed_weights",
 }
 """Names that are imported when they are first used: running a saved program needs none of them."""

@@ -4,18 +4,24 @@
 |---|---|---|
 | `torch._C` | who watches or rewrites operators; device and stream of a call | |
 | `torch._C._functorch` | function transforms | |
+| `torch.distributed.distributed_c10d._get_default_store` | what processes tell each other outside of collectives | |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch._C import _get_tracing_state as tracing_state
 from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._C import _len_torch_function_stack as function_modes
 from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
+
+from trt_core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import _get_default_store as default_store
 
 
 def _no_cuda(*_: int) -> int:
@@ -34,3 +40,9 @@ ATTRIBUTES: Final = {
     "_is_profiler_enabled": "of torch.autograd.profiler",
 }
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
+
+LATE: Final = {"default_store": "torch.distributed.distributed_c10d:_get_default_store"}
+"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, LATE)

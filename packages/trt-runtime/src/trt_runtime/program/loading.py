@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+import os
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ def load(
     trust: bool = False,
     allow_host_code: bool = False,
     data_dependent_elements: int = UNTOLD,
+    mesh: Any = None,
+    group: Any = None,
 ) -> nn.Module:
     """Loads a saved program; needs nothing of what compiled it.
 
@@ -47,7 +50,8 @@ def load(
     module lives. `save` replaces files, which is safe.
 
     Args:
-        path: A file that `save` wrote.
+        path: A file that `save` wrote, or a folder that `save_sharded` wrote, of which it takes
+            the program of this rank. Before its first call the ranks make sure that all of them have loaded the same.
         operators: Libraries whose operators the program may call, by namespace: `["torchvision"]`. They are imported
             when their operators are not registered yet; name only libraries that you trust.
         trust: Also read programs in PyTorch's own format (`save(..., format="exported_program")`, or
@@ -58,6 +62,8 @@ def load(
         data_dependent_elements: Elements that a PyTorch operator may make where how many depends on data, so that the
             program cannot say: all pairs of the points that a mask selects. An operator may always make 64 times as
             many as its operands have. Raise it for programs that you trust and that make more.
+        mesh: The device mesh that a sharded model is to run on, held to the one that it was saved with.
+        group: The process group of all ranks of a sharded model; all processes by default.
 
     Returns:
         A module that is called like the model that was compiled.
@@ -71,6 +77,15 @@ def load(
     if type(data_dependent_elements) is not int or data_dependent_elements < 0:
         raise InputError(f"data_dependent_elements is a number of elements, not {data_dependent_elements!r:.60}")
     name = file_name(path)
+    if mesh is not None and not os.path.isdir(name):
+        raise InputError("a mesh is for a folder that save_sharded wrote, and this is a file", where=name)
+    if os.path.isdir(name):
+        from trt_runtime.sharded import RankPart, holds_manifest  # which few programs need
+
+        if holds_manifest(name):
+            part = RankPart.find(name, mesh, group)
+            options: dict[str, Any] = {"operators": operators, "trust": trust, "allow_host_code": allow_host_code}
+            return part.finish(load(part.path, **options, data_dependent_elements=data_dependent_elements))
     try:
         content = map_file(name, "a saved program", "trt_runtime.save")
         start = bytes(content[: len(PROGRAM.magic)])

@@ -1,0 +1,503 @@
+"""Models that several processes run together: saved as one folder, loaded by rank, held to be the same everywhere.
+
+A folder holds a program for each rank and a manifest that says for how many processes, which mesh and which process
+groups they were compiled, and what is in each file. It appears complete or not at all.
+
+Processes that run different programs wait for each other for ever, or add up numbers that do not belong together. So
+before the first call of a model its ranks compare what they are about to communicate, by way of the store that every
+process group starts with: that needs no collective, and names the rank that is different or absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torch import nn
+
+from trt_core.errors import ExecutionError, FileError, InputError, PlanError
+from trt_core.files import typed
+from trt_core.files.replacing import Path as FilePath
+from trt_core.files.replacing import file_name
+from trt_core.files.strict_json import BadJson, parse_json
+
+MANIFEST: Final = "manifest.json"
+"""Name of the file that makes a folder a sharded program."""
+
+FORMAT_VERSION: Final = 1
+"""Version of the manifest; a folder of another version is refused."""
+
+_AGAIN: Final = "save the model again"
+_MAX_BYTES: Final = 64 << 20
+_FILE: Final = re.compile(r"rank-\d+\.trtp")
+_FIELDS: Final = ("format", "world_size", "mesh", "groups", "programs")
+_PROGRAM_FIELDS: Final = ("file", "bytes", "sha256", "collectives")
+
+Ranks = tuple[int, ...]
+_checks: Counter[tuple[int, ...]] = Counter()  # how often this process has compared programs with each set of ranks
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The device mesh that a model was sharded over.
+
+    Attributes:
+        shape: Extents.
+        names: Names of its dimensions; empty where they have none.
+        ranks: The ranks in it, row by row.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, mesh: Any) -> Mesh:
+        """Reads a `torch.distributed.device_mesh.DeviceMesh`."""
+        return cls(
+            tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), tuple(int(rank) for rank in mesh.mesh.flatten())
+        )
+
+    def __str__(self) -> str:
+        names = ", ".join(self.names)
+        return f"{'x'.join(map(str, self.shape))}{f' ({names})' if names else ''} of ranks {list(self.ranks)}"
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """The program of one rank.
+
+    Attributes:
+        file: Name of its file in the folder.
+        size: Bytes of the file.
+        sha256: Digest of its content.
+        collectives: Digest of what it communicates in each group, by ranks.
+    """
+
+    file: str
+    size: int
+    sha256: str
+    collectives: Mapping[Ranks, str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder says of itself.
+
+    Attributes:
+        world_size: Number of processes.
+        mesh: The mesh, where one was named.
+        groups: Ranks of the process groups that programs communicate in, by PyTorch's names for them.
+        programs: One for each rank.
+    """
+
+    world_size: int
+    mesh: Mesh | None
+    groups: Mapping[str, Ranks]
+    programs: tuple[RankProgram, ...]
+
+    def to_json(self) -> str:
+        """Returns the text of the manifest."""
+        mesh = self.mesh
+        return json.dumps(
+            {
+                "format": FORMAT_VERSION,
+                "world_size": self.world_size,
+                "mesh": mesh and {"shape": list(mesh.shape), "names": list(mesh.names), "ranks": list(mesh.ranks)},
+                "groups": {name: list(ranks) for name, ranks in self.groups.items()},
+                "programs": [
+                    {
+                        "file": program.file,
+                        "bytes": program.size,
+                        "sha256": program.sha256,
+                        "collectives": [[list(ranks), digest] for ranks, digest in program.collectives.items()],
+                    }
+                    for program in self.programs
+                ],
+            },
+            indent=1,
+            sort_keys=True,
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes, where: str) -> Manifest:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PlanError: It is no manifest of this version.
+        """
+        try:
+            found = typed.mapping(parse_json(text, max_bytes=_MAX_BYTES), "the manifest")
+            version = typed.integer(found.get("format"), "format")
+            if version != FORMAT_VERSION:
+                raise PlanError(
+                    f"the folder has format {version}, and this release reads {FORMAT_VERSION}",
+                    where=where,
+                    hint="save the model again",
+                )
+            found = typed.fields(found, "the manifest", _FIELDS)
+            world = typed.integer(found["world_size"], "world_size", 1)
+            programs = tuple(_read_program(item) for item in typed.items(found["programs"], "programs", world))
+            groups = {
+                name: typed.integers(ranks, f"the ranks of {name!r}", 0, world - 1)
+                for name, ranks in typed.mapping(found["groups"], "groups").items()
+            }
+            return cls(world, _read_mesh(found["mesh"]), groups, programs)
+        except (BadJson, typed.BadField) as error:
+            raise PlanError("the manifest is damaged", where=where, why=str(error), hint=_AGAIN) from error
+
+
+def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, group: Any = None) -> None:
+    """Saves a model that several processes have compiled together; each of them calls this.
+
+    Args:
+        compiled: What `compile` returned on this rank.
+        directory: A folder on a file system that all ranks see; an old one is replaced when the new one is complete.
+        mesh: The device mesh of the model. A model that was saved with one is refused where another one is named.
+        group: Process group through which the ranks agree on the folder; all of them by default.
+
+    Raises:
+        FileError: A rank could not write its part, or is gone; nothing is left of the folder then.
+        InputError: `directory` is a file.
+        PlanError: The ranks would not communicate in the same order.
+        ExportError: See `save`.
+    """
+    target = Path(file_name(directory))
+    if target.exists() and not target.is_dir():
+        raise InputError("a sharded model is a folder, and this is a file", where=str(target))
+    rank, world = _rank_and_world(group)
+    together = _Together(group, world)
+    staged = Path(together.from_first(str(target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}"))))
+    try:
+        made = together.each(lambda: _write_part(compiled, staged, rank))
+        groups: dict[str, Ranks] = {}
+        for _, known in made:
+            groups.update(known)
+        shape = None if mesh is None else Mesh.of(mesh)
+        manifest = Manifest(world, shape, groups, tuple(program for program, _ in made))
+        _require_same_order(manifest, str(target))
+        together.each(lambda: _publish(staged, target, manifest) if rank == 0 else None)
+    finally:
+        if rank == 0:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What one rank loads of a folder.
+
+    Attributes:
+        path: The file of its program.
+        manifest: What the folder holds.
+        digest: Of the manifest.
+        rank: The rank.
+    """
+
+    path: Path
+    manifest: Manifest
+    digest: str
+    rank: int
+
+    @classmethod
+    def find(cls, directory: str, mesh: Any, group: Any) -> RankPart:
+        """Finds the part of this process in a folder that `save_sharded` wrote.
+
+        Args:
+            directory: The folder.
+            mesh: The device mesh that the model is to run on; None where nobody says.
+            group: The process group of all ranks of the model; all of them by default.
+
+        Raises:
+            PlanError: The folder is incomplete or damaged, or was saved for another number of processes or another
+                mesh.
+            OSError: It cannot be read.
+        """
+        folder = Path(directory)
+        text = (folder / MANIFEST).read_bytes()
+        manifest = Manifest.from_json(text, directory)
+        rank, world = _rank_and_world(group)
+        if world != manifest.world_size:
+            raise PlanError(
+                f"the model was compiled for {manifest.world_size} processes, and here are {world}",
+                where=directory,
+                hint=f"start {manifest.world_size} processes, as with torchrun --nproc-per-node={manifest.world_size}, "
+                "or shard and compile the model again",
+            )
+        wanted = None if mesh is None else Mesh.of(mesh)
+        if wanted is not None and wanted != manifest.mesh:
+            known = "no mesh" if manifest.mesh is None else f"the mesh {manifest.mesh}"
+            raise PlanError(
+                f"the model was saved with {known}, and here is the mesh {wanted}",
+                where=directory,
+                hint="make the mesh as it was, or shard and compile the model again",
+            )
+        _require_same_order(manifest, directory)
+        path = folder / manifest.programs[rank].file
+        _check_file(path, manifest.programs[rank])
+        return cls(path, manifest, hashlib.sha256(text).hexdigest(), rank)
+
+    def finish(self, module: nn.Module) -> nn.Module:
+        """Lets a loaded program make sure, before its first call, that all ranks have loaded the same folder."""
+        module.meta = {**getattr(module, "meta", {}), "manifest": self.manifest}  # type: ignore[assignment]
+        compare_at_first_call(module, dict.fromkeys(self.manifest.programs[self.rank].collectives, self.digest))
+        return module
+
+
+def holds_manifest(directory: str) -> bool:
+    """Whether a folder is a sharded model."""
+    return os.path.isfile(os.path.join(directory, MANIFEST))
+
+
+def digests_of(collectives: Iterable[Any]) -> dict[Ranks, str]:
+    """Returns a digest of what a program communicates in each group of ranks: operators, in order, and their bytes.
+
+    Args:
+        collectives: Reports of nodes with a `communication`, in the order in which they run.
+    """
+    told: dict[Ranks, list[Any]] = {}
+    for node in collectives:
+        told.setdefault(node.communication.ranks, []).append([node.op, node.communication.sent_bytes])
+    return {
+        ranks: hashlib.sha256(json.dumps(said).encode()).hexdigest() for ranks, said in told.items() if len(ranks) > 1
+    }
+
+
+def compare_at_first_call(module: nn.Module, digests: Mapping[Ranks, str]) -> None:
+    """Lets a module compare digests with the other ranks of each group before it is called for the first time.
+
+    Args:
+        module: What this rank has.
+        digests: What has to be equal among ranks.
+    """
+    if not digests:
+        return
+
+    def compare(_: nn.Module, __: Any) -> None:
+        for ranks in sorted(digests):
+            require_same_programs(ranks, digests[ranks])
+        handle.remove()
+
+    handle = module.register_forward_pre_hook(compare)
+
+
+def require_same_programs(ranks: Ranks, digest: str) -> None:
+    """Compares a digest with those of other ranks, each of which calls this.
+
+    Args:
+        ranks: The ranks of a process group, of which this process is one.
+        digest: What has to be equal.
+
+    Raises:
+        ExecutionError: A rank has another digest, or none within the time limit of the process groups.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or str(dist.get_backend()) == "fake":  # without processes there is nobody to ask
+        return
+    from trt_runtime.internals import default_store
+
+    store, rank = default_store(), dist.get_rank()
+    _checks[ranks] += 1
+    place = f"trt/{'-'.join(map(str, ranks))}/{_checks[ranks]}"
+    store.set(f"{place}/{rank}", digest)
+    for other in ranks:
+        try:
+            found = store.get(f"{place}/{other}").decode()
+        except RuntimeError as error:
+            raise ExecutionError(
+                f"rank {other} did not come to the first call of the model",
+                where=f"rank {rank}, of the ranks {list(ranks)}",
+                why=f"nothing was heard of it within {store.timeout.total_seconds():.0f} s",
+                hint="see what that rank says: it has failed, is gone, or runs another program",
+            ) from error
+        if found != digest:
+            raise ExecutionError(
+                f"rank {other} runs another program than rank {rank}",
+                where=f"the ranks {list(ranks)}",
+                why="they would not communicate in the same order, or not the same amounts",
+                hint="compile or load the same model with the same settings on every rank",
+            )
+
+
+class _Together:
+    """What ranks do in step, so that a failure of one of them is one of all.
+
+    Args:
+        group: The process group.
+        world: Its size.
+    """
+
+    def __init__(self, group: Any, world: int) -> None:
+        self._group, self._world = group, world
+
+    def from_first(self, value: str) -> str:
+        """Returns the value of the first rank."""
+        return str(self._exchange(value)[0])
+
+    def each(self, work: Any) -> list[Any]:
+        """Runs something on every rank and returns what each of them returned.
+
+        Raises:
+            FileError: A rank failed, or is gone.
+        """
+        own: BaseException | None = None
+        try:
+            told: tuple[bool, Any] = (True, work())
+        except Exception as error:
+            own, told = error, (False, f"{type(error).__name__}: {error}")
+        found = self._exchange(told)
+        if own is not None:
+            raise own
+        failed = [f"rank {rank}: {what}" for rank, (is_done, what) in enumerate(found) if not is_done]
+        if failed:
+            raise FileError(
+                "another rank could not save its part", why="; ".join(failed), hint="see what that rank says"
+            )
+        return [what for _, what in found]
+
+    def _exchange(self, value: Any) -> list[Any]:
+        if self._world == 1:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self._world
+        try:
+            dist.all_gather_object(found, value, group=self._group)
+        except RuntimeError as error:
+            raise FileError(
+                "the model was not saved: a rank is gone", why=str(error), hint="see what the other ranks say"
+            ) from error
+        return found
+
+
+def _write_part(compiled: nn.Module, folder: Path, rank: int) -> tuple[RankProgram, dict[str, Ranks]]:
+    from trt_runtime.program.saving import save
+
+    collectives, groups = _communication_of(compiled)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank-{rank}.trtp"
+    save(compiled, path)
+    return RankProgram(path.name, path.stat().st_size, _digest_of(path), collectives), groups
+
+
+def _communication_of(compiled: nn.Module) -> tuple[dict[Ranks, str], dict[str, Ranks]]:
+    """What a model communicates in each group, and the names of the groups."""
+    meta = getattr(compiled, "meta", {})
+    report = meta.get("partition_report")
+    if report is not None:
+        nodes = report.collectives
+        return digests_of(nodes), {node.communication.group: node.communication.ranks for node in nodes}
+    manifest = meta.get("manifest")
+    if isinstance(manifest, Manifest):  # it was loaded from a folder
+        rank, _ = _rank_and_world(None)
+        return dict(manifest.programs[rank].collectives), dict(manifest.groups)
+    return {}, {}
+
+
+def _publish(staged: Path, target: Path, manifest: Manifest) -> None:
+    """Makes a complete folder the one that readers see."""
+    (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    for path in (staged / MANIFEST, staged):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    old = staged.with_name(f"{staged.name}-old")
+    if target.exists():
+        target.rename(old)
+    staged.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _require_same_order(manifest: Manifest, where: str) -> None:
+    """Refuses programs that would wait for each other.
+
+    Raises:
+        PlanError: Two ranks of a group communicate differently.
+    """
+    for rank, program in enumerate(manifest.programs):
+        for ranks, digest in program.collectives.items():
+            others = [other for other in ranks if manifest.programs[other].collectives.get(ranks) != digest]
+            if others:
+                raise PlanError(
+                    f"the programs of the ranks {rank} and {others[0]} do not fit together",
+                    where=where,
+                    why=f"in the group of the ranks {list(ranks)} they communicate in another order, or other amounts",
+                    hint="compile the same model with the same settings and sizes on every rank",
+                )
+
+
+def _check_file(path: Path, program: RankProgram) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise PlanError(
+            "the program of a rank is missing", where=str(path), hint="copy the whole folder again"
+        ) from error
+    if size != program.size or _digest_of(path) != program.sha256:
+        raise PlanError(
+            "the program of a rank is not the one that the manifest describes",
+            where=str(path),
+            why=f"it has {size} bytes, the manifest says {program.size}"
+            if size != program.size
+            else "its digest differs",
+            hint="copy the whole folder again",
+        )
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _read_program(value: Any) -> RankProgram:
+    found = typed.fields(value, "a program", _PROGRAM_FIELDS)
+    name = typed.text(found["file"], "file")
+    if not _FILE.fullmatch(name):
+        raise typed.BadField("file", f"{name!r:.60} is no name of a program")
+    collectives: dict[Ranks, str] = {}
+    for item in typed.items(found["collectives"], "collectives"):
+        ranks, digest = typed.items(item, "collectives", 2)
+        collectives[typed.integers(ranks, "ranks")] = typed.text(digest, "digest")
+    return RankProgram(name, typed.integer(found["bytes"], "bytes"), typed.text(found["sha256"], "sha256"), collectives)
+
+
+def _read_mesh(value: Any) -> Mesh | None:
+    if value is None:
+        return None
+    found = typed.fields(value, "mesh", ("shape", "names", "ranks"))
+    names: Sequence[Any] = typed.items(found["names"], "names")
+    return Mesh(
+        typed.integers(found["shape"], "shape", 1),
+        tuple(typed.text(name, "a name") for name in names),
+        typed.integers(found["ranks"], "ranks"),
+    )
+
+
+def _rank_and_world(group: Any) -> tuple[int, int]:
+    """Rank and number of ranks in a group; a process without groups is alone.
+
+    Raises:
+        InputError: This process is no member of the group.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return 0, 1
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise InputError("this process does not belong to the group")
+    return rank, dist.get_world_size(group)
