@@ -269,8 +269,8 @@ def attend(
     result = _attention_result(query, keys, values, mask, scale)
     if not query.is_cuda:
         heads = query.shape[1] // keys.shape[1]
-        repeated = [each.repeat_interleave(heads, 1) for each in (keys, values)]
-        found = F.scaled_dot_product_attention(query, *repeated, mask, scale=scale)
+        key, value = (each.repeat_interleave(heads, 1) for each in (keys, values))
+        found = F.scaled_dot_product_attention(query, key, value, mask, scale=scale)
         return result.copy_(found.transpose(1, 2))
     batch, heads, queries, width = query.shape
     groups, length = keys.shape[1:3]
