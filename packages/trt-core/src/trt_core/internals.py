@@ -43,7 +43,9 @@ from trt_core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.source import ConstantSource
-    from torch.distributed.distributed_c10d import _resolve_process_group as resolve_process_group
+    from torch.distributed.distributed_c10d import (  # type: ignore[attr-defined]
+        _resolve_process_group as resolve_process_group,
+    )
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
     from torch.utils._sympy import functions as size_functions
     from torch.utils._sympy.numbers import int_oo

@@ -95,6 +95,8 @@ class ShardedModule(nn.Module):
         boundary: Where `DTensor`s go in and out; outputs are known when it has been captured.
     """
 
+    _sharded: nn.Module
+
     def __init__(
         self, module: nn.Module, inputs: Mapping[str, Sharding] | None = None, whole: Sequence[OpOverload] = ()
     ) -> None:

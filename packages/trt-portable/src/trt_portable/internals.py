@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
     from torch._inductor.virtualized import V
-    from torch.distributed.distributed_c10d import _resolve_process_group as resolve_process_group
+    from torch.distributed.distributed_c10d import (  # type: ignore[attr-defined]
+        _resolve_process_group as resolve_process_group,
+    )
     from torch.distributed.distributed_c10d import _world as process_groups
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
     from torch.utils._sympy.value_ranges import ValueRanges
