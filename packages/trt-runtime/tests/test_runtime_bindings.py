@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from trt_core.dtypes import TRT_NAMES
 from trt_core.files.typed import BadField
+from trt_core.sizes.expressions import format_extent
 from trt_runtime import Binding
-from trt_runtime.bindings import format_extent, format_shape, symbol_values
+from trt_runtime.bindings import format_shape, symbol_values
 
 extents = st.recursive(
     st.integers(0, 1 << 40) | st.text(min_size=1, max_size=4),

@@ -12,11 +12,10 @@ import torch
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import typed
-from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent
+from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, is_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
-_INFIX: Final = {"add": " + ", "mul": "*", "floordiv": "//", "mod": " % ", "pow": "**"}
 
 
 @dataclass(frozen=True)
@@ -65,28 +64,6 @@ class Binding:
     def __str__(self) -> str:
         extents = ", ".join(format_extent(extent) for extent in self.shape)
         return f"{self.name}: {dtype_name(self.dtype)}[{extents}]"
-
-
-def format_extent(extent: Extent) -> str:
-    """Writes an extent as people write it.
-
-    Example:
-        >>> format_extent(["floordiv", ["add", "s0", 1], 2])
-        '(s0 + 1)//2'
-        >>> format_extent(None)
-        '?'
-    """
-    if extent is None:
-        return "?"
-    if not isinstance(extent, list):
-        return str(extent)
-    name, *operands = extent
-    texts = [format_extent(operand) for operand in operands]
-    if name not in _INFIX:
-        return f"{name}({', '.join(texts)})"
-    return _INFIX[name].join(
-        f"({text})" if isinstance(operand, list) else text for operand, text in zip(operands, texts, strict=True)
-    )
 
 
 def format_shape(shape: tuple[Extent, ...] | list[Extent]) -> str:

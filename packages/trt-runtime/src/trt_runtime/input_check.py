@@ -9,9 +9,10 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
+from trt_core.sizes.expressions import format_extent
 from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import kind_of, with_article
-from trt_runtime.bindings import extent_in_call, format_extent, symbol_values
+from trt_runtime.bindings import extent_in_call, symbol_values
 from trt_runtime.direct_call import is_foreign
 from trt_runtime.header import PlanHeader
 

@@ -17,6 +17,7 @@ from trt_core.sizes.expressions import (
     Extent,
     evaluate_extent,
     expression_of,
+    format_extent,
     is_extent,
     linear_form,
     multiple_in_words,
@@ -192,21 +193,7 @@ def _multiple(size: Expression, modulus: Expression, rest: Expression, homes: Ho
 
 def write_extent(extent: Expression, homes: Homes) -> str:
     """Writes an extent in terms of the inputs: `2 * x.shape[0]`."""
-    if isinstance(extent, str):
-        return homes[extent].expression
-    if not isinstance(extent, list):
-        return str(extent)
-    name, *operands = extent
-    # a sum is written with what varies first
-    ordered = sorted(operands, key=lambda operand: isinstance(operand, int)) if name == "add" else operands
-    texts = [write_extent(operand, homes) for operand in ordered]
-    sign = FUNCTIONS[name].sign
-    if name == "float":
-        return texts[0]
-    if not sign:
-        return f"{name}({', '.join(texts)})"
-    bare = [f"({text})" if " " in text else text for text in texts]
-    return f" {sign} ".join(bare).replace("+ -", "- ")
+    return format_extent(extent, lambda symbol: homes[symbol].expression, is_wide=True)
 
 
 def home_of(extent: Extent, place: str, index: int, axis: int) -> tuple[str, Home] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import torch
@@ -115,6 +115,39 @@ def _check_extent(extent: Any, symbols: Collection[str] | None, is_whole: bool, 
         if operand is None:
             raise ValueError("an operand of an extent depends on data")
         _check_extent(operand, symbols, is_whole, depth - 1)
+
+
+def format_extent(extent: Expression, names: Callable[[str], str] = str, *, is_wide: bool = False) -> str:
+    """Writes an extent as people write it.
+
+    Args:
+        extent: Any expression.
+        names: What to write for a symbol.
+        is_wide: Whether spaces stand around every sign, and what varies first in a sum.
+
+    Example:
+        >>> format_extent(["floordiv", ["add", "s0", 1], 2])
+        '(s0 + 1)//2'
+        >>> format_extent(None)
+        '?'
+    """
+    if isinstance(extent, str):
+        return names(extent)
+    if not isinstance(extent, list):
+        return "?" if extent is None else str(extent)
+    name, *operands = extent
+    if is_wide and name == "add":
+        operands = sorted(operands, key=lambda operand: isinstance(operand, int))
+    texts = [format_extent(operand, names, is_wide=is_wide) for operand in operands]
+    sign = FUNCTIONS[name].sign if name in FUNCTIONS else ""
+    if not sign:
+        return texts[0] if name == "float" else f"{name}({', '.join(texts)})"
+    bare = [
+        f"({text})" if " " in text or (isinstance(operand, list) and not is_wide) else text
+        for operand, text in zip(operands, texts, strict=True)
+    ]
+    text = (f" {sign} " if is_wide or sign in "+-%" else sign).join(bare)
+    return text.replace("+ -", "- ") if is_wide else text
 
 
 def symbols_in(extent: Expression) -> set[str]:

@@ -11,7 +11,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_core.files.opening import map_file
-from trt_runtime.bindings import format_extent
+from trt_core.sizes.expressions import format_extent
 from trt_runtime.container import PLAN, plan_from_memory
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.document import program_from_bytes
