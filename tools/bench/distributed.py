@@ -1,0 +1,245 @@
+"""Tensor parallelism: a block of Llama on several GPUs, engines beside eager and `torch.compile` under the same plan.
+
+`torchrun --nproc-per-node=2 -m tools.bench.distributed [--device cuda|cpu] [--hidden N] [--layers N] [--results FILE]`
+
+Each contestant runs the same shards of the same weights, in bfloat16 on GPUs and float32 on the CPU, and is held to
+eager by cosine of its results. Times are medians over rounds in which contestants take turns; a round ends when all
+ranks are done. `engines` runs all-reduces inside of CUDA graphs; `engines, not replayed` starts every kernel from the
+host; `engines, collectives outside` keeps all-reduces in PyTorch, between engines. Rank 0 prints one line of JSON for
+each number of tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from torch import nn
+from torch.nn import functional as F
+
+import trt_frontends as trt
+
+_HEAD: Final = 128
+_ROUNDS: Final = 30
+_WARM_UP: Final = 8
+_REPLAY: Final = "TRT_PORTABLE_REPLAY"
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Block(nn.Module):
+    """A layer of Llama: attention with grouped keys, and a gated perceptron, each behind a norm.
+
+    Args:
+        hidden: Features; a multiple of 128 times the number of ranks.
+        heads: Heads of queries on this rank.
+        key_heads: Heads of keys on this rank.
+        inner: Features of the perceptron.
+    """
+
+    def __init__(self, hidden: int, heads: int, key_heads: int, inner: int, ranks: int) -> None:
+        super().__init__()
+        self._heads, self._key_heads = heads, key_heads
+        self.attention_norm = nn.RMSNorm(hidden, eps=1e-5)
+        self.q = nn.Linear(hidden, heads * ranks * _HEAD, bias=False)
+        self.k = nn.Linear(hidden, key_heads * ranks * _HEAD, bias=False)
+        self.v = nn.Linear(hidden, key_heads * ranks * _HEAD, bias=False)
+        self.o = nn.Linear(heads * ranks * _HEAD, hidden, bias=False)
+        self.norm = nn.RMSNorm(hidden, eps=1e-5)
+        self.gate = nn.Linear(hidden, inner, bias=False)
+        self.up = nn.Linear(hidden, inner, bias=False)
+        self.down = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """x: (N, S, hidden); cos, sin: (S, 128)."""
+        rows, length, _ = x.shape
+        y = self.attention_norm(x)
+        q = _turned(self.q(y).view(rows, length, self._heads, _HEAD).transpose(1, 2), cos, sin)
+        k = _turned(self.k(y).view(rows, length, self._key_heads, _HEAD).transpose(1, 2), cos, sin)
+        v = self.v(y).view(rows, length, self._key_heads, _HEAD).transpose(1, 2)
+        found = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(found.transpose(1, 2).reshape(rows, length, -1))
+        y = self.norm(x)
+        result: torch.Tensor = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return result
+
+
+def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+class Model(nn.Module):
+    """Some blocks, and the angles of their positions.
+
+    Args:
+        hidden, layers: Size.
+        ranks: Over how many processes heads are spread.
+        length: Tokens.
+    """
+
+    def __init__(self, hidden: int, layers: int, ranks: int, length: int) -> None:
+        super().__init__()
+        heads = hidden // _HEAD // ranks
+        key_heads = max(heads // 4, 1)
+        self.blocks = nn.ModuleList(Block(hidden, heads, key_heads, hidden * 7 // 2, ranks) for _ in range(layers))
+        angles = torch.outer(torch.arange(length), 500000.0 ** (-torch.arange(0, _HEAD, 2) / _HEAD)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, S, hidden)."""
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return x
+
+
+def sharded(hidden: int, layers: int, length: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The model with its products sharded over all ranks by columns and rows."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    ranks = dist.get_world_size()
+    with torch.device(device):
+        model = Model(hidden, layers, ranks, length).to(dtype).eval().requires_grad_(False)
+    columns, rows = ("q", "k", "v", "gate", "up"), ("o", "down")
+    plan: dict[str, Any] = {f"blocks.*.{name}": ColwiseParallel() for name in columns}
+    plan |= {f"blocks.*.{name}": RowwiseParallel() for name in rows}
+    return parallelize_module(model, init_device_mesh(device.type, (ranks,)), plan)
+
+
+@contextlib.contextmanager
+def _without_replay() -> Iterator[None]:
+    before = os.environ.get(_REPLAY)
+    os.environ[_REPLAY] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(_REPLAY)
+        if before is not None:
+            os.environ[_REPLAY] = before
+
+
+def contestants(model: nn.Module, x: torch.Tensor) -> dict[str, Call | str]:
+    """Every way to run the model, compiled and called until it has settled; why, where one cannot."""
+    outside = {
+        "torch_executed_ops": {"torch.ops._c10d_functional.all_reduce", "torch.ops._c10d_functional.wait_tensor"}
+    }
+
+    def engines(**settings: Any) -> Call:
+        return trt.compile(model, arg_inputs=(x,), min_block_size=1, **settings)
+
+    ways: dict[str, Callable[[], Call]] = {
+        "eager": lambda: model,
+        "torch.compile": lambda: torch.compile(model, dynamic=False),
+        "torch.compile reduce-overhead": lambda: torch.compile(model, dynamic=False, mode="reduce-overhead"),
+        "engines": engines,
+        "engines, collectives outside": lambda: engines(**outside),
+        "engines, not replayed": engines,
+    }
+    found: dict[str, Call | str] = {}
+    for name, make in ways.items():
+        torch._dynamo.reset()
+        started = time.perf_counter()
+        try:
+            with _without_replay() if name.endswith("not replayed") else contextlib.nullcontext():
+                call = make()
+                for _ in range(_WARM_UP):
+                    call(x)
+            found[name] = call
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"[:300]
+        _say(f"{name}: ready after {time.perf_counter() - started:.1f} s")
+        dist.barrier()
+    return found
+
+
+def measure(calls: dict[str, Call | str], x: torch.Tensor, wanted: torch.Tensor) -> dict[str, Any]:
+    """Median milliseconds of each contestant, and how far its results are from eager's."""
+    times: dict[str, list[float]] = {name: [] for name, call in calls.items() if not isinstance(call, str)}
+    for _ in range(_ROUNDS):
+        for name in times:
+            call = calls[name]
+            assert not isinstance(call, str)
+            dist.barrier()
+            _wait(x)
+            started = time.perf_counter()
+            for _ in range(4):
+                call(x)
+            _wait(x)
+            times[name].append((time.perf_counter() - started) * 250)
+    result: dict[str, Any] = {}
+    for name, call in calls.items():
+        if isinstance(call, str):
+            result[name] = {"error": call}
+            continue
+        cosine = F.cosine_similarity(call(x).float().flatten(), wanted.float().flatten(), dim=0).item()
+        result[name] = {"ms": round(statistics.median(times[name]), 4), "cosine": round(cosine, 6)}
+    return result
+
+
+def _wait(x: torch.Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize()
+
+
+def _say(text: str) -> None:
+    if dist.get_rank() == 0:
+        Console(stderr=True).print(text)
+
+
+def main() -> None:
+    """Runs the benchmark on this rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 128, 2048])
+    parser.add_argument("--results", type=Path)
+    asked = parser.parse_args()
+    rank = int(os.environ["RANK"])
+    device = (
+        torch.device(asked.device, int(os.environ["LOCAL_RANK"])) if asked.device == "cuda" else torch.device("cpu")
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=300))
+    console = Console(soft_wrap=True)
+    with torch.no_grad():
+        for tokens in asked.tokens:
+            model = sharded(asked.hidden, asked.layers, tokens, device, dtype)
+            torch.manual_seed(1)
+            x = torch.randn(1, tokens, asked.hidden, device=device, dtype=dtype)
+            wanted = model(x)
+            wanted = wanted.wait() if hasattr(wanted, "wait") else wanted
+            told = {
+                "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+                "ranks": dist.get_world_size(),
+                "hidden": asked.hidden,
+                "layers": asked.layers,
+                "tokens": tokens,
+                "results": measure(contestants(model, x), x, wanted),
+            }
+            if rank == 0:
+                console.print(json.dumps(told), highlight=False)
+                if asked.results is not None:
+                    with asked.results.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(told) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
