@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,14 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_writers_go(tmp_path: Path) -> None:
-    leftover = tmp_path / ".timings-x1"
+    leftover = tmp_path / ".timings-x1.saving"
     leftover.write_bytes(b"half")
     _finish_build(TimingCacheFile(tmp_path / "timings"), 1)
     assert not leftover.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_in_the_place_of_the_file_is_a_warning_and_nobody_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "timings")
+    with pytest.warns(RuntimeWarning, match="not a regular file"):
+        _finish_build(TimingCacheFile(tmp_path / "timings"), 1)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from trt_core import CacheError
 from trt_runtime import Binding, PlanHeader
-from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, open_private_directory
+from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory
 
 KEY = EngineKey({"graph": "a", "settings.refit": "False"})
 
@@ -83,7 +83,7 @@ def test_a_directory_that_others_write_to_is_refused(tmp_path: Path, mode: int) 
 def test_a_directory_of_someone_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(CacheError, match="belongs to user"):
-        open_private_directory(tmp_path)
+        EngineCache(tmp_path)
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any, Final
 
-import filelock
+from trt_core.errors import TrtError
+from trt_core.files.folder import Folder
+from trt_core.files.opening import read_file
+from trt_core.files.replacing import replacing
 
+_MOST_BYTES: Final = 256 << 20
 _LOCK_SECONDS: Final = 60.0
 
 
@@ -48,17 +50,21 @@ class TimingCacheFile:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(f"{self.path}.lock", timeout=_LOCK_SECONDS):
+            with Folder.open(str(self.path.parent)).locked(f"{self.path.name}.lock", _LOCK_SECONDS):
                 known = self._read(config)
                 if known is not None:
                     cache.combine(known, False)
-                for leftover in self.path.parent.glob(f".{self.path.name}-*"):  # of writers that were killed
-                    leftover.unlink(missing_ok=True)
                 content = bytes(memoryview(cache.serialize()))
                 if content != self._content():
-                    self._replace(content)
-        except (OSError, filelock.Timeout) as error:
-            warnings.warn(f"tactic timings are not kept in {self.path}: {error}", RuntimeWarning, stacklevel=2)
+                    with replacing(self.path) as file:
+                        file.write(content)
+        except TimeoutError:
+            self._warn_of(f"it was in use for {_LOCK_SECONDS:.0f} seconds")
+        except (OSError, TrtError) as error:
+            self._warn_of(str(error))
+
+    def _warn_of(self, why: str) -> None:
+        warnings.warn(f"tactic timings are not kept in {self.path}: {why}", RuntimeWarning, stacklevel=3)
 
     def _read(self, config: Any) -> Any:
         content = self._content()
@@ -74,18 +80,6 @@ class TimingCacheFile:
 
     def _content(self) -> bytes:
         try:
-            return self.path.read_bytes()
-        except OSError:
+            return read_file(str(self.path), _MOST_BYTES)
+        except (OSError, TrtError):
             return b""
-
-    def _replace(self, content: bytes) -> None:
-        """The file appears whole or not at all."""
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(temporary, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise

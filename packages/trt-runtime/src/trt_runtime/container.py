@@ -13,6 +13,7 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.files.container import Container
+from trt_core.files.folder import Folder
 from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path as Path
 from trt_core.files.replacing import file_name
@@ -42,20 +43,21 @@ PLAN: Final = Container(
 """The file of one engine."""
 
 
-def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor) -> None:
+def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor, folder: Folder | None = None) -> None:
     """Writes an engine to a file; the file appears complete or not at all.
 
     Args:
         path: The file; an existing one is replaced.
         header: Header of the engine.
         plan: (bytes,), uint8: the serialized engine.
+        folder: See `trt_core.files.replacing.replacing`.
 
     Raises:
         PlanError: The plan is not the one that the header describes.
         OSError: The file cannot be written.
     """
     sections = _sections(header, plan)
-    with replacing(path) as file:
+    with replacing(path, folder) as file:
         PLAN.write(file, sections)
 
 

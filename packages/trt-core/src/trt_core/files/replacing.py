@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import BinaryIO, Final
 
 from trt_core.errors import FileError, InputError
+from trt_core.files.folder import Folder
 from trt_core.wording import kind_of
 
 fcntl: ModuleType | None
@@ -22,7 +23,6 @@ except ImportError:  # not on Windows, where leftovers of killed processes stay
 
 Path = str | os.PathLike[str]
 
-_BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # Windows only
 _MARK: Final = ".saving"
 _NO_ROOM: Final = frozenset(
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO") if hasattr(errno, name)
@@ -42,7 +42,7 @@ def file_name(path: Path) -> str:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
     """Opens a file for writing that replaces `path` when the block ends well, and leaves no trace when not.
 
     The new file keeps the permissions of the old one. A symbolic link stays, and the file that it names is replaced.
@@ -50,6 +50,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Args:
         path: The file.
+        folder: The folder that it lies in, where that was opened before; `path` is then its name there.
 
     Yields:
         A binary file in the same folder, whose name ends like `path`.
@@ -59,11 +60,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         FileError: There is no room for the file, or the disk fails.
         OSError: The file cannot be written for another reason.
     """
-    name = os.path.realpath(file_name(path))
-    old = _status(name)
-    folder, base = os.path.split(name)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
+    if folder is None:
+        place, base = os.path.split(os.path.realpath(file_name(path)))
+        if not os.path.isdir(place):
+            raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", place)
+        folder = Folder.open(place)
+    else:
+        base = file_name(path)
+    old = _status(folder, base)
     stem, ending = os.path.splitext(base)
     prefix = f".{stem[:100]}-"
     _remove_leftovers(folder, prefix)
@@ -76,13 +80,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(descriptor)
             if fcntl is not None:  # before the lock goes, so that nobody takes it for a leftover
-                os.replace(temporary, name)
+                folder.replace(temporary, base)
         if fcntl is None:
-            os.replace(temporary, name)
-        _sync_folder(folder)
+            folder.replace(temporary, base)
+        folder.sync()
     except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        folder.remove(temporary)
         if isinstance(error, OSError) and error.errno and error.errno in _NO_ROOM:
             raise FileError(
                 "the file cannot be written",
@@ -94,22 +97,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _status(name: str) -> os.stat_result | None:
+def _status(folder: Folder, name: str) -> os.stat_result | None:
     """What is known of the file that will be replaced; None where there is none."""
     try:
-        status = os.stat(name)
+        status = folder.status(name)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{name!r} is not a regular file", hint="give the name of a file to write")
+        path = os.path.join(folder.path, name)
+        raise InputError(f"{path!r} is not a regular file", hint="give the name of a file to write")
     return status
 
 
-def _create(folder: str, prefix: str, ending: str, mode: int) -> tuple[str, int]:
+def _create(folder: Folder, prefix: str, ending: str, mode: int) -> tuple[str, int]:
     """A new file that is locked as long as it is open, which tells that its writer lives."""
     while True:
-        name = os.path.join(folder, f"{prefix}{os.urandom(8).hex()}{_MARK}{ending}")
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+        name = f"{prefix}{os.urandom(8).hex()}{_MARK}{ending}"
+        descriptor = folder.open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         if fcntl is None:
             return name, descriptor
         try:
@@ -123,23 +127,23 @@ def _create(folder: str, prefix: str, ending: str, mode: int) -> tuple[str, int]
         os.close(descriptor)  # somebody took it for a leftover before it was locked
 
 
-def _remove_leftovers(folder: str, prefix: str) -> None:
+def _remove_leftovers(folder: Folder, prefix: str) -> None:
     """Removes unlocked files of earlier writers: their processes are gone."""
     if fcntl is None:
         return
-    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix) and _MARK in entry.name:
+    with contextlib.suppress(OSError):
+        for name in folder.names():
+            if name.startswith(prefix) and _MARK in name:
                 with contextlib.suppress(OSError):
-                    _remove_if_unlocked(entry.path)
+                    _remove_if_unlocked(folder, name)
 
 
-def _remove_if_unlocked(name: str) -> None:
+def _remove_if_unlocked(folder: Folder, name: str) -> None:
     assert fcntl is not None
-    descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = folder.open_file(name, os.O_RDWR | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(name)
+        folder.remove(name)
     finally:
         os.close(descriptor)
 
@@ -150,13 +154,3 @@ def _keep_permissions(descriptor: int, old: os.stat_result) -> None:
             os.fchown(descriptor, old.st_uid, old.st_gid)
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-
-
-def _sync_folder(folder: str) -> None:
-    """Makes the new name last through a power failure, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -8,19 +8,21 @@ import hashlib
 import json
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import filelock
 import torch
 
 from trt_core.errors import CacheError, TrtError
+from trt_core.files import typed
+from trt_core.files.folder import PrivateFolder
+from trt_core.files.strict_json import parse_json
 from trt_core.log import logger
-from trt_runtime.container import read_plan, replacing, write_plan
-from trt_runtime.engine_cache.private_directory import open_private_directory
+from trt_runtime.container import plan_from_memory, replacing, write_plan
 from trt_runtime.header import PlanHeader
 
 _ENTRY_VERSION: Final = 1
@@ -29,6 +31,9 @@ _KEY: Final = ".key"
 _NAME: Final = re.compile(r"[0-9a-f]{64}\.(?:plan|key)")
 _LOCK: Final = ".lock"
 _LOCK_SECONDS: Final = 60.0
+_VARIABLE: Final = "TRT_ENGINE_CACHE_DIR"
+_MOST_KEY_BYTES: Final = 64 << 20
+_FIELDS: Final = ("version", "payload_sha256", "components", "built")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ class EngineCache:
     """
 
     def __init__(self, directory: str | os.PathLike[str], limit_bytes: int | None = None) -> None:
-        self.directory = open_private_directory(directory)
+        self._folder = PrivateFolder.open(directory)
+        self.directory = Path(self._folder.path)
         self.limit_bytes = limit_bytes
 
     def find(self, key: EngineKey) -> tuple[PlanHeader, torch.Tensor] | None:
@@ -94,10 +100,11 @@ class EngineCache:
         return None
 
     def _load(self, key: EngineKey) -> tuple[PlanHeader, torch.Tensor] | None:
-        plan_path = self._path(key.digest, _PLAN)
+        plan_name = f"{key.digest}{_PLAN}"
+        plan_path = self.directory / plan_name
         try:
             record = self._record(key.digest)
-            header, plan = read_plan(plan_path, check=False)
+            header, plan = plan_from_memory(self._folder.map(plan_name), where=str(plan_path), check=False)
         except FileNotFoundError:
             return None
         if record.key.text != key.text:
@@ -105,7 +112,7 @@ class EngineCache:
         if header.payload_sha256 != record.payload_sha256:
             raise CacheError("the plan is not the one that was stored with the key", where=str(plan_path))
         with contextlib.suppress(OSError):
-            os.utime(plan_path)
+            self._folder.touch(plan_name)
         return header, plan
 
     def insert(self, key: EngineKey, header: PlanHeader, plan: torch.Tensor) -> bool:
@@ -138,9 +145,9 @@ class EngineCache:
         try:
             with self._locked():
                 self._remove_leftovers()
-                with replacing(self._path(key.digest, _KEY)) as file:
+                with replacing(f"{key.digest}{_KEY}", self._folder) as file:
                     file.write(json.dumps(record, sort_keys=True).encode())
-                write_plan(self._path(key.digest, _PLAN), header, plan)
+                write_plan(f"{key.digest}{_PLAN}", header, plan, self._folder)
                 self._evict(self.limit_bytes, keep=key.digest)
         except (TrtError, OSError) as error:
             _warn(f"{header.title} is not cached: {error}")
@@ -190,16 +197,12 @@ class EngineCache:
 
     # files
 
-    def _path(self, digest: str, ending: str) -> Path:
-        return self.directory / f"{digest}{ending}"
-
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = filelock.FileLock(self.directory / _LOCK, timeout=_LOCK_SECONDS)
         try:
-            with lock:
+            with self._folder.locked(_LOCK, _LOCK_SECONDS):
                 yield
-        except filelock.Timeout as error:
+        except TimeoutError as error:
             raise CacheError(
                 f"the engine cache was in use for {_LOCK_SECONDS:.0f} seconds",
                 where=str(self.directory),
@@ -209,19 +212,20 @@ class EngineCache:
     def _files(self) -> list[tuple[str, float, int]]:
         """Digest, time of use and size of every entry that has a plan."""
         found = []
-        for path in self.directory.glob(f"*{_PLAN}"):
-            if not _NAME.fullmatch(path.name):
+        for name in self._folder.names():
+            if not name.endswith(_PLAN) or not _NAME.fullmatch(name):
                 continue
+            digest = name.removesuffix(_PLAN)
             with contextlib.suppress(OSError):
-                status = path.stat()
+                status = self._folder.status(name)
                 size = status.st_size
                 with contextlib.suppress(OSError):
-                    size += self._path(path.stem, _KEY).stat().st_size
-                found.append((path.stem, status.st_mtime_ns / 1e9, size))
+                    size += self._folder.status(f"{digest}{_KEY}").st_size
+                found.append((digest, status.st_mtime_ns / 1e9, size))
         return found
 
     def _record(self, digest: str) -> _Record:
-        return _Record(self._path(digest, _KEY).read_bytes())
+        return _Record(self._folder.read(f"{digest}{_KEY}", _MOST_KEY_BYTES))
 
     def _evict(self, limit: int | None, keep: str = "") -> int:
         if limit is None:
@@ -242,16 +246,17 @@ class EngineCache:
 
     def _remove(self, digest: str) -> None:
         for ending in (_PLAN, _KEY):  # the plan first: an entry without one does not exist
-            self._path(digest, ending).unlink(missing_ok=True)
+            self._folder.remove(f"{digest}{ending}")
 
     def _remove_leftovers(self) -> None:
         """Removes what killed writers left: whoever holds the lock is the only writer."""
-        for path in self.directory.iterdir():
-            temporary = path.name.startswith(".") and path.suffix in (_PLAN, _KEY)
-            orphan = path.suffix == _KEY and _NAME.fullmatch(path.name) and not path.with_suffix(_PLAN).exists()
+        names = set(self._folder.names())
+        for name in names:
+            temporary = name.startswith(".") and name.endswith((_PLAN, _KEY))
+            orphan = _NAME.fullmatch(name) and name.endswith(_KEY) and f"{name.removesuffix(_KEY)}{_PLAN}" not in names
             if temporary or orphan:
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    self._folder.remove(name)
 
 
 class _Record:
@@ -259,16 +264,14 @@ class _Record:
 
     def __init__(self, text: bytes) -> None:
         try:
-            value = json.loads(text)
+            value = typed.fields(parse_json(text, max_bytes=_MOST_KEY_BYTES), "the entry", _FIELDS)
             if value["version"] != _ENTRY_VERSION:
                 raise CacheError(f"the entry has version {value['version']!r}, this trt-runtime reads {_ENTRY_VERSION}")
             self.key = EngineKey.from_json(value["components"])
-            self.payload_sha256 = value["payload_sha256"]
-            self.built = dict(value["built"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if isinstance(error, TrtError):
-                raise
-            raise CacheError("the key of the entry cannot be read", why=f"{type(error).__name__}: {error}") from error
+            self.payload_sha256 = typed.text(value["payload_sha256"], "payload_sha256")
+            self.built = dict(typed.mapping(value["built"], "built"))
+        except ValueError as error:
+            raise CacheError("the key of the entry cannot be read", why=str(error)) from error
 
 
 def _warn(message: str) -> None:
@@ -342,3 +345,22 @@ def _shorten(text: str | None) -> str:
     if text is None:
         return "nothing"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def default_directory() -> Path:
+    """Returns the engine cache directory of this user; `TRT_ENGINE_CACHE_DIR` overrides it."""
+    chosen = os.environ.get(_VARIABLE, "")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "trt" / "engines"
+
+
+def directory_is_configured() -> bool:
+    """Whether `TRT_ENGINE_CACHE_DIR` names a directory."""
+    return bool(os.environ.get(_VARIABLE))

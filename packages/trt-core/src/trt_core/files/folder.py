@@ -1,0 +1,277 @@
+"""Folders by descriptor: what was checked is what is used, whoever renames what its path names meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trt_core.errors import CacheError
+from trt_core.files.opening import map_descriptor, read_descriptor
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_BY_DESCRIPTOR: Final = {os.open, os.stat, os.unlink, os.rename, os.mkdir} <= os.supports_dir_fd
+"""Whether files can be named relative to a descriptor: everywhere but on Windows."""
+
+_FLAGS: Final[int] = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FOLDER: Final[int] = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_PASS: Final[int] = _FOLDER | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", os.O_RDONLY)
+"""How a folder on the way is opened: on Linux without asking for the right to list it."""
+
+_MOST_LINKS: Final = 40
+_OTHERS_CAN_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Folder:
+    """A folder that stays the same one, wherever it is moved.
+
+    Args:
+        path: How messages call it.
+        descriptor: Open on it, and closed with this object; None where there are no such descriptors.
+    """
+
+    def __init__(self, path: str, descriptor: int | None) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        if descriptor is not None:
+            weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def open(cls, path: str) -> Folder:
+        """Opens a folder that may be anybody's.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        return cls(path, os.open(path or ".", os.O_RDONLY | _FOLDER) if _BY_DESCRIPTOR else None)
+
+    def at(self, name: str) -> tuple[str, dict[str, Any]]:
+        """How functions of `os` name a file in the folder: a path, and keywords."""
+        if self._descriptor is None:
+            return os.path.join(self.path, name), {}
+        return name, {"dir_fd": self._descriptor}
+
+    def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """Opens a file, which may be no link.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        path, where = self.at(name)
+        return os.open(path, flags | _FLAGS, mode, **where)
+
+    def names(self) -> list[str]:
+        """Names of what is in the folder."""
+        return os.listdir(self.path if self._descriptor is None else self._descriptor)
+
+    def status(self, name: str) -> os.stat_result:
+        """What is known of a file; of a link, where it is one.
+
+        Raises:
+            OSError: There is none.
+        """
+        path, where = self.at(name)
+        return os.stat(path, follow_symlinks=False, **where)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        path, where = self.at(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path, **where)
+
+    def replace(self, name: str, other: str) -> None:
+        """Gives a file the place of another one."""
+        path, where = self.at(name)
+        place, _ = self.at(other)
+        at = where.get("dir_fd")
+        os.replace(path, place, src_dir_fd=at, dst_dir_fd=at)
+
+    def touch(self, name: str) -> None:
+        """Gives a file the present time."""
+        path, where = self.at(name)
+        os.utime(path, **where)
+
+    @contextlib.contextmanager
+    def locked(self, name: str, seconds: float) -> Iterator[None]:
+        """Keeps other processes and threads that ask for the same lock out.
+
+        Raises:
+            TimeoutError: Somebody had it for so many seconds.
+            OSError: The lock's file cannot be opened.
+        """
+        descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT)
+        try:
+            end = time.monotonic() + seconds
+            while not _take(descriptor):
+                if time.monotonic() > end:
+                    raise TimeoutError
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def sync(self) -> None:
+        """Makes new names last through a power failure, where the file system can."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
+
+
+class PrivateFolder(Folder):
+    """A folder of this user alone: what its files say is trusted as much as the user."""
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], what: str = "the engine cache directory") -> PrivateFolder:
+        """Opens a folder that nobody else writes to; a new one gets mode 0700.
+
+        Links on the way must be this user's or the system's, and no folder on it may be one in which everybody renames
+        what others made.
+
+        Args:
+            path: The folder.
+            what: How messages call it.
+
+        Raises:
+            CacheError: It cannot be made, is no folder, belongs to somebody else, or others can write to it.
+        """
+        name = os.path.abspath(os.path.expanduser(path))
+        try:
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700)
+            descriptor = _walk(name) if _BY_DESCRIPTOR else None
+            found = os.stat(name) if descriptor is None else os.fstat(descriptor)
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError("it is no folder")
+            why = _why_not_private(found)
+        except _NotPrivate as error:
+            why = str(error)
+        except OSError as error:
+            raise CacheError(
+                f"{what} cannot be used",
+                where=name,
+                why=f"{type(error).__name__}: {error.strerror or error}",
+                hint="give another one",
+            ) from error
+        if why:
+            raise CacheError(
+                f"{what} is not private",
+                where=name,
+                why=why,
+                hint="give a directory of your own, or run chmod 700 on it after checking what it holds",
+            )
+        return cls(name, descriptor)
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """Reads a small file that this user has written.
+
+        Raises:
+            FileNotFoundError: There is none.
+            CacheError: It is no regular file of this user's, or too large.
+            OSError: It cannot be read.
+        """
+        descriptor = self._open_own(name)
+        try:
+            return read_descriptor(descriptor, os.path.join(self.path, name), most_bytes)
+        finally:
+            os.close(descriptor)
+
+    def map(self, name: str) -> mmap.mmap:
+        """Maps a file that this user has written.
+
+        Raises:
+            FileNotFoundError: There is none.
+            CacheError: It is no regular file of this user's.
+            PlanError: It is empty.
+            OSError: It cannot be read.
+        """
+        descriptor = self._open_own(name)
+        try:
+            return map_descriptor(descriptor, os.path.join(self.path, name), "an entry", "this user")
+        finally:
+            os.close(descriptor)
+
+    def _open_own(self, name: str) -> int:
+        descriptor = self.open_file(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        found = os.fstat(descriptor)
+        why = _why_not_private(found) if stat.S_ISREG(found.st_mode) else "it is not a regular file"
+        if why:
+            os.close(descriptor)
+            raise CacheError("a file is not used", where=os.path.join(self.path, name), why=why)
+        return descriptor
+
+
+class _NotPrivate(Exception):
+    """A folder on the way is not safe; the text says why."""
+
+
+def _walk(path: str) -> int:
+    """Opens a folder step by step from the root; nothing on the way is followed unlooked."""
+    parts = deque(part for part in path.split(os.sep) if part)
+    links = 0
+    here = os.open(os.sep, _PASS)
+    try:
+        while parts:
+            part = parts.popleft()
+            if part == os.curdir:
+                continue
+            found = os.stat(part, dir_fd=here, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                if found.st_uid not in (0, os.geteuid()):
+                    raise _NotPrivate(f"{part!r} on the way to it is a link of user {found.st_uid}")
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError("too many links")
+                target = os.readlink(part, dir_fd=here)
+                parts.extendleft(reversed([step for step in target.split(os.sep) if step]))
+                if target.startswith(os.sep):
+                    here = _instead(here, os.open(os.sep, _PASS))
+                continue
+            flags = _PASS if parts else os.O_RDONLY | _FOLDER | getattr(os, "O_NOFOLLOW", 0)
+            here = _instead(here, os.open(part, flags, dir_fd=here))
+            mode = os.fstat(here).st_mode
+            if parts and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                raise _NotPrivate(f"everybody can rename what is in {part!r}, which it lies in")
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _take(descriptor: int) -> bool:
+    """Takes a lock that nobody has; one of a file system without locks is always free."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def _instead(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _why_not_private(found: os.stat_result) -> str:
+    if sys.platform == "win32":  # a user's profile is private there, and modes say nothing
+        return ""
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}, this process runs as user {os.geteuid()}"
+    if found.st_mode & _OTHERS_CAN_WRITE:
+        return f"others can write to it (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
