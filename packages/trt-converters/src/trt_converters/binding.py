@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from trt_core.control_flow import PARAMETERS, is_control_flow
 from trt_core.internals import OpOverload
 from trt_core.operators import operator_name
 
@@ -19,7 +20,7 @@ def bind_arguments(node: fx.Node) -> dict[str, Any]:
     """Binds the arguments of a node to its operator's schema.
 
     Args:
-        node: A `call_function` node whose target is an `OpOverload`.
+        node: A `call_function` node whose target is an `OpOverload`, or a branch or loop, whose graphs have no schema.
 
     Returns:
         Every parameter of the schema with its argument (nodes stay nodes), defaults filled in, in schema order.
@@ -28,6 +29,11 @@ def bind_arguments(node: fx.Node) -> dict[str, Any]:
         BindingError: An argument is unknown, given twice, or missing.
     """
     target = node.target
+    if is_control_flow(target):
+        names = PARAMETERS[target.name()]  # type: ignore[union-attr]
+        if len(node.args) != len(names) or node.kwargs:
+            raise BindingError(f"{operator_name(target)} takes {', '.join(names)}")
+        return dict(zip(names, node.args, strict=True))
     if not isinstance(target, OpOverload):
         raise BindingError(f"{operator_name(target)} has no schema")
     parameters = target._schema.arguments

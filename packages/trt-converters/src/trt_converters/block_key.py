@@ -16,7 +16,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from trt_converters.sizes import Fraction, fraction_of
 from trt_converters.support import ConverterSupport
 from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import read_attribute
+from trt_core.control_flow import bodies_of
 from trt_core.dtypes import dtype_name
 from trt_core.errors import Uncacheable
 from trt_core.internals import OpOverload
@@ -85,7 +86,7 @@ def describe_block(
         }
         for item in ranges.each()
     ]
-    operators = Counter(operator_name(node.target) for node in block.graph.nodes if node.op == "call_function")
+    operators = Counter(operator_name(node.target) for node in _calls(block))
     return {
         "graph": digest_of(_json(lines).encode()),
         "graph.operators": ", ".join(f"{name} x{count}" for name, count in sorted(operators.items())),
@@ -143,6 +144,11 @@ class _GraphWriter:
 
     def _constant(self, node: fx.Node) -> Any:
         value = read_attribute(self._block, str(node.target))
+        if isinstance(value, fx.GraphModule):  # what a branch or a loop runs
+            outer, self._block = self._block, value
+            lines = [self.write(inner) for inner in value.graph.nodes]
+            self._block = outer
+            return ["graph", lines]
         if not isinstance(value, torch.Tensor):
             raise Uncacheable(f"the attribute {node.target} is {kind_of(value)}", node.name)
         self.constants.append([*self.tensor(value, node), self._describe_constant(node, value)])
@@ -236,6 +242,15 @@ def _ranks(node: fx.Node) -> list[Any]:
     return [["ranks", list(group.ranks)]]
 
 
+def _calls(block: fx.GraphModule) -> Iterator[fx.Node]:
+    """Yields the calls of a block, those inside of branches and loops included."""
+    for node in block.graph.nodes:
+        if node.op == "call_function":
+            yield node
+            for _, body in bodies_of(node):
+                yield from _calls(body)
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -254,8 +269,8 @@ def identify_converters(
     found = {BUILTIN: source_digest(str(Path(__file__).parent))}
     support = ConverterSupport(settings, registry)
     foreign: dict[str, set[str]] = {}
-    for node in block.graph.nodes:
-        if node.op != "call_function" or all(one.is_builtin for one in registry.candidates(node.target)):
+    for node in _calls(block):
+        if all(one.is_builtin for one in registry.candidates(node.target)):
             continue
         converter = support.find(node)
         if converter is not None and not converter.is_builtin:

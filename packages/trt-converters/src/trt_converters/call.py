@@ -35,7 +35,7 @@ class Call:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """Arguments by parameter name; a node stands as its value: a `FakeTensor`, a `SymInt`, or a list of them."""
+        """Arguments by name; a node stands as its value: a `FakeTensor`, a `SymInt`, a graph, or a list of them."""
         return {name: map_nodes(value, _value_of) for name, value in self.bound.items()}
 
     @property
@@ -105,6 +105,10 @@ def is_static(tensor: torch.Tensor) -> bool:
 
 def _value_of(node: fx.Node) -> Any:
     if "val" not in node.meta:
+        module = node.graph.owning_module
+        body = read_attribute(module, str(node.target)) if node.op == "get_attr" and module is not None else None
+        if isinstance(body, fx.GraphModule):  # of a branch or a loop
+            return body
         raise KeyError(f"node {node.name} has no meta['val']")
     return node.meta["val"]
 

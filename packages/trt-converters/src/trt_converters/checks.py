@@ -17,6 +17,7 @@ from trt_converters.converter import Check, Converter
 from trt_converters.sizes import fraction_of, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
+from trt_core.internals import OpOverload
 from trt_core.nesting import tensors_in
 from trt_core.quantization import dequantize
 from trt_core.sizes.expressions import depends_on_data
@@ -159,14 +160,10 @@ def _given(call: Call, parameter: str) -> torch.Tensor | None:
 
 def general_checks(call: Call, converter: Converter) -> Verdict | None:
     """What every converter needs: types that exist, ranks, extents, functional schema, no randomness."""
-    schema = converter.target._schema
-    if schema.is_mutable:
-        return Verdict.refuse(Reason.MUTATION, f"{converter.target} writes to its argument")
-    if not converter.random and torch.Tag.nondeterministic_seeded in converter.target.tags:
-        return Verdict.refuse(Reason.SIDE_EFFECT, f"{converter.target} draws random numbers")
-    for parameter in _tensor_parameters(converter.target):
-        if not isinstance(call[parameter], (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)):
-            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{parameter} is {_describe(call[parameter])}")
+    if isinstance(converter.target, OpOverload):  # branches and loops have no schema
+        refusal = _check_schema(call, converter)
+        if refusal is not None:
+            return refusal
     if not _is_tensors(call.result):
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(call.result)}")
     for value in call.arguments.values():
@@ -180,6 +177,17 @@ def general_checks(call: Call, converter: Converter) -> Verdict | None:
         refusal = _check_tensor(tensor, converter)
         if refusal is not None:
             return refusal
+    return None
+
+
+def _check_schema(call: Call, converter: Converter) -> Verdict | None:
+    if converter.target._schema.is_mutable:
+        return Verdict.refuse(Reason.MUTATION, f"{converter.target} writes to its argument")
+    if not converter.random and torch.Tag.nondeterministic_seeded in converter.target.tags:
+        return Verdict.refuse(Reason.SIDE_EFFECT, f"{converter.target} draws random numbers")
+    for parameter in _tensor_parameters(converter.target):
+        if not isinstance(call[parameter], (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)):
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{parameter} is {_describe(call[parameter])}")
     return None
 
 

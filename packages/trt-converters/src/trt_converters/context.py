@@ -5,8 +5,9 @@ Weights of the network are named after the model's, and it is kept how they foll
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class ConversionContext:
         call: Its arguments as metadata, for converters that compare symbolic shapes.
         converter: What converts it; None where no converter is asked.
         refit: The weights that follow from the model's, where the engine is built for refitting; else None.
+        inline: Converts the nodes of a branch or loop in the place of the node: takes the graph and what it is given,
+            and returns its results.
     """
 
     def __init__(self, network: Any, settings: CompilationSettings, ranges: ShapeRanges) -> None:
@@ -62,6 +65,7 @@ class ConversionContext:
         self._linear: dict[str, Extent] = {}  # what is no dimension, from a dimension such as `8*s` or `(s - 1)//2 + 1`
         self._sizes: dict[str, Any] = {}
         self._scalars: dict[int, Any] = {}  # by the address of a size, all of which are held above
+        self.inline: Callable[[fx.GraphModule, Sequence[Operand]], list[Operand]] = self._inlines_nothing
 
     # what is being converted
 
@@ -71,6 +75,20 @@ class ConversionContext:
         self.call = Call(node, self.settings)
         self.converter = None
         forget_errors()  # what is logged from here on is about this node
+
+    @contextlib.contextmanager
+    def region(self) -> Iterator[None]:
+        """Goes back to the node afterwards, and forgets sizes: what a branch or loop computes is not used outside."""
+        kept = self.node, self.call, self.converter
+        known = self._dimensions.copy(), self._linear.copy(), self._sizes.copy(), self._scalars.copy()
+        try:
+            yield
+        finally:
+            self.node, self.call, self.converter = kept
+            self._dimensions, self._linear, self._sizes, self._scalars = known
+
+    def _inlines_nothing(self, body: fx.GraphModule, inputs: Sequence[Operand]) -> list[Operand]:
+        raise self.fail("no graph is converted here that could hold a branch or a loop")
 
     def symbolic_shape(self, parameter: str) -> tuple[int | torch.SymInt, ...]:
         """Shape of a tensor argument as the graph's metadata has it."""

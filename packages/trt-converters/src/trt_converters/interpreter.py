@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
+from trt_core.control_flow import close_over
 from trt_core.log import take_errors
 from trt_core.operators import operator_name
 from trt_core.sizes.expressions import depends_on_data
@@ -53,6 +54,7 @@ class BlockInterpreter:
         self.input_names: list[str] = []
         self.output_names: list[str] = []
         self._values: dict[fx.Node, Any] = {}
+        self.context.inline = self._inline
 
     def run(self) -> None:
         """Converts every node and marks the outputs.
@@ -70,6 +72,37 @@ class BlockInterpreter:
                     raise
                 except (Exception, SystemExit) as error:
                     raise self.context.fail(f"{type(error).__name__}: {error}") from error
+
+    def _inline(self, body: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+        """Converts the graph of a branch or loop; see `ConversionContext.inline`."""
+        known = {place: value for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)}
+        given = iter(value for place, value in enumerate(inputs) if place not in known)
+        outer = self.block, self._values
+        self.block, self._values = close_over(body, known), {}
+        try:
+            with self.context.region():
+                for node in self.block.graph.nodes:
+                    if node.op == "output":
+                        results = node.args[0] if isinstance(node.args[0], (list, tuple)) else node.args
+                        return [self._values[item] if isinstance(item, fx.Node) else item for item in results]
+                    self._values[node] = self._convert_inner(node, given, known)
+        except ConversionError as error:  # the whole branch or loop runs in PyTorch then
+            raise self.context.fail(f"{error}") from error
+        finally:
+            self.block, self._values = outer
+        raise self.context.fail("a graph of a branch or loop returns nothing")
+
+    def _convert_inner(self, node: fx.Node, given: Iterator[Any], known: Mapping[int, torch.Tensor]) -> Any:
+        if node.op == "placeholder":
+            value = next(given)
+            if isinstance(value, trt.ITensor):
+                self.context.register_dimensions(value, node.meta["val"])
+            return value
+        place = str(node.target).removeprefix("constant_")
+        if node.op == "get_attr" and place.isdigit() and int(place) in known:
+            return known[int(place)]  # the weight itself, of which the context knows where it comes from
+        self.context.enter(node)
+        return self._convert(node)
 
     def _convert(self, node: fx.Node) -> Any:
         if node.op == "placeholder":

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from trt_converters.converter import Check, Converter, ConverterFunction, Version
 from trt_core import SettingsError, operator_name
+from trt_core.control_flow import PARAMETERS, is_control_flow
 from trt_core.internals import OpOverload
 
 _TAKES_MORE: Final = CO_VARARGS | CO_VARKEYWORDS
@@ -181,7 +182,7 @@ def converter(
         raise TypeError("converter() was given no operator; write converter(torch.ops.<namespace>.<name>.<overload>)")
     all_checks = checks if isinstance(checks, tuple) else (checks,)
     for target in targets:
-        if not isinstance(target, OpOverload):
+        if not isinstance(target, OpOverload) and not is_control_flow(target):
             raise TypeError(f"{target!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")
 
     def register(function: _Function) -> _Function:
@@ -200,7 +201,11 @@ def _require_parameters(function: Callable[..., Any], target: OpOverload) -> Non
         return
     code = function.__code__
     taken = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    given = [argument.name for argument in target._schema.arguments]
+    given = (
+        [argument.name for argument in target._schema.arguments]
+        if isinstance(target, OpOverload)
+        else list(PARAMETERS[target.name()])
+    )
     optional = {*taken[code.co_argcount - 1 - len(function.__defaults__ or ()) :]}
     if not set(given) <= set(taken) or not set(taken) - optional <= set(given):
         raise TypeError(

@@ -151,8 +151,8 @@ class Reason(enum.Enum):
     HIGHER_ORDER = (
         "TRT-F053",
         "Control flow",
-        "The node calls sub-graphs (`cond`, `while_loop`, `map`).",
-        "Keep control flow out of the compiled region.",
+        "The node runs a graph of its own that engines do not, or whose operators do not all convert.",
+        "See the message for the operator. `torch.cond`, `while_loop`, `scan` and `map` convert with all they hold.",
     )
     UNBOUND_ARGUMENTS = (
         "TRT-F054",

@@ -18,6 +18,7 @@ from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction
 from trt_lowering.passes.exclude_positions import ExcludePositions
 from trt_lowering.passes.exclude_state import ExcludeState
 from trt_lowering.passes.fold_constants import FoldConstants
+from trt_lowering.passes.lower_bodies import LowerBodies
 from trt_lowering.passes.merge_dequantization import MergeDequantization
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_dequantization import RecognizeDequantization
@@ -37,7 +38,8 @@ def decomposing_passes(
     Identities go before decomposition, which has less to trace then. What is excluded from reduced precision by name,
     and what carries a state on, is marked while its operators are still those of the model. Quantization is written in
     one form before it could be decomposed; its scales, and weights that are quantized, are computed before types
-    change. Complex tensors are split once transforms are taken apart, into operators that need no decomposition.
+    change. Complex tensors are split once transforms are taken apart, into operators that need no decomposition. What
+    branches and loops run goes the same way.
     """
     return [
         RemoveIdentities(settings),
@@ -51,6 +53,7 @@ def decomposing_passes(
         Decompose(rules),
         SplitComplex(settings),
         FoldConstants(settings, only_quantized=True, small_bytes=sys.maxsize),
+        LowerBodies(lambda: decomposing_passes(rules, settings, precision)),
     ]
 
 

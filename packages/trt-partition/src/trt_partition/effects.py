@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.internals import HigherOrderOperator, OpOverload
 
 _SWITCHES: Final = ("train", "training")
@@ -32,7 +33,10 @@ def effect_of(node: fx.Node) -> Effect:
     """Returns what a `call_function` node does besides computing its result."""
     target = node.target
     if isinstance(target, HigherOrderOperator):
-        return Effect.ORDERED
+        if not is_control_flow(target):
+            return Effect.ORDERED
+        inside = (effect_of(item) for _, body in bodies_of(node) for item in body.graph.nodes)
+        return Effect.NONE if all(effect is Effect.NONE for effect in inside) else Effect.ORDERED
     if not isinstance(target, OpOverload):
         return Effect.NONE
     schema = target._schema

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, operator_name, total_verdict
+from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
 from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
 from trt_core.wording import kind_of
@@ -76,6 +77,25 @@ class EngineFit:
         return self.inner.verdict(node) if refusal is None else refusal
 
 
+@dataclass(frozen=True)
+class WholeBodies:
+    """Refuses a branch or a loop that runs anything which is refused itself."""
+
+    inner: OperatorSupport
+
+    def verdict(self, node: fx.Node) -> Verdict:
+        """Returns `HIGHER_ORDER` where a node of a body is refused, else the wrapped verdict."""
+        found = self.inner.verdict(node)
+        if found.supported and is_control_flow(node.target):
+            for body in closed_bodies(node):
+                for item in (item for item in body.graph.nodes if item.op == "call_function"):
+                    refusal = self.verdict(item)
+                    if not refusal.supported:
+                        why = f"it runs {operator_name(item.target)}: {refusal.message}"
+                        return Verdict.refuse(Reason.HIGHER_ORDER, why)
+        return found
+
+
 def compose_support(support: OperatorSupport, settings: CompilationSettings) -> OperatorSupport:
     """Puts the rules of the settings and of engines around a support check.
 
@@ -89,11 +109,12 @@ def compose_support(support: OperatorSupport, settings: CompilationSettings) -> 
         composed = ForcedModules(composed, settings.torch_executed_modules)
     if settings.torch_executed_ops:
         composed = ForcedOperators(composed, settings.torch_executed_ops)
-    return SafeSupport(composed)
+    return SafeSupport(WholeBodies(composed))
 
 
 def _structural_refusal(node: fx.Node) -> Verdict | None:
-    if isinstance(node.target, HigherOrderOperator):
+    graphs = {holder for holder, _ in bodies_of(node)}
+    if isinstance(node.target, HigherOrderOperator) and not graphs:
         return Verdict.refuse(Reason.HIGHER_ORDER)
     effect = effect_of(node)
     if effect is Effect.MUTATION:
@@ -105,7 +126,7 @@ def _structural_refusal(node: fx.Node) -> Verdict | None:
     if not _is_data(value):
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(value)}")
     for operand in node.all_input_nodes:
-        if not _is_data(operand.meta.get("val")):
+        if operand not in graphs and not _is_data(operand.meta.get("val")):
             described = _describe(operand.meta.get("val"))
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"its operand `{operand.name}` is {described}")
     return None

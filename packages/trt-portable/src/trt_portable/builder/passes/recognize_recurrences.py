@@ -46,6 +46,8 @@ def recognize_recurrence(loop: LoopRegion) -> Recurrence | None:
     body = _Body(loop)
     if not body.is_understood:
         return None
+    if not loop._recurrences:
+        return None
     found = (_with_states(loop, body, states) for states in permutations(loop._recurrences))
     return next((recurrence for recurrence in found if recurrence is not None), None)
 

@@ -1,0 +1,203 @@
+"""Branches and loops in engines: `torch.cond`, `while_loop`, `scan` and `map`, whole and through every door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops.map import map as map_over
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+
+import trt_frontends
+from trt_core import Input
+
+
+class Branch(nn.Module):
+    """Two results, weights of either branch, a branch that hands its input on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def yes(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.left(y).relu(), y + 1
+
+        def no(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.right(y) * y.shape[0], y.clone()
+
+        found: tuple[torch.Tensor, torch.Tensor] = torch.cond(x.sum() > 0, yes, no, (x,))
+        return found
+
+
+class Newton(nn.Module):
+    """A loop that ends by what it computes; without any iteration for negative sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def goes_on(count: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (count < 6) & (y.sum() > 0)
+
+        def step(count: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return count + 1, torch.nn.functional.layer_norm(self.layer(y), (4,)) + 0.25
+
+        found: tuple[torch.Tensor, torch.Tensor] = while_loop(goes_on, step, (torch.zeros((), dtype=torch.int64), x))
+        return found
+
+
+class Scanned(nn.Module):
+    """Two states, two sequences, a result that is no state; from the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def combine(state: Any, item: Any) -> Any:
+            one = torch.tanh(self.layer(state[0]) + item[0])
+            two = state[1] + item[1].sum()
+            return (one, two), (one * 2, two.clone())
+
+        init = (x[0] * 0, x.new_zeros(()))
+        return scan(combine, init, (x, x + 1), dim=0, reverse=True)
+
+
+class Mapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = map_over(lambda row, bias: self.layer(row) * bias + 1, x, self.layer.bias * 2)
+        return found
+
+
+class Nested(nn.Module):
+    """A branch in a loop in a branch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def step(count: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            turned = torch.cond(y.mean() > 0.5, lambda z: z * 0.5, lambda z: z + 0.75, (y,))
+            return count + 1, turned
+
+        def loop(y: torch.Tensor) -> torch.Tensor:
+            last: torch.Tensor = while_loop(lambda count, z: count < 5, step, (y.new_zeros((), dtype=torch.int64), y))[
+                1
+            ]
+            return last
+
+        found: torch.Tensor = torch.cond(x.sum() > 0, loop, lambda y: y - 1, (x,))
+        return found
+
+
+MODELS = [Branch, Newton, Scanned, Mapped, Nested]
+
+
+def _inputs(rows: int) -> list[torch.Tensor]:
+    torch.manual_seed(rows)
+    return [torch.rand(rows, 4) + 0.5, torch.rand(rows, 4) - 1.5]
+
+
+def _compile(model: nn.Module, **settings: Any) -> Any:
+    varying = Input(min_shape=(2, 4), opt_shape=(3, 4), max_shape=(9, 4))
+    return trt_frontends.compile(model, arg_inputs=[varying], **{"min_block_size": 1, "device": "cpu", **settings})
+
+
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_with_control_flow_is_one_engine(kind: Callable[[], nn.Module], level: int) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    compiled = _compile(model, optimization_level=level)
+    report = compiled.meta["partition_report"]
+    assert (len(report.engines), report.coverage) == (1, 1.0)
+    for rows in (2, 3, 9):
+        for x in _inputs(rows):
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_saved_program_runs_branches_and_loops(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    trt_frontends.save(_compile(model, optimization_level=0), tmp_path / "model.trtp")
+    loaded = trt_frontends.load(tmp_path / "model.trtp")
+    for x in _inputs(5):
+        torch.testing.assert_close(loaded(x), model(x))
+
+
+def test_a_branch_that_does_not_convert_runs_in_pytorch_with_its_reason() -> None:
+    model = Branch().eval()
+    compiled = _compile(model, torch_executed_ops={torch.ops.aten.relu.default})
+    verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
+    refusal = verdicts["torch.ops.higher_order.cond"]
+    assert refusal.code == "TRT-F053" and "aten.relu" in refusal.message
+    for x in _inputs(4):
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_a_body_that_draws_random_numbers_stays_in_pytorch() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + torch.rand_like(y), lambda y: y * 2, (x,))
+            return found
+
+    compiled = _compile(Noisy().eval())
+    verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
+    assert not verdicts["torch.ops.higher_order.cond"].supported
+    torch.testing.assert_close(compiled(x := _inputs(3)[1]), x * 2)
+
+
+def test_engines_of_other_bodies_are_other_engines(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y * self.factor, lambda y: y - 1, (x,))
+            return found
+
+    settings: dict[str, Any] = {
+        "optimization_level": 0,
+        "cache_built_engines": True,
+        "reuse_cached_engines": True,
+        "engine_cache_dir": str(tmp_path),
+    }
+    x = _inputs(3)[0]
+    for factor in (2.0, 3.0, 2.0):
+        torch.testing.assert_close(_compile(Scaled(factor).eval(), **settings)(x), x * factor)
+
+
+def test_types_that_are_reduced_end_at_a_loop() -> None:
+    torch.manual_seed(0)
+    model = Newton().eval()
+    compiled = _compile(nn.Sequential(nn.Linear(4, 4), model).eval(), precision="float16", optimization_level=0)
+    assert compiled.meta["partition_report"].coverage == 1.0
+
+
+def test_refitted_weights_reach_bodies() -> None:
+    torch.manual_seed(0)
+    model, other = Branch().eval(), Branch().eval()
+    refitted = trt_frontends.refit_module_weights(_compile(model, optimization_level=0, refit=True), other.state_dict())
+    for x in _inputs(3):
+        torch.testing.assert_close(refitted(x), other(x))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_torch_compile_takes_control_flow(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    options = {"min_block_size": 1, "device": "cpu", "optimization_level": 0}
+    optimized = torch.compile(model, backend="torch_tensorrt", options=options)
+    with torch.no_grad():
+        for x in _inputs(3):
+            torch.testing.assert_close(optimized(x), model(x))
