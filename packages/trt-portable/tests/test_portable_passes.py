@@ -197,6 +197,25 @@ def move(network: trt.INetworkDefinition, tensor: trt.ITensor, kind: str) -> trt
         return network.add_concatenation([tensor]).get_output(0)
     if kind == "gelu":
         return network.add_activation(tensor, trt.ActivationType.GELU_ERF).get_output(0)
+    if kind in ("product", "bias"):
+        if kind == "bias":
+            number = np.linspace(1, 2, shape[-1] if shape else 1, dtype=np.float32)
+            row = network.add_constant((*[1] * (len(shape) - 1), len(number))[: len(shape)], number).get_output(0)
+            return network.add_elementwise(tensor, row, SUM).get_output(0)
+        if len(shape) < 2:
+            return tensor
+        square = np.linspace(-1, 1, shape[-1] ** 2, dtype=np.float32) / shape[-1]
+        matrix = network.add_constant((*[1] * (len(shape) - 2), shape[-1], shape[-1]), square).get_output(0)
+        return network.add_matrix_multiply(tensor, NONE, matrix, NONE).get_output(0)
+    if kind in ("first", "half"):
+        axis = next((axis for axis, extent in enumerate(shape) if extent > 1), None)
+        if axis is None or len(shape) < 2:
+            return tensor
+        size = [*shape]
+        size[axis] = 1 if kind == "first" else max(1, shape[axis] // 2)
+        start = [0] * len(shape)
+        start[axis] = shape[axis] - size[axis]
+        return network.add_slice(tensor, tuple(start), tuple(size), (1,) * len(shape)).get_output(0)
     if kind in ("squeeze", "unsqueeze"):
         if (kind == "squeeze") != (1 in shape):
             return tensor
@@ -209,23 +228,23 @@ def move(network: trt.INetworkDefinition, tensor: trt.ITensor, kind: str) -> trt
     if kind in ("flatten", "both"):
         layer.reshape_dims = (-1,)
     if kind == "split":
-        layer.reshape_dims = (2, 3, -1)
+        layer.reshape_dims = (2, 3, -1) if math.prod(shape) % 6 == 0 else (1, -1)
     if kind == "keep":
         layer.reshape_dims = (0,) * len(shape)
     if kind == "behind":
-        layer.reshape_dims = (3, -1)
+        layer.reshape_dims = (3, -1) if math.prod(shape) % 3 == 0 else (2, -1) if math.prod(shape) % 2 == 0 else (1, -1)
         layer.second_transpose = (1, 0)
     return layer.get_output(0)
 
 
 MOVES = (
     *("identity", "cast", "whole slice", "reverse", "join one", "gelu", "squeeze", "unsqueeze"),
-    *("transpose", "both", "flatten", "split", "keep", "behind", "nothing"),
+    *("transpose", "both", "flatten", "split", "keep", "behind", "nothing", "product", "bias", "first", "half"),
 )
 
 
-@given(kinds=st.lists(st.sampled_from(MOVES), min_size=1, max_size=6), seen=st.integers(0, 6), product=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kinds=st.lists(st.sampled_from(MOVES), min_size=1, max_size=8), seen=st.integers(0, 8), product=st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_of_movements(both: Any, kinds: list[str], seen: int, product: bool) -> None:
     def define(network: trt.INetworkDefinition) -> None:
         tensor = network.add_input("x", trt.float32, (6, 4))
@@ -274,6 +293,79 @@ def test_a_reshape_between_a_product_and_its_activation_comes_behind(both: Any) 
         output(network, network.add_unary(flat.get_output(0), trt.UnaryOperation.ABS).get_output(0))
 
     assert both(define, x=torch.randn(6, 4)) == Counter(CONSTANT=1, MATRIX_MULTIPLY=1, ACTIVATION=1, UNARY=1)
+
+
+def _self_attention(heads: int) -> Callable[[trt.INetworkDefinition], None]:
+    """Attention and a residual as `nn.MultiheadAttention(batch_first=True)` writes it: (N, L, 8 heads) to the same."""
+    width = 8 * heads
+    rng: Any = None
+
+    def shuffled(network: Any, tensor: Any, first: Any = None, dims: Any = None, second: Any = None) -> Any:
+        layer = network.add_shuffle(tensor)
+        if first is not None:
+            layer.first_transpose = first
+        if dims is not None:
+            layer.reshape_dims = dims
+        if second is not None:
+            layer.second_transpose = second
+        return layer.get_output(0)
+
+    def linear(network: Any, x: Any, columns: int) -> Any:
+        ones = (1,) * (len(x.shape) - 2)
+        matrix = network.add_constant((*ones, columns, width), rng.standard_normal((columns, width)).astype(np.float32))
+        y = network.add_matrix_multiply(x, NONE, matrix.get_output(0), TRANSPOSE).get_output(0)
+        bias = network.add_constant((*ones, 1, columns), rng.standard_normal(columns).astype(np.float32)).get_output(0)
+        return network.add_elementwise(y, bias, SUM).get_output(0)
+
+    def define(network: trt.INetworkDefinition) -> None:
+        nonlocal rng
+        rng = np.random.default_rng(0)
+        x = network.add_input("x", trt.float32, (-1, 5, width))
+        packed = shuffled(network, linear(network, shuffled(network, x, (1, 0, 2)), 3 * width), dims=(5, -1, 3, width))
+        packed = shuffled(network, packed, (2, 0, 1, 3))
+        parts = []
+        for at in range(3):
+            part = network.add_slice(packed, (at,), (1,), (1,))
+            part.axes = (0,)
+            parts.append(shuffled(network, part.get_output(0), dims=(5, -1, 8), second=(1, 0, 2)))
+        split = [shuffled(network, part, dims=(-1, heads, 5, 8)) for part in parts]
+        attention = network.add_attention(*split, trt.AttentionNormalizationOp.SOFTMAX, False)
+        attention.decomposable = True
+        mixed = shuffled(network, attention.get_output(0), (2, 0, 1, 3), (-1, width))
+        back = shuffled(network, linear(network, mixed, width), dims=(5, -1, width), second=(1, 0, 2))
+        output(network, network.add_elementwise(back, x, SUM).get_output(0))
+
+    return define
+
+
+def test_movements_around_attention_cancel(both: Any) -> None:
+    shapes = {"x": ((1, 5, 24), (2, 5, 24), (6, 5, 24))}
+    counts = both(_self_attention(3), shapes, x=torch.randn(4, 5, 24))
+    assert counts["SHUFFLE"] == 4 and counts["SLICE"] == 3  # heads apart, and together again
+
+
+def test_a_full_mask_of_open_extents_is_gone(both: Any) -> None:
+    def define(network: trt.INetworkDefinition) -> None:
+        query, key, value = (network.add_input(name, trt.float32, (2, 3, -1, 8)) for name in "qkv")
+        shape = network.add_shape(query).get_output(0)
+        length = network.add_slice(shape, (2,), (1,), (1,)).get_output(0)
+        numbers = network.add_fill((1,), trt.FillOperation.LINSPACE, trt.int64)
+        numbers.set_input(0, length)
+        numbers.set_input(1, network.add_constant((), np.array(least, np.int64)).get_output(0))
+        numbers.set_input(2, network.add_constant((1,), np.array([1], np.int64)).get_output(0))
+        row = network.add_shuffle(numbers.get_output(0))
+        row.reshape_dims = (1, 1, 1, -1)
+        zero = network.add_constant((1, 1, 1, 1), np.zeros((1, 1, 1, 1), np.int64)).get_output(0)
+        less = network.add_elementwise(row.get_output(0), zero, trt.ElementWiseOperation.LESS).get_output(0)
+        attention = network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, False)
+        attention.decomposable = True
+        attention.mask = network.add_unary(less, trt.UnaryOperation.NOT).get_output(0)
+        output(network, attention.get_output(0))
+
+    shapes = dict.fromkeys("qkv", ((2, 3, 1, 8), (2, 3, 4, 8), (2, 3, 9, 8)))
+    for least in (0, -1):  # the first position is hidden then
+        counts = both(define, shapes, **{name: torch.randn(2, 3, 5, 8) for name in "qkv"})
+        assert counts["FILL"] == (least < 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])

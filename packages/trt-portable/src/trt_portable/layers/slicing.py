@@ -201,13 +201,7 @@ def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:
         return False
     if isinstance(extent, int) and isinstance(size, int):
         return extent == size
-    if is_unknown(extent) or is_unknown(size):
-        return (
-            isinstance(extent, torch.SymInt)
-            and isinstance(size, torch.SymInt)
-            and bool(extent.node.expr == size.node.expr)
-        )
-    return bool(extent == size)
+    return isinstance(extent, torch.SymInt) and isinstance(size, torch.SymInt) and extent.node.expr == size.node.expr
 
 
 def _overlaps(extent: int, start: int, size: int, stride: int) -> bool:

@@ -1,19 +1,33 @@
 """Attention masks that are known when an engine is built: causal ones become a setting, full ones go.
 
-Fused kernels of attention skip what a causal mask hides, and read no mask.
+Fused kernels of attention skip what a causal mask hides, and read no mask. Where lengths are open, a mask is no
+constant, and may be full all the same: exporters write ``arange(length) >= 0``.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Final
+
 import torch
 
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.enums import AttentionIOForm, CausalMaskKind, LayerType
+from trt_portable.enums import (
+    AttentionIOForm,
+    CausalMaskKind,
+    DataType,
+    ElementWiseOperation,
+    FillOperation,
+    LayerType,
+    SampleMode,
+    UnaryOperation,
+)
 from trt_portable.layers.attention import MASK
 
 
 class RecognizeConstantMasks(PlanPass):
-    """Replaces a constant boolean mask by what it means, where it hides the future or nothing. Exact."""
+    """Replaces a boolean mask by what it means, where it hides the future or nothing. Exact."""
 
     name = "recognize_constant_masks"
 
@@ -28,6 +42,8 @@ class RecognizeConstantMasks(PlanPass):
             mask = entry["inputs"][MASK]
             if mask not in known:
                 known[mask] = _meaning(graph.constant(producers.get(mask)))
+                if known[mask] is None and _Values(graph, producers).are_all(mask, True):
+                    known[mask] = CausalMaskKind.NONE
             kind = known[mask]
             if kind is None or (kind is not CausalMaskKind.NONE and not _is_square(graph, entry)):
                 continue
@@ -40,6 +56,7 @@ class RecognizeConstantMasks(PlanPass):
         return changes
 
 
+_INTEGERS: Final = frozenset({DataType.INT32, DataType.INT64})
 _ENDS = (LayerType.ATTENTION_INPUT.name, LayerType.ATTENTION_OUTPUT.name)
 
 
@@ -80,3 +97,76 @@ def _is_square(graph: PlanGraph, entry: Entry) -> bool:
     """Whether the mask has one row and column per position, so that nothing was broadcast."""
     query, key, _, mask = (graph.tensors[tensor]["shape"] for tensor in entry["inputs"][: MASK + 1])
     return bool(query[2] == key[2] == mask[2] == mask[3] != -1)
+
+
+_MOVEMENTS: Final = frozenset({LayerType.IDENTITY.name, LayerType.SHUFFLE.name, "SQUEEZE", "UNSQUEEZE"})
+_MOST_STEPS: Final = 32
+
+
+class _Values:
+    """What is known of the elements of tensors whose extents may be open.
+
+    Args:
+        graph: The layers.
+        producers: The layer that makes each tensor.
+    """
+
+    def __init__(self, graph: PlanGraph, producers: Mapping[int, Entry]) -> None:
+        self._graph = graph
+        self._producers = producers
+
+    def are_all(self, tensor: int, value: bool, steps: int = 0) -> bool:
+        """Whether all elements of a boolean tensor have a value."""
+        entry = self._producers.get(tensor)
+        if entry is None or steps > _MOST_STEPS:
+            return False
+        constant = self._graph.constant(entry)
+        if constant is not None:
+            return constant.dtype is torch.bool and bool((constant == value).all())
+        if _moves(entry):
+            return self.are_all(entry["inputs"][0], value, steps + 1)
+        operation = entry["attributes"].get("op")
+        if entry["type"] == LayerType.UNARY.name and operation == UnaryOperation.NOT.name:
+            return self.are_all(entry["inputs"][0], not value, steps + 1)
+        if entry["type"] != LayerType.ELEMENTWISE.name:
+            return False
+        first, second = entry["inputs"]
+        if operation == ElementWiseOperation.GREATER.name:
+            first, second = second, first
+        elif operation in (ElementWiseOperation.AND.name, ElementWiseOperation.OR.name):
+            needs_both = value is (operation == ElementWiseOperation.AND.name)
+            return (all if needs_both else any)(self.are_all(each, value, steps + 1) for each in (first, second))
+        elif operation != ElementWiseOperation.LESS.name:
+            return False
+        low, high = (first, second) if value else (second, first)  # not less: the second is at most the first
+        most, least = self._bounds(low, steps)[1], self._bounds(high, steps)[0]
+        return most < least if value else most <= least
+
+    def _bounds(self, tensor: int, steps: int) -> tuple[float, float]:
+        """The least and the greatest element that there may be."""
+        nothing = (-math.inf, math.inf)
+        entry = self._producers.get(tensor)
+        if entry is None or steps > _MOST_STEPS or self._graph.dtype(tensor) not in _INTEGERS:
+            return nothing
+        constant = self._graph.constant(entry)
+        if constant is not None:
+            return (float(constant.min()), float(constant.max())) if constant.numel() else nothing
+        if _moves(entry):
+            return self._bounds(entry["inputs"][0], steps + 1)
+        operation = entry["attributes"].get("op")
+        if entry["type"] == LayerType.ELEMENTWISE.name and operation == ElementWiseOperation.SUM.name:
+            (low, high), (least, most) = (self._bounds(each, steps + 1) for each in entry["inputs"])
+            return low + least, high + most
+        is_range = entry["attributes"].get("operation") == FillOperation.LINSPACE.name
+        if entry["type"] == LayerType.FILL.name and is_range and len(entry["inputs"]) == 3:
+            start, step = (self._graph.constant(self._producers.get(each)) for each in entry["inputs"][1:])
+            if start is not None and step is not None and bool((step >= 0).all()):
+                return float(start.min()), math.inf
+        return nothing
+
+
+def _moves(entry: Entry) -> bool:
+    """Whether a layer's elements are all among those of its first input."""
+    if entry["type"] == LayerType.SLICE.name:
+        return bool(entry["attributes"]["mode"] == SampleMode.STRICT_BOUNDS.name)
+    return entry["type"] in _MOVEMENTS
