@@ -388,3 +388,46 @@ def test_a_device_that_is_not_here_is_refused_before_anything_is_captured(mlp: n
 def test_portable_engines_know_no_accelerator(mlp: nn.Module) -> None:
     with pytest.raises(SettingsError, match="device=dla:0 cannot be built for"):
         trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),), device="dla:0")
+
+
+class _CastsItself(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.float())
+
+
+@pytest.mark.parametrize("door", ["compile", "explain", "trace"])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(lambda: nn.Linear(4, 5), (2, 4)), (lambda: nn.Conv2d(3, 4, 3), (2, 3, 8, 8)), (lambda: nn.GRU(4, 5), (2, 1, 4))],
+    ids=["is captured", "fails as it is captured", "fails in Python"],
+)
+def test_half_inputs_of_a_float_model_are_one_question_at_the_door(make: Any, shape: Any, door: str) -> None:
+    spec = Input(shape, dtype=torch.half)
+    with pytest.raises(InputError, match="is float16, and the model's weights are float32") as caught:
+        getattr(trt_frontends, door)(make().eval(), arg_inputs=(spec,))
+    assert "precision=torch.float16" in str(caught.value) and "model.half()" in str(caught.value)
+
+
+def test_half_inputs_that_a_model_casts_are_taken() -> None:
+    model, x = _CastsItself().eval(), torch.randn(2, 4).half()
+    compiled = trt_frontends.compile(model, arg_inputs=(Input((2, 4), dtype=torch.half),), min_block_size=1)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("door", ["compile", "explain", "trace"])
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(4)], ids=["dropout", "statistics"])
+def test_models_in_training_mode_are_warned_about_where_that_makes_a_difference(layer: nn.Module, door: str) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), layer).train(), torch.randn(3, 4)
+    with pytest.warns(UserWarning, match="training mode") as caught:
+        getattr(trt_frontends, door)(model, arg_inputs=(x,))
+    assert [item.filename for item in caught if "training mode" in str(item.message)] == [__file__]
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(4, 4).train(), lambda: nn.Sequential(nn.Dropout(0.5)).eval()])
+def test_nothing_is_said_of_a_mode_that_changes_nothing(make: Any, recwarn: pytest.WarningsRecorder) -> None:
+    trt_frontends.explain(make(), arg_inputs=(torch.randn(3, 4),))
+    assert not [item for item in recwarn if "training mode" in str(item.message)]

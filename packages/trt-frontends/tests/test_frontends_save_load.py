@@ -251,3 +251,15 @@ except trt_core.ProviderError as error:
     assert result.returncode == 0, result.stderr
     assert "the provider 'tensorrt' cannot be used" in result.stdout
     assert "pip install 'trt-runtime[tensorrt]'" in result.stdout
+
+
+def test_a_program_of_another_pytorch_is_warned_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval(), torch.ones(2, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1, torch_executed_ops={"aten.relu.default"})
+    assert len(compiled.meta["partition_report"].engines) == 2
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    with pytest.warns(UserWarning, match="was built with PyTorch") as caught:
+        loaded = trt_frontends.load(tmp_path / "model.trtp")
+        loaded(x)
+    assert len([item for item in caught if "was built with PyTorch" in str(item.message)]) == 1

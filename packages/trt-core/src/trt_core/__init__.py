@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "CompilationSettings": "trt_core.settings",
+    "CompilationSettings": "trt_core.settings_reader",  # with which it takes the names of other generations
     "Input": "trt_core.input",
     "OperatorSupport": "trt_core.verdicts",
     "Reason": "trt_core.verdicts",

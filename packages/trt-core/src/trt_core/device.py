@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -123,3 +125,27 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
 
 
 _DLA: Final = re.compile(r"dla(?::(\d+))?")
+
+
+def autocast_types() -> list[torch.dtype]:
+    """Returns the types that the caller's `torch.autocast` computes in, none where there is no autocast."""
+    return [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+
+
+def is_autocast_on() -> bool:
+    """Whether the caller's `torch.autocast` would change the types of operators."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+@contextlib.contextmanager
+def without_autocast(*kinds: str) -> Iterator[None]:
+    """Lets operators compute in their own types, whoever compiles, builds or calls them.
+
+    Args:
+        kinds: Types of the devices that they run on: `"cpu"`, `"cuda"`.
+    """
+    with contextlib.ExitStack() as stack:
+        for kind in kinds:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

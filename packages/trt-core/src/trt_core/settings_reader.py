@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import warnings
@@ -44,13 +45,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
     base = given.pop("settings", None)
     if base is not None and not isinstance(base, CompilationSettings):
         raise SettingsError(f"settings must be a CompilationSettings, not {type(base).__name__}")
-    fields: dict[str, Any] = {}
-    named: dict[str, str] = {}
-    for key, value in given.items():
-        for name, current in _current(key, value):
-            if name in named:
-                raise SettingsError(f"{named[name]!r} and {key!r} are the same setting", hint=f"give {name} alone")
-            fields[name], named[name] = current, key
+    fields = present_settings(given)
     _map_automatic_precision(fields)
     _map_enabled_precisions(fields)
     if fields.get("use_explicit_typing") is False:
@@ -58,6 +53,44 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
     if fields.get("use_python_runtime"):
         _has_no_effect("use_python_runtime=True", "engines always run through one registered operator")
     return base.replace(**fields) if base is not None else CompilationSettings(**fields)
+
+
+def present_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by the names that they have today; those without an effect are left out.
+
+    Args:
+        given: Settings as users write them, of this generation and of those before.
+
+    Raises:
+        SettingsError: See `read_settings`.
+
+    Warns:
+        DeprecationWarning, UserWarning: See `read_settings`.
+    """
+    fields: dict[str, Any] = {}
+    named: dict[str, str] = {}
+    for key, value in given.items():
+        for name, current in _current(key, value):
+            if name in named:
+                raise SettingsError(f"{named[name]!r} and {key!r} are the same setting", hint=f"give {name} alone")
+            fields[name], named[name] = current, key
+    return fields
+
+
+def _take_names_of_other_generations() -> None:
+    """Has the class itself take every keyword that `compile` takes, so that no door knows less than another."""
+    make, replace = CompilationSettings.__init__, CompilationSettings.replace
+
+    @functools.wraps(make)
+    def make_with(self: CompilationSettings, *values: Any, **given: Any) -> None:
+        make(self, *values, **present_settings(given))
+
+    @functools.wraps(replace)
+    def replace_with(self: CompilationSettings, **changes: Any) -> CompilationSettings:
+        return replace(self, **present_settings(changes))
+
+    CompilationSettings.__init__ = make_with  # type: ignore[method-assign]
+    CompilationSettings.replace = replace_with  # type: ignore[method-assign]
 
 
 def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
@@ -282,3 +315,6 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "use_experimental_rt": NoEffect("engines always run through one registered operator", (True, False, None)),
     "cuda_graph_batch_size": NoEffect(_TUNING, (-1, None)),
 }
+
+
+_take_names_of_other_generations()

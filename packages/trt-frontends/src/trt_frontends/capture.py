@@ -6,16 +6,20 @@ import copy
 import inspect
 import itertools
 import re
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
-from trt_core import CompilationSettings, Device, ExportError, InputError, read_settings
-from trt_core.internals import FakeTensor, FakeTensorMode, pytree
+from trt_core import CompilationSettings, Device, ExportError, Input, InputError, read_settings
+from trt_core.dtypes import dtype_name
+from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, pytree
 from trt_core.nesting import children_of
+from trt_core.provenance import source_line
+from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import forget_assumptions
 from trt_core.sizes.ranges import constrain_to_inputs
 from trt_core.wording import kind_of
@@ -25,6 +29,7 @@ from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
+from trt_lowering.operator_traits import draws_random_numbers, has_hidden_state
 
 
 @entry_point
@@ -66,6 +71,7 @@ def trace(
     require_registry(registry)
     mod, examples = open_shards(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
     program = capture(mod, examples, strict=strict, settle_sizes=True)
+    require_types(program, mod, examples)
     traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
     if program is not mod:
         forget_assumptions(traced)  # the ranges are those that were asked for
@@ -92,6 +98,9 @@ def capture(
     Raises:
         ExportError: The module cannot be exported.
         InputError: There are no inputs to export with, they do not fit the module, or the argument is no module.
+
+    Warns:
+        UserWarning: The module is in training mode, and that makes a difference.
     """
     if isinstance(mod, torch.export.ExportedProgram):
         return mod
@@ -113,7 +122,8 @@ def capture(
     try:
         program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
     except ExportError as error:
-        raise _fixed_dimension(error) or error from error.__cause__
+        raise _fixed_dimension(error) or _other_types(mod, examples, signature) or error from error.__cause__
+    _warn_of_training(program, mod)
     constrain_to_inputs(program, examples.leaves())
     if settle_sizes and dynamic_shapes is not None:
         settle_smallest_sizes(program, mod, examples, questions, device_of(mod, examples).torch_device)
@@ -171,6 +181,77 @@ def _require_fitting(mod: nn.Module, examples: ExampleInputs, signature: inspect
             why=f"{error}; given were {', '.join(given) or 'none'}",
             hint="give arg_inputs in the order of the parameters, the others by name in kwarg_inputs",
         ) from error
+
+
+def _warn_of_training(program: torch.export.ExportedProgram, mod: nn.Module) -> None:
+    """Warns where a model would go on to drop elements, and to take statistics of batches, when it is compiled."""
+    found = next((node for node in program.graph.nodes if _is_of_training(node)), None)
+    if found is not None and any(module.training for module in mod.modules()):
+        place = source_line(found)
+        warnings.warn(
+            "the model is in training mode, so dropout and batch statistics become part of what is compiled"
+            f"{f' ({place})' if place else ''}; call model.eval() first",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
+
+
+def _is_of_training(node: Any) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    name = node.target._schema.name
+    return ("dropout" in name and draws_random_numbers(node)) or ("batch_norm" in name and has_hidden_state(node))
+
+
+_PRODUCTS: Final = re.compile(r"aten::(linear|conv\w*|mm|addmm|bmm|baddbmm|matmul|scaled_dot_product_attention)$")
+"""Operators that take no mixture of floating-point types, which shapes do not tell: they are captured all the same."""
+
+
+def require_types(program: torch.export.ExportedProgram, mod: Any, examples: ExampleInputs | None) -> None:
+    """Finds at the door that inputs have another type than the weights that they are multiplied with.
+
+    Args:
+        program: What a module was captured as.
+        mod: The module; programs that were captured elsewhere are left alone.
+        examples: What it was captured with.
+
+    Raises:
+        InputError: They have.
+    """
+    if not isinstance(mod, nn.Module) or examples is None:
+        return
+    signature = inspect.signature(mod.forward)
+    examples = examples.in_order(signature)
+    for node in program.graph.nodes:
+        if not isinstance(node.target, OpOverload) or not _PRODUCTS.match(node.target._schema.name):
+            continue
+        values = (item.meta.get("val") for item in node.all_input_nodes)
+        types = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
+        if len(types) > 1 and (found := _other_types(mod, examples, signature, node)) is not None:
+            raise found
+
+
+def _other_types(
+    mod: nn.Module, examples: ExampleInputs, signature: inspect.Signature, node: Any = None
+) -> InputError | None:
+    """Returns what to say where an input has another floating-point type than all of a model's weights."""
+    weights = {item.dtype for item in (*mod.parameters(), *mod.buffers()) if item.is_floating_point()}
+    if len(weights) != 1:
+        return None
+    (own,) = weights
+    for (_, place), leaf in zip(examples.places(signature), examples.leaves(), strict=True):
+        dtype = leaf.dtype if isinstance(leaf, (Input, torch.Tensor)) else own
+        if dtype.is_floating_point and dtype != own:
+            given, wanted = dtype_name(dtype), dtype_name(own)
+            return InputError(
+                f"input {place} is {given}, and the model's weights are {wanted}",
+                where="" if node is None else source_line(node) or node.name,
+                why="no operator of PyTorch multiplies the two, so eager refuses such a call",
+                hint=f"to compute in {given} with inputs and results in {wanted}: give Input(dtype=torch.{wanted}) and "
+                f"precision=torch.{given}; or compile model.to(torch.{given})"
+                + (", which is model.half()" if dtype is torch.float16 else ""),
+            )
+    return None
 
 
 _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")

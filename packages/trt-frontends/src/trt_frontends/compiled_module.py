@@ -23,6 +23,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
+from trt_core.device import is_autocast_on, without_autocast
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_lowering.results import result_bases
@@ -105,6 +106,13 @@ class CompiledModule(fx.GraphModule):
                     return self._build_result(result)
                 return result if self._returns_result else self._build_result((result,))
         leaves = self._door.read(args, kwargs)
+        if is_autocast_on():
+            with without_autocast("cpu", "cuda"):
+                return self._compute(leaves)
+        return self._compute(leaves)
+
+    def _compute(self, leaves: Sequence[Any]) -> Any:
+        """Runs the graph on flat inputs, and nests the results as the model does."""
         if self._has_engines and torch.is_grad_enabled():
             with torch.no_grad():  # weights of PyTorch blocks may require gradients
                 return self._build_result(self._flat(self, *leaves))

@@ -1,12 +1,16 @@
-"""What every function that users call promises: an exception out of it is one of ours."""
+"""What every function that users call promises: exceptions out of it are ours, and autocast does not reach into it."""
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from trt_core import InternalError, TrtError
+from trt_core.device import autocast_types, without_autocast
+from trt_core.dtypes import dtype_name
+from trt_core.settings_reader import level_of_caller
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,7 +19,8 @@ R = TypeVar("R")
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     """Turns an exception that nothing has expected into an `InternalError` that keeps it as its cause.
 
-    Errors of ours, of the file system, and warnings that were made errors pass as they are.
+    Errors of ours, of the file system, and warnings that were made errors pass as they are. See `outside_autocast` for
+    what else is promised.
     """
 
     @functools.wraps(function)
@@ -31,4 +36,38 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
                 hint="this is a defect: report it with the model, and with the error that this one was raised from",
             ) from error
 
+    return outside_autocast(run)
+
+
+def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """Has a function capture and run models as they are outside of the caller's `torch.autocast`.
+
+    `torch.export` notes the types that autocast makes, and no casts: such a program computes in other types than it
+    says. What is to compute in a reduced type is said by a setting, which holds wherever the compiled model is called.
+
+    Warns:
+        UserWarning: There is an autocast, and no setting for it.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        found = autocast_types()
+        if not found:
+            return function(*args, **kwargs)
+        if not _is_asked_for(kwargs):
+            name = dtype_name(found[0])
+            warnings.warn(
+                f"torch.autocast is on, and {function.__name__} works outside of it: models are compiled in their own "
+                f"types. Give enable_autocast=True, autocast_dtype=torch.{name} to compute in {name} where "
+                "autocast does",
+                UserWarning,
+                stacklevel=level_of_caller(),
+            )
+        with without_autocast("cpu", "cuda"):
+            return function(*args, **kwargs)
+
     return run
+
+
+def _is_asked_for(given: dict[str, Any]) -> bool:
+    return any(given.get(name) is not None for name in ("enable_autocast", "precision", "settings"))

@@ -52,7 +52,15 @@ from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
-from trt_frontends.capture import capture, device_of, keyword_inputs, parameter_names, require_weights, with_device
+from trt_frontends.capture import (
+    capture,
+    device_of,
+    keyword_inputs,
+    parameter_names,
+    require_types,
+    require_weights,
+    with_device,
+)
 from trt_frontends.compiled_module import CompiledModule, take_snapshot
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs, require_names_of
@@ -234,6 +242,7 @@ def capture_model(
     with visible_log(settings):
         progress("capturing", 0, 1)
         program = capture(module, examples, settle_sizes=needs_weights and not settings.dryrun)
+        require_types(program, module, examples)
         if needs_weights and not settings.dryrun:
             require_weights(program)
         progress("lowering", 0, 1)

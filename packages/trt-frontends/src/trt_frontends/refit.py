@@ -12,8 +12,10 @@ from torch import fx, nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import InputError, RefitError, logger
 from trt_core.internals import pytree
+from trt_core.settings_reader import present_settings
 from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
+from trt_frontends.pipeline import CALIBRATION
 from trt_runtime.refit import refit_module
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -131,7 +133,10 @@ class MutableModule:
     Args:
         module: The model, in evaluation mode; shared, not copied.
         registry: Where converters are looked up.
-        settings: Compilation settings; `refit=True` is always set.
+        settings: Compilation settings; `refit=True` is always set, whatever is given.
+
+    Raises:
+        SettingsError: A setting is unknown, or cannot be had.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval()
@@ -144,7 +149,8 @@ class MutableModule:
     """
 
     def __init__(self, module: nn.Module, *, registry: ConverterRegistry = DYNAMO_CONVERTERS, **settings: Any) -> None:
-        self._own = _State(module, registry, {**settings, "refit": True})
+        inputs = {name: settings.pop(name) for name in (CALIBRATION,) if name in settings}
+        self._own = _State(module, registry, {**present_settings(settings), "refit": True, **inputs})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model in engines; see `compile` for what can go wrong the first time."""

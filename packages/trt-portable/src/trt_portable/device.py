@@ -63,20 +63,6 @@ def current_device() -> torch.device:
     return chosen
 
 
-@contextlib.contextmanager
-def without_autocast(*kinds: str) -> Iterator[None]:
-    """Lets layers compute in their own types: engines are strongly typed, whoever builds or calls them.
-
-    Args:
-        kinds: Types of the devices that layers run on: `"cpu"`, `"cuda"`.
-    """
-    with contextlib.ExitStack() as stack:
-        for kind in kinds:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
-
-
 def external_stream(handle: int, device: torch.device) -> torch.cuda.Stream:
     """The stream object of a raw CUDA stream handle; 0 is the default stream."""
     key = (handle, device.index)

@@ -14,13 +14,16 @@ from trt_runtime.header import PlanHeader
 _REBUILD = "compile the model again here"
 
 
-def check_compatible(header: PlanHeader, *, device: torch.device | None = None, where: str = "") -> None:
+def check_compatible(
+    header: PlanHeader, *, device: torch.device | None = None, where: str = "", warns: bool = True
+) -> None:
     """Checks that an engine was built for what runs it now.
 
     Args:
         header: Header of the engine.
         device: The device to run on; by default the current one of the kind that the header names.
         where: The file that the header comes from, for the message.
+        warns: Whether this is the first that is said of it.
 
     Raises:
         PlanError: The message says what does not match, and what to do.
@@ -38,7 +41,7 @@ def check_compatible(header: PlanHeader, *, device: torch.device | None = None, 
         )
     if provider is Provider.TENSORRT:
         _check_tensorrt_version(header, str(provider_module().__version__), where)
-    else:
+    elif warns:
         _warn_about_torch(header)
     if header.device == "cuda":
         _check_gpu(header, device, where)

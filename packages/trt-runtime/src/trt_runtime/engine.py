@@ -58,7 +58,7 @@ class LoadedEngine:
         self, header: PlanHeader, plan: torch.Tensor, device: torch.device, *, host_code_allowed: bool = False
     ) -> None:
         check_payload(header, plan)
-        check_compatible(header, device=device)
+        check_compatible(header, device=device, warns=False)  # it was said where the plan was read
         self.header = header
         self.device = device
         self._index = device.index if device.type == "cuda" else None

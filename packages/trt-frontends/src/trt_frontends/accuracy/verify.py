@@ -22,7 +22,7 @@ from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sa
 from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.compiler import build
-from trt_frontends.entry_point import entry_point
+from trt_frontends.entry_point import entry_point, outside_autocast
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import BuiltModel, settings_in
 
@@ -35,6 +35,7 @@ TOLERANCES: Final = {
 """Scaled error that passes, by the narrowest type that is computed in: some hundred roundings of it."""
 
 
+@outside_autocast
 def verify(
     model: Model,
     compiled: Callable[..., Any] | None = None,

@@ -18,6 +18,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.provenance import module_path, node_location
 from trt_frontends.comparison.output_error import tensors_of
 from trt_frontends.comparison.wide_mode import run_wide
+from trt_frontends.entry_point import outside_autocast
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
 from trt_frontends.precision.exclusions import has_weights
 from trt_frontends.precision.graph_run import GraphRun
@@ -277,6 +278,7 @@ class _CandidateTrials:
         return self.trials.error(name for names in kept for name in names)
 
 
+@outside_autocast
 def choose_precision(
     model: Any,
     *,

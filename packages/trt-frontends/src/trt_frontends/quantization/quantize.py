@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from trt_core import InputError
 from trt_core.internals import pytree
 from trt_core.quantization import is_dequantization
 from trt_core.quantization import quantize as quantize_operator
-from trt_core.settings_reader import level_of_caller
 from trt_frontends.capture import capture, device_of, require_weights
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
@@ -117,13 +115,6 @@ def capture_float(
     Warns:
         UserWarning: The module is in training mode.
     """
-    if isinstance(model, nn.Module) and model.training:
-        warnings.warn(
-            "the model is in training mode, so dropout and batch statistics become part of what is quantized; call "
-            "model.eval() first",
-            UserWarning,
-            stacklevel=level_of_caller(),
-        )
     examples = ExampleInputs.read(None, arg_inputs, kwarg_inputs)
     if examples is None and samples:
         device = device_of(model, samples[0]).torch_device

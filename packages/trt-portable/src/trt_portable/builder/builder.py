@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from trt_core.device import without_autocast
 from trt_portable.builder.build_plan import build_plan
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.builder.progress_monitor import BuildCancelled
 from trt_portable.builder.validate import first_refusal
-from trt_portable.device import current_device, without_autocast
+from trt_portable.device import current_device
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
 from trt_portable.host_settings import HostSettings

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.device import external_stream, record_event, without_autocast
+from trt_core.device import without_autocast
+from trt_portable.device import external_stream, record_event
 from trt_portable.dims import Dims
 from trt_portable.enums import ErrorCodeTRT, ExecutionContextAllocationStrategy, ProfilingVerbosity
 from trt_portable.errors import Refusal

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from trt_core.device import is_autocast_on, without_autocast
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import OpOverload
@@ -194,7 +195,7 @@ class Executor:
         dying = _deaths(program)
         self._steps = [(run, self._first_result + index, dying.get(index, ())) for index, run in enumerate(runs)]
         self._output = _picker(program.output)
-        self._computes_gradients = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
+        self._has_operators = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
         self._named = [_title(step, program) for step in program.steps]
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
@@ -212,9 +213,13 @@ class Executor:
         """
         slots = [*inputs, *tensors]
         slots.extend(itertools.repeat(None, len(self._steps)))
-        if self._computes_gradients and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            with torch.no_grad():
-                return self._run(slots, symbols)
+        if self._has_operators and not torch.compiler.is_compiling():
+            if is_autocast_on():
+                with without_autocast("cpu", "cuda"), torch.no_grad():
+                    return self._run(slots, symbols)
+            if torch.is_grad_enabled():
+                with torch.no_grad():
+                    return self._run(slots, symbols)
         return self._run(slots, symbols)
 
     def _run(self, slots: list[Any], symbols: Symbols) -> Any:

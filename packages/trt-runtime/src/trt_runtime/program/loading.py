@@ -140,8 +140,8 @@ def program_from_memory(
     check_stored(program.tensors, device.type)
     storages = _storages(content, sections, program)
     plans = _plans(content, sections, program)
-    for engine in program.engines:
-        check_compatible(engine.header)
+    for number, engine in enumerate(program.engines):
+        check_compatible(engine.header, warns=number == 0)
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
     for module in engines:
         if allow_host_code:
