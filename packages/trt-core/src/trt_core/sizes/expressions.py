@@ -27,6 +27,10 @@ Number = int | torch.SymInt
 MAX_DEPTH: Final = 32
 """Most functions inside one another that `check_extent` accepts."""
 
+_COMPUTED: Final = {name: bounded(name) for name in FUNCTIONS}
+_OF_SO_MANY: Final = frozenset(name for name, function in FUNCTIONS.items() if function.operands != (2, 2))
+"""Functions of other than two operands; those of two take any number, one after the other."""
+
 _EXACT_FACTOR: Final = 1 << 16
 """A scale whose numerator and denominator are at most this is multiplied with any size without rounding."""
 
@@ -50,20 +54,21 @@ def evaluate_extent(extent: Expression, symbols: Mapping[str, Number]) -> Any:
         ValueError: The extent depends on data, names an unknown function, or exceeds 64 bits.
         ArithmeticError: It divides by zero, or raises to a power that is none.
     """
-    if isinstance(extent, (int, float)):
+    if isinstance(extent, int):
         return extent
     if isinstance(extent, str):
         return symbols[extent]
+    if isinstance(extent, float):
+        return extent
     if extent is None:
         raise ValueError("the extent depends on data")
-    name, *operands = extent
-    if name not in FUNCTIONS:
+    name = extent[0]
+    compute = _COMPUTED.get(name)
+    if compute is None:
         raise ValueError(f"unknown operator {name!r} in an extent")
-    values = [evaluate_extent(operand, symbols) for operand in operands]
+    values = [evaluate_extent(operand, symbols) for operand in extent[1:]]
     try:
-        if FUNCTIONS[name].operands == (2, 2):
-            return functools.reduce(bounded(name), values)
-        return bounded(name)(*values)
+        return compute(*values) if len(values) == 2 or name in _OF_SO_MANY else functools.reduce(compute, values)
     except OverflowError as error:
         raise ValueError("an extent exceeds 64 bits") from error
 
@@ -107,7 +112,7 @@ def _check_extent(extent: Any, symbols: Collection[str] | None, is_whole: bool, 
     function = FUNCTIONS.get(extent[0]) if isinstance(extent[0], str) else None
     if function is None or (is_whole and not function.is_whole):
         raise ValueError(f"unknown operator {extent[0]!r:.60} in an extent")
-    if function.operands != (2, 2) and not function.takes(len(extent) - 1):
+    if extent[0] in _OF_SO_MANY and not function.takes(len(extent) - 1):
         raise ValueError(f"{extent!r:.60} is no extent: {function.name} takes no {len(extent) - 1} operands")
     if not depth:
         raise ValueError(f"an extent nests deeper than {MAX_DEPTH}")
