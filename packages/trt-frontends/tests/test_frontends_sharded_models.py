@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import trt_core
 import trt_frontends as trt
 from trt_core import Input, InputError
 
@@ -149,3 +150,45 @@ def test_loss_parallel() -> None:
     target = distribute_tensor(torch.tensor([0, 1, 5, 3]), mesh, [Replicate()])
     compiled = trt.compile(model, arg_inputs=(x, target), min_block_size=1)
     torch.testing.assert_close(compiled(x, target), model(x, target))
+
+
+class InPlace(nn.Module):
+    """Communicates as scripts do: by the functions of `torch.distributed`, which write to tensors."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        summed = x * 2
+        dist.all_reduce(summed)
+        gathered = x.new_empty(2 * x.shape[0], x.shape[1])
+        dist.all_gather_into_tensor(gathered, x)
+        scattered = torch.empty_like(x)
+        dist.reduce_scatter_tensor(scattered, gathered, op=dist.ReduceOp.MAX)
+        exchanged = torch.empty_like(x)
+        dist.all_to_all_single(exchanged, x)
+        sent = x + 1
+        dist.broadcast(sent, src=1)
+        return summed, gathered, scattered, exchanged, sent
+
+
+def test_functions_that_write_to_tensors_are_captured() -> None:
+    known = dist.all_reduce
+    report = trt.explain(InPlace(), arg_inputs=(torch.randn(4, 3),))
+    assert dist.all_reduce is known
+    assert report.coverage == 1.0
+    assert [node.op.split(".")[3] for node in report.collectives] == [
+        "all_reduce",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+        "broadcast",
+    ]
+
+
+def test_a_collective_that_goes_on_by_itself_is_refused() -> None:
+    class Behind(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            dist.all_reduce(y, async_op=True).wait()
+            return y
+
+    with pytest.raises(trt_core.ExportError, match="async_op"):
+        trt.explain(Behind(), arg_inputs=(torch.randn(4, 3),))

@@ -26,6 +26,7 @@ from trt_core import ExportError
 from trt_core.export_examples import distinct_tensors
 from trt_core.sizes.guards import Asker, asker_in
 from trt_lowering.recurrent_layers import keep_recurrent_layers
+from trt_lowering.sharded_modules import functional_collectives
 from trt_lowering.tracing import tracing_lock
 
 
@@ -121,6 +122,7 @@ def export_module(
             tracing_lock(),
             keep_recurrent_layers(),
             watching,
+            functional_collectives(),
             keywords_named(module, examples[1], dynamic_shapes) as dims,
         ):
             return torch.export.export(module, *examples, dynamic_shapes=dims, strict=strict)

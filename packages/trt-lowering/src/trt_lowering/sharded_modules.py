@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx, nn
@@ -248,3 +248,116 @@ def _play(traced: fx.GraphModule, operands: Sequence[Any]) -> Any:
     """Runs a trace, operator by operator, so that the trace around it records it with its notes."""
     with fx.traceback.preserve_node_meta():
         return fx.Interpreter(traced).run(*operands)
+
+
+@contextlib.contextmanager
+def functional_collectives() -> Iterator[None]:
+    """Lets models that call `torch.distributed.all_reduce` and its kin be captured: as a graph can hold them.
+
+    What these functions take, process groups and handles, has no place in one. Elsewhere they compute the same,
+    so threads that communicate meanwhile lose nothing.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        yield
+        return
+    from torch.distributed import distributed_c10d
+
+    owners = (dist, distributed_c10d)
+    known = {name: getattr(dist, name) for name in _FUNCTIONAL}
+    for owner in owners:
+        for name, function in _FUNCTIONAL.items():
+            setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for owner in owners:
+            for name, function in known.items():
+                setattr(owner, name, function)
+
+
+def _done(operator: str, *operands: Any) -> torch.Tensor:
+    operators: Any = torch.ops._c10d_functional
+    made: torch.Tensor = operators.wait_tensor(getattr(operators, operator)(*operands))
+    return made
+
+
+def _group_of(group: Any, async_op: bool) -> Any:
+    """The group of a call.
+
+    Raises:
+        InputError: The call goes on while the model does something else, which a graph cannot say.
+    """
+    import torch.distributed as dist
+
+    if async_op:
+        raise InputError(
+            "a model that calls a collective with async_op=True cannot be captured",
+            hint="leave async_op out: engines start collectives as soon as their operands are there",
+        )
+    return dist.group.WORLD if group is None else group
+
+
+def _reduction_of(op: Any) -> str:
+    """Name of a reduction, as functional collectives take it."""
+    return str(op).rpartition(".")[2].lower() if op is not None else "sum"
+
+
+def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+    name = _group_of(group, async_op).group_name
+    tensor.copy_(_done("all_reduce", tensor.contiguous(), _reduction_of(op), name))
+
+
+def _all_gather_into_tensor(
+    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None, async_op: bool = False
+) -> None:
+    found = _group_of(group, async_op)
+    made = _done("all_gather_into_tensor", input_tensor.contiguous(), found.size(), found.group_name)
+    output_tensor.copy_(made.reshape(output_tensor.shape))
+
+
+def _reduce_scatter_tensor(
+    output: torch.Tensor, input: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+) -> None:
+    found = _group_of(group, async_op)
+    given = input.contiguous()
+    if input.dim() == output.dim() + 1:  # the ranks have a dimension of their own
+        given = given.flatten(0, 1) if output.dim() else given
+    made = _done("reduce_scatter_tensor", given, _reduction_of(op), found.size(), found.group_name)
+    output.copy_(made.reshape(output.shape))
+
+
+def _all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> None:
+    found = _group_of(group, async_op)
+    ranks = found.size()
+    taken = output_split_sizes or [output.shape[0] // ranks] * ranks
+    given = input_split_sizes or [input.shape[0] // ranks] * ranks
+    output.copy_(_done("all_to_all_single", input.contiguous(), taken, given, found.group_name))
+
+
+def _broadcast(
+    tensor: torch.Tensor, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
+) -> None:
+    import torch.distributed as dist
+
+    found = _group_of(group, async_op)
+    root = dist.get_group_rank(found, src) if group_src is None else group_src
+    tensor.copy_(_done("broadcast", tensor.contiguous(), root, found.group_name))
+
+
+_FUNCTIONAL: Final = {
+    "all_gather_into_tensor": _all_gather_into_tensor,
+    "all_reduce": _all_reduce,
+    "all_to_all_single": _all_to_all_single,
+    "broadcast": _broadcast,
+    "reduce_scatter_tensor": _reduce_scatter_tensor,
+}
+"""What stands for functions of `torch.distributed` while a model is captured, by name."""

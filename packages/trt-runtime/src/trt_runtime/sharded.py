@@ -316,7 +316,7 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
             raise ExecutionError(
                 f"rank {other} did not come to the first call of the model",
                 where=f"rank {rank}, of the ranks {list(ranks)}",
-                why=f"nothing was heard of it within {store.timeout.total_seconds():.0f} s",
+                why=f"nothing was heard of it within the time limit of the process groups: {error}",
                 hint="see what that rank says: it has failed, is gone, or runs another program",
             ) from error
         if found != digest:
