@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
 
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.testing import check_conversion, samples_from_opinfo
 from trt_core import Reason
 
@@ -129,6 +132,30 @@ def test_histogram_with_given_and_with_found_range() -> None:
     check_conversion(aten.histc.default, (x, 7, -1, 2))
     check_conversion(aten.histc.default, (x, 5))
     check_conversion(aten.histc.default, (torch.ones(4), 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("bins", "low", "high"), [(8, 0, 7), (3, 0, 7), (5, -2, 9), (4, 0, 0)])
+def test_histograms_of_integers(dtype: torch.dtype, bins: int, low: int, high: int) -> None:
+    """PyTorch counts integers on a GPU only, with the integer arithmetic that stands here."""
+    with torch.library._scoped_library("trt_histograms", "FRAGMENT") as library:
+        library.define("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor")
+
+        def histogram(x: torch.Tensor, bins: int = 100, first: int = 0, last: int = 0) -> torch.Tensor:
+            if first == last:
+                first, last = int(x.min()), int(x.max())
+            inside = x[(x >= first) & (x <= last)].long()
+            places = torch.div((inside - first) * bins, last - first, rounding_mode="floor").clamp(max=bins - 1)
+            return torch.bincount(places, minlength=bins).to(x.dtype)
+
+        library.impl("histc", histogram, "CPU")
+        library.impl("histc", lambda x, bins=100, *_: x.new_empty(bins), "Meta")
+        registry = ConverterRegistry()
+        (builtin,) = DYNAMO_CONVERTERS.candidates(aten.histc.default)
+        operator = torch.ops.trt_histograms.histc.default
+        registry.register(dataclasses.replace(builtin, target=operator))
+        x = torch.tensor([0, 1, 1, 2, 3, 5, 7, 7, 8, -1, 6], dtype=dtype)
+        check_conversion(operator, (x, bins, low, high), registry=registry)
 
 
 def test_bincount_depends_on_data_and_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from trt_converters import ConversionContext
+from trt_converters import ConversionContext, layers
 from trt_converters.context import (
     axes_mask,
     dtype_of,
@@ -156,3 +156,33 @@ def test_axes() -> None:
     assert normalize_axes([-1, 0, 2], 3) == (0, 2)
     assert normalize_axes(-2, 3) == (1,)
     assert axes_mask([0, 2, 2]) == 0b101
+
+
+def _input(ctx: ConversionContext, *shape: int) -> Any:
+    return ctx.network.add_input("x", trt.DataType.FLOAT, shape)
+
+
+@pytest.mark.parametrize("axes", [-1, (-1,), 2, [2]])
+def test_layers_count_axes_from_the_end_too(axes: Any) -> None:
+    ctx = _context()
+    x = _input(ctx, 2, 3, 4)
+    assert tuple(layers.reduce(ctx, "SUM", x, axes).shape) == (2, 3)
+    assert tuple(layers.softmax(ctx, x, -1).shape) == (2, 3, 4)
+    assert tuple(layers.topk(ctx, x, 2, -1, True)[0].shape) == (2, 3, 2)
+
+
+def test_an_axis_that_a_value_does_not_have_is_named() -> None:
+    ctx = _context()
+    with pytest.raises(ConversionError, match=r"axes \[3\] of a value of rank 3"):
+        layers.reduce(ctx, "SUM", _input(ctx, 2, 3, 4), 3)
+
+
+def test_an_operation_that_tensorrt_does_not_have_is_named_with_those_that_it_has() -> None:
+    ctx = _context()
+    x = _input(ctx, 2, 3)
+    with pytest.raises(ConversionError, match="ElementWiseOperation has no 'MUL'; it has SUM, PROD"):
+        layers.binary(ctx, "MUL", x, x)
+    with pytest.raises(ConversionError, match="UnaryOperation has no 'SQRTT'; did you mean 'SQRT'"):
+        layers.unary(ctx, "SQRTT", x)
+    with pytest.raises(ConversionError, match="ActivationType has no 'GELU'"):
+        layers.activation(ctx, "GELU", x)

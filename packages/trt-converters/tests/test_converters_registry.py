@@ -180,3 +180,18 @@ def test_the_shared_registry_knows_the_built_in_converters_without_being_told_to
     )
     done = run_python(script)
     assert done.returncode == 0, done.stderr
+
+
+def test_checks_are_given_as_any_sequence() -> None:
+    def never(call: Any) -> None:
+        return None
+
+    for checks in ([never, never], (never, never), never, []):
+        registry = ConverterRegistry()
+
+        @converter(torch.ops.aten.abs.default, checks=checks, registry=registry)
+        def aten_abs(ctx: Any, self: Any) -> Any:
+            return self
+
+        expected = (never,) if checks is never else tuple(checks)  # type: ignore[arg-type]
+        assert registry[torch.ops.aten.abs.default].checks == expected

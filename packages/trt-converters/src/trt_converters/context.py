@@ -27,6 +27,7 @@ from trt_core.sizes.expressions import Extent, affine_form, extent_of
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import Recipe, Source, constants_of, content_digest, replay, sources_of
 from trt_core.weight_recorder import WeightRecorder
+from trt_core.wording import did_you_mean
 
 Operand = Any
 """What converters get for a tensor: a `trt.ITensor`, a `ByteTensor`, or a `torch.Tensor` known while building."""
@@ -163,6 +164,18 @@ class ConversionContext:
     def output(self, layer: Any, suffix: str = "", index: int = 0) -> Any:
         """Names a layer and returns one of its outputs; see `own`."""
         return self.own(layer, suffix).get_output(index)
+
+    def member(self, kind: Any, name: str) -> Any:
+        """Returns the member of one of TensorRT's enumerations that a name means.
+
+        Raises:
+            ConversionError: There is none; the message lists those that there are.
+        """
+        found = kind.__members__.get(name)
+        if found is None:
+            near = did_you_mean(name, kind.__members__) or f"it has {', '.join(kind.__members__)}"
+            raise self.fail(f"{kind.__name__} has no {name!r}; {near}")
+        return found
 
     # values
 

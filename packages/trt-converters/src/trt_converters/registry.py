@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -156,7 +156,7 @@ def require_registry(registry: Any) -> ConverterRegistry:
 
 def converter(
     *targets: Any,
-    checks: tuple[Check, ...] | Check = (),
+    checks: Sequence[Check] | Check = (),
     priority: int = 0,
     dynamic: bool = True,
     data_dependent: bool = False,
@@ -180,7 +180,7 @@ def converter(
     """
     if not targets:
         raise TypeError("converter() was given no operator; write converter(torch.ops.<namespace>.<name>.<overload>)")
-    all_checks = checks if isinstance(checks, tuple) else (checks,)
+    all_checks = tuple(checks) if isinstance(checks, Sequence) else (checks,)
     for target in targets:
         if not isinstance(target, OpOverload) and not is_control_flow(target):
             raise TypeError(f"{target!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")

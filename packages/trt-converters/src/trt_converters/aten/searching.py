@@ -8,13 +8,14 @@ import torch
 
 from trt_converters.call import Call
 from trt_converters.checks import argument, computable, dtypes, fixed_number, never
-from trt_converters.context import ConversionContext, Operand, rank_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
 from trt_converters.layers import binary, cast, greater_equal, logical_not, reduce, reshape, select, unary, unsqueeze
 from trt_converters.layers.casts import result_type
 from trt_converters.layers.extremum import extremum
 from trt_converters.layers.gathering import gather_elements
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict
+from trt_core.dtypes import INTEGERS
 
 aten = torch.ops.aten
 
@@ -88,29 +89,33 @@ def _number(ctx: ConversionContext, value: Number) -> Any:
 @converter(
     aten.histc.default,
     checks=(
-        dtypes("self", (torch.float32,)),
+        dtypes("self", (torch.float32, *INTEGERS)),
         argument("bins", lambda bins: bins <= 1024, "every element is compared with every bin"),
         fixed_number("min", "max"),
     ),
 )
 def aten_histc(ctx: ConversionContext, self: Operand, bins: int, min: Number, max: Number) -> Any:
     """histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor"""
-    flat = reshape(ctx, self, [-1])
-    low, high = torch.tensor([float(min)]), torch.tensor([float(max)])
+    is_float = dtype_of(self) is torch.float32
+    kind = torch.float32 if is_float else torch.int64
+    flat = cast(ctx, reshape(ctx, self, [-1]), kind)
+    low, high = torch.tensor([min], dtype=kind), torch.tensor([max], dtype=kind)
     if min == max:
         low, high = (extremum(ctx, flat, (0,), True, largest) for largest in (False, True))
         same = binary(ctx, "EQUAL", low, high)
-        low = select(ctx, same, binary(ctx, "SUB", low, 1.0), low)
-        high = select(ctx, same, binary(ctx, "SUM", high, 1.0), high)
-    width = binary(ctx, "SUB", high, low)
-    share = binary(ctx, "DIV", binary(ctx, "SUB", flat, low), width)
-    place = unary(ctx, "FLOOR", binary(ctx, "PROD", share, float(bins)))
-    last = torch.tensor([float(bins - 1)])
+        low = select(ctx, same, binary(ctx, "SUB", low, 1), low)
+        high = select(ctx, same, binary(ctx, "SUM", high, 1), high)
+    width, above = binary(ctx, "SUB", high, low), binary(ctx, "SUB", flat, low)
+    if is_float:
+        place = unary(ctx, "FLOOR", binary(ctx, "PROD", binary(ctx, "DIV", above, width), float(bins)))
+    else:  # as PyTorch counts integers, on a GPU only
+        place = binary(ctx, "FLOOR_DIV", binary(ctx, "PROD", above, bins), width)
+    last = torch.tensor([bins - 1], dtype=kind)
     place = select(ctx, binary(ctx, "GREATER", place, last), last, place)
     outside = binary(ctx, "OR", binary(ctx, "LESS", flat, low), binary(ctx, "GREATER", flat, high))
-    place = select(ctx, outside, torch.tensor([-1.0]), place)
-    hits = binary(ctx, "EQUAL", unsqueeze(ctx, place, (1,)), torch.arange(bins, dtype=torch.float32))
-    return reduce(ctx, "SUM", cast(ctx, hits, torch.float32), (0,), False)
+    place = select(ctx, outside, torch.tensor([-1], dtype=kind), place)
+    hits = binary(ctx, "EQUAL", unsqueeze(ctx, place, (1,)), torch.arange(bins, dtype=kind))
+    return cast(ctx, reduce(ctx, "SUM", cast(ctx, hits, kind), (0,), False), dtype_of(self))
 
 
 @converter(

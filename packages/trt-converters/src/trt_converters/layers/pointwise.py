@@ -24,14 +24,14 @@ def binary(ctx: ConversionContext, operation: str, left: Operand, right: Operand
     """
     tensor_types = [dtype_of(side) for side in (left, right) if hasattr(side, "shape")]
     left, right = promote(ctx, left, right, dtype=tensor_types[0] if tensor_types else None)
-    operator = getattr(trt.ElementWiseOperation, operation)
+    operator = ctx.member(trt.ElementWiseOperation, operation)
     layer = ctx.network.add_elementwise(ctx.tensor(left), ctx.tensor(right), operator)
     return ctx.output(layer, suffix or operation.lower())
 
 
 def unary(ctx: ConversionContext, operation: str, value: Operand) -> Any:
     """Adds a unary layer; `operation` is the name of a `trt.UnaryOperation`."""
-    layer = ctx.network.add_unary(ctx.tensor(value), getattr(trt.UnaryOperation, operation))
+    layer = ctx.network.add_unary(ctx.tensor(value), ctx.member(trt.UnaryOperation, operation))
     return ctx.output(layer, operation.lower())
 
 
@@ -45,7 +45,7 @@ def activation(
     """
     if not all(math.isfinite(coefficient) for coefficient in (alpha or 0.0, beta or 0.0)):
         raise ctx.fail(f"coefficients of {kind} must be finite, not {alpha} and {beta}")
-    layer = ctx.network.add_activation(ctx.tensor(value), getattr(trt.ActivationType, kind))
+    layer = ctx.network.add_activation(ctx.tensor(value), ctx.member(trt.ActivationType, kind))
     if layer is not None and alpha is not None:
         layer.alpha = float(alpha)
     if layer is not None and beta is not None:

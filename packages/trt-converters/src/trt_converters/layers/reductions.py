@@ -1,4 +1,4 @@
-"""Reductions, softmax and top-k over non-negative axes."""
+"""Reductions, softmax and top-k."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from typing import Any
 
 import torch
 
-from trt_converters.context import ConversionContext, Operand, Size, axes_mask, rank_of
+from trt_converters.context import ConversionContext, Operand, Size, axes_mask, normalize_axis, rank_of
 from trt_converters.layers.casts import cast
 from trt_converters.layers.movement import squeeze, unsqueeze
 from trt_converters.layers.pointwise import binary
 from trt_core import trt
 
 
-def reduce(ctx: ConversionContext, operation: str, value: Operand, axes: Sequence[int], keep: bool = False) -> Any:
+def reduce(
+    ctx: ConversionContext, operation: str, value: Operand, axes: int | Sequence[int], keep: bool = False
+) -> Any:
     """Adds a reduce layer; a 0-d value is returned as it is.
 
     Args:
         ctx: The conversion context.
         operation: Name of a `trt.ReduceOperation`, such as `"MAX"`.
         value: What is reduced.
-        axes: Non-negative axes.
+        axes: One axis or several; negative ones count from the end.
         keep: Whether they stay, with extent 1.
+
+    Raises:
+        ConversionError: TensorRT has no such operation, or the value has no such axis.
     """
-    if rank_of(value) == 0 or not axes:
+    rank = rank_of(value)
+    places = [axes] if isinstance(axes, int) else list(axes)
+    if rank == 0 or not places:
         return value
-    operator = getattr(trt.ReduceOperation, operation)
-    layer = ctx.network.add_reduce(ctx.tensor(value), operator, axes_mask(axes), keep)
+    if not all(-rank <= axis < rank for axis in places):
+        raise ctx.fail(f"axes {places} of a value of rank {rank}")
+    places = [axis % rank for axis in places]
+    operator = ctx.member(trt.ReduceOperation, operation)
+    layer = ctx.network.add_reduce(ctx.tensor(value), operator, axes_mask(places), keep)
     return ctx.output(layer, operation.lower())
 
 
@@ -39,6 +49,7 @@ def mean_square(ctx: ConversionContext, value: Operand, axes: Sequence[int]) -> 
 def softmax(ctx: ConversionContext, value: Operand, axis: int) -> Any:
     """Adds a softmax layer over one axis; the layer is stable. A value of rank 0 gets an axis for it."""
     scalar = rank_of(value) == 0
+    axis = normalize_axis(axis, max(rank_of(value), 1))
     value = unsqueeze(ctx, value, (0,)) if scalar else value
     layer = ctx.network.add_softmax(ctx.tensor(value))
     if layer is not None:
@@ -55,7 +66,7 @@ def topk(ctx: ConversionContext, value: Operand, k: Size, axis: int, largest: bo
     from trt_converters.layers.movement import permute
 
     rank = rank_of(value)
-    lifted = max(2 - rank, 0)
+    lifted, axis = max(2 - rank, 0), normalize_axis(axis, rank)
     value = unsqueeze(ctx, value, range(lifted))
     axis, rank = axis + lifted, rank + lifted
     order = list(range(rank))
