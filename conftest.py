@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import random
+import tempfile
 from collections.abc import Generator
 
 import hypothesis
 import pytest
 import torch
+
+# what tests sign with is nobody's key
+os.environ["TRT_KEY_DIR"] = os.path.join(tempfile.mkdtemp(prefix="trt-keys-"), "keys")
 
 # TF32 rounds to 10 bits of mantissa: mistakes would hide in the tolerance that it needs
 torch.backends.cuda.matmul.allow_tf32 = False

@@ -34,6 +34,7 @@ PROGRAMS: Final = {
     5: "22f9fbd4039dacb3",
     6: "348718f15c7dd1bf",
     7: "5d520dd63f1d4e42",
+    8: "e75f7a82da2bddd4",
 }
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 

@@ -18,7 +18,7 @@ from trt_core.files.typed import BadField
 from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import evaluate_extent, symbols_in
 from trt_runtime.bindings import Binding
-from trt_runtime.plan_notes import plan_digest
+from trt_runtime.plan_notes import note_own, plan_digest
 from trt_runtime.profiles import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class PlanHeader:
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
         """
+        note_own(plan)
         target = torch.device(device)
         provider = current_provider()
         bound = provider.value == "tensorrt"

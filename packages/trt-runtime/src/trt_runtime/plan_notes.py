@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 import torch
@@ -122,6 +123,7 @@ def is_vouched(plan: torch.Tensor) -> bool:
 
 
 _allowed: Final = PlanNotes[bool]()
+_own: Final = PlanNotes[Callable[[], bool]]()
 
 
 def allow_host_code(plan: torch.Tensor) -> None:
@@ -136,3 +138,19 @@ def allow_host_code(plan: torch.Tensor) -> None:
 def is_host_code_allowed(plan: torch.Tensor) -> bool:
     """Whether engines of a plan may run its compiled code."""
     return _allowed.get(plan) is True
+
+
+def note_own(plan: torch.Tensor, is_trusted: Callable[[], bool] = lambda: True) -> None:
+    """Notes that a plan was built in this process, or made of one that this user trusts; see `is_own`.
+
+    Args:
+        plan: (bytes,), uint8.
+        is_trusted: Finds out whether the file is trusted that it comes from, when somebody asks.
+    """
+    _own.put(plan, is_trusted)
+
+
+def is_own(plan: torch.Tensor) -> bool:
+    """Whether this user may sign for a plan: it was built here, or its compiled code may run here anyway."""
+    is_trusted = _own.get(plan)
+    return is_host_code_allowed(plan) or (is_trusted is not None and is_trusted())

@@ -32,7 +32,7 @@ from trt_runtime.container import check_payload
 from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
-from trt_runtime.plan_notes import plan_bytes, plan_digest
+from trt_runtime.plan_notes import is_own, note_own, plan_bytes, plan_digest
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked
@@ -83,6 +83,8 @@ def refit_engine(
         serialized = engine.serialize()
         del refitter, engine, held
     refitted = torch.frombuffer(memoryview(serialized), dtype=torch.uint8)
+    if is_own(plan):
+        note_own(refitted)
     changed = dataclasses.replace(
         header,
         payload_sha256=plan_digest(refitted),

@@ -59,6 +59,14 @@ class Section:
         return data[self.offset : self.offset + self.size]
 
 
+def kinds_in(data: memoryview) -> tuple[int, ...]:
+    """Kinds of the sections of any such file, as its table has them; nothing of it is checked."""
+    if data.nbytes < _PREFIX.size:
+        return ()
+    count = min(_PREFIX.unpack_from(data)[2], (data.nbytes - _PREFIX.size) // _ENTRY.size, MAX_SECTIONS)
+    return tuple(_ENTRY.unpack_from(data, _PREFIX.size + index * _ENTRY.size)[0] for index in range(count))
+
+
 @dataclass(frozen=True)
 class Container:
     """A kind of file that is made of sections.

@@ -149,11 +149,14 @@ _SUMMARIES = {
     "inspect": "Says what is in a saved program or plan; runs nothing.",
     "run": "Runs a saved program once, on given or random inputs.",
     "bench": "Times calls of a saved program.",
+    "trust": "Trusts what a key signs, or lists the keys that are trusted.",
+    "sign": "Signs a saved program with your key.",
+    "verify-signature": "Says who has signed a saved program.",
 }
 
 
 def add_program_commands(app: typer.Typer) -> None:
-    """Adds `inspect`, `run` and `bench`."""
+    """Adds what the command line of trt-runtime has."""
     for name, summary in _SUMMARIES.items():
         app.command(name, help=summary, context_settings=_PASSED_ON, add_help_option=False)(_program_command(name))
 

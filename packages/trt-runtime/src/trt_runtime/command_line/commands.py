@@ -23,7 +23,9 @@ from torch import nn
 from trt_core.errors import InputError, TrtError
 from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import kind_of
+from trt_runtime import signatures
 from trt_runtime.command_line import inspection
+from trt_runtime.program import signed_file
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, Program, TensorInput, Value
 from trt_runtime.program.module import LoadedProgram, captured_from
@@ -70,6 +72,20 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_inspect)
 
+    command = commands.add_parser("trust", help="trust what a key signs; without a key, list those that are trusted")
+    command.add_argument("key", nargs="?", help="a public key, ed25519:..., or a program that is signed with it")
+    command.add_argument("--name", default="", help="what to call whoever has it")
+    command.add_argument("--remove", action="store_true", help="trust it no longer")
+    command.set_defaults(command=_trust)
+
+    command = commands.add_parser("sign", help="sign a program with this user's key, which says that you trust it")
+    command.add_argument("file", type=Path, help="a saved program; a signature that it has is replaced")
+    command.set_defaults(command=_sign)
+
+    command = commands.add_parser("verify-signature", help="say who has signed a program; exit code 2 if nobody has")
+    command.add_argument("file", type=Path, help="a saved program")
+    command.set_defaults(command=_verify_signature)
+
     command = commands.add_parser("run", help="run a program once")
     _add_call(command)
     command.add_argument("--outputs", type=Path, metavar="FILE", help=f"write the outputs there: {ENDINGS}")
@@ -94,6 +110,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
     )
+    command.add_argument("--trust", action="store_true", help="trust whoever wrote it, signed or not")
     command.add_argument(
         "--data-dependent-elements",
         type=_positive,
@@ -118,7 +135,34 @@ def _inspect(parsed: argparse.Namespace) -> None:
 def _load(parsed: argparse.Namespace) -> nn.Module:
     from trt_runtime.program import load
 
-    return load(parsed.file, operators=parsed.operators, data_dependent_elements=parsed.data_dependent_elements)
+    untold = parsed.data_dependent_elements
+    return load(parsed.file, operators=parsed.operators, trust=parsed.trust, data_dependent_elements=untold)
+
+
+def _trust(parsed: argparse.Namespace) -> None:
+    if parsed.key is None:
+        for key, why in signatures.trusted_keys().items():
+            _say(f"{key}  {why}")
+        return
+    is_key = parsed.key.startswith("ed25519:")
+    key = signatures.PublicKey.parse(parsed.key) if is_key else signed_file.signer(parsed.key)
+    if not parsed.remove:
+        signatures.list_key(key, parsed.name)
+        _say(f"files signed with {key} are trusted now: their compiled code runs")
+    elif signatures.unlist_key(key):
+        _say(f"files signed with {key} are trusted no longer")
+    else:
+        raise InputError(f"{key} is not listed", hint="`trtc trust` lists those that are")
+
+
+def _sign(parsed: argparse.Namespace) -> None:
+    _say(f"signed with {signed_file.sign(parsed.file)}")
+
+
+def _verify_signature(parsed: argparse.Namespace) -> None:
+    key = signed_file.verified_signer(parsed.file)
+    why = signatures.trusted_keys().get(key)
+    _say(f"signed with {key}, {'which is not trusted here' if why is None else f'trusted: {why}'}")
 
 
 def _run(parsed: argparse.Namespace) -> None:

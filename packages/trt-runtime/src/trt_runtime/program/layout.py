@@ -22,12 +22,14 @@ class SectionKind(IntEnum):
     """The provider's plan of one engine."""
     HOST_CODE = 4
     """Compiled code for this host, which only a caller who allows it reads."""
+    SIGNATURE = 5
+    """Who has signed all other sections; see `trt_runtime.signatures`. At most one, and the last."""
 
 
 PROGRAM: Final = Container(
     magic=b"TRTPROG\n",
-    version=7,
-    older=(6,),  # what stands in such a file means the same; 7 has more functions of sizes
+    version=8,
+    older=(6, 7),  # what stands in such files means the same; 7 has more functions of sizes, 8 signatures
     kinds=SectionKind,
     alignment=4096,  # so that sections can be mapped by themselves
     noun="saved program",
@@ -48,4 +50,6 @@ def read_sections(data: memoryview) -> tuple[Section, ...]:
     kinds = [section.kind for section in sections]
     if kinds.count(SectionKind.GRAPH) != 1 or kinds.count(SectionKind.WEIGHTS) > 1:
         raise PROGRAM.damaged("it must have one graph, and at most one section of weights")
+    if SectionKind.SIGNATURE in kinds[:-1]:
+        raise PROGRAM.damaged("only its last section may be a signature")
     return sections

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import os
 from collections.abc import Collection, Sequence
@@ -12,15 +13,16 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError, PlanError
-from trt_core.files.container import Section
+from trt_core.files.container import Section, kinds_in
 from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path, file_name
+from trt_core.log import logger
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import PLAN
 from trt_runtime.engine import ENGINES
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import allow_host_code as permit
-from trt_runtime.plan_notes import vouch
+from trt_runtime.plan_notes import is_own, note_own, vouch
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
@@ -29,8 +31,12 @@ from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 from trt_runtime.program.module import LoadedProgram, most_untold
 from trt_runtime.program.operators import find_operator
 from trt_runtime.program.weights import unpack
+from trt_runtime.signatures import read_keys, why_not_trusted
 
 _ZIP: Final = b"PK\x03\x04"
+_PORTABLE: Final = b"TRTPORT\n"
+_COMPILED: Final = 3
+"""Kind of the section of a plan of portable's that holds compiled code."""
 
 
 def load(
@@ -39,6 +45,7 @@ def load(
     operators: Collection[str] = (),
     trust: bool = False,
     allow_host_code: bool = False,
+    trusted_keys: Collection[Path] = (),
     data_dependent_elements: int = UNTOLD,
     mesh: Any = None,
     group: Any = None,
@@ -54,11 +61,14 @@ def load(
             the program of this rank. Before its first call the ranks make sure that all of them have loaded the same.
         operators: Libraries whose operators the program may call, by namespace: `["torchvision"]`. They are imported
             when their operators are not registered yet; name only libraries that you trust.
-        trust: Also read programs in PyTorch's own format (`save(..., format="exported_program")`, or
-            `torch.export.save`). PyTorch evaluates and unpickles what is in them: whoever wrote the file can run any
-            code here.
+        trust: Trust whoever wrote the file, as if it were signed with a trusted key: all operators that compute may be
+            called, and compiled code runs. Also read programs in PyTorch's own format (`torch.export.save`, or
+            `save(..., format="exported_program")`). PyTorch evaluates and unpickles what is in them: whoever wrote
+            the file can run any code here.
         allow_host_code: Also read programs that carry compiled code for this host, and let engines run kernels that
             were compiled elsewhere; like `trust`, for such code.
+        trusted_keys: Public keys, or files of them, whose files are trusted beside those of this user, of `trtc trust`
+            and of `TRT_TRUSTED_KEYS`; see `trt_runtime.signatures`.
         data_dependent_elements: Elements that a PyTorch operator may make where how many depends on data, so that the
             program cannot say: all pairs of the points that a mask selects. An operator may always make 64 times as
             many as its operands have. Raise it for programs that you trust and that make more.
@@ -69,13 +79,15 @@ def load(
         A module that is called like the model that was compiled.
 
     Raises:
-        InputError: `path` names no file, or `data_dependent_elements` is no number of elements.
+        InputError: `path` names no file, `data_dependent_elements` is no number of elements, or one of `trusted_keys`
+            no key.
         PlanError: The file is truncated, corrupt, foreign or hostile, calls an operator that it may not, or its engines
             cannot run here; the message says what does not match.
         OSError: The file cannot be read.
     """
     if type(data_dependent_elements) is not int or data_dependent_elements < 0:
         raise InputError(f"data_dependent_elements is a number of elements, not {data_dependent_elements!r:.60}")
+    read_keys(trusted_keys)
     name = file_name(path)
     if mesh is not None and not os.path.isdir(name):
         raise InputError("a mesh is for a folder that save_sharded wrote, and this is a file", where=name)
@@ -85,6 +97,7 @@ def load(
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
             options: dict[str, Any] = {"operators": operators, "trust": trust, "allow_host_code": allow_host_code}
+            options["trusted_keys"] = trusted_keys
             return part.finish(load(part.path, **options, data_dependent_elements=data_dependent_elements))
     try:
         content = map_file(name, "a saved program", "trt_runtime.save")
@@ -97,7 +110,9 @@ def load(
         return program_from_memory(
             content,
             operators=operators,
+            trust=trust,
             allow_host_code=allow_host_code,
+            trusted_keys=trusted_keys,
             data_dependent_elements=data_dependent_elements,
         )
     except PlanError as error:
@@ -109,20 +124,27 @@ def program_from_memory(
     content: Any,
     *,
     operators: Collection[str] = (),
+    trust: bool = False,
+    any_operator: bool = False,
     allow_host_code: bool = False,
+    trusted_keys: Collection[Path] = (),
     data_dependent_elements: int = UNTOLD,
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
     Args:
         content: Memory that nobody else writes to: a private map of the file, or a bytearray.
-        operators, allow_host_code, data_dependent_elements: See `load`.
+        operators, trust, allow_host_code, trusted_keys, data_dependent_elements: See `load`.
+        any_operator: Let it call all operators that compute, trusted or not.
 
     Raises:
         PlanError: See `load`.
     """
     data = memoryview(content)
     sections = read_sections(data)
+    trusted = _Trust(data, sections, trusted_keys, given=trust)
+    carries_code = any(_carries_code(data, section) for section in sections)
+    allow_host_code = allow_host_code or (carries_code and trusted.is_given)
     if any(section.kind is SectionKind.HOST_CODE for section in sections) and not allow_host_code:
         raise PlanError(
             "the saved program carries compiled code for this host, which runs unchecked",
@@ -142,13 +164,49 @@ def program_from_memory(
     plans = _plans(content, sections, program)
     for number, engine in enumerate(program.engines):
         check_compatible(engine.header, warns=number == 0)
+    if carries_code and not allow_host_code:
+        logger.warning(
+            "compiled kernels of the program are not used, and calls may take up to twice the time: %s. If you trust "
+            "whoever wrote it, list their key (trtc trust), sign the file (trtc sign), or load it with trust=True",
+            trusted.why,
+        )
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
     for module in engines:
         if allow_host_code:
             permit(module.plan)
+        else:
+            note_own(module.plan, lambda: trusted.is_given)
         ENGINES.engine_for(module.plan, module.header.text, device)
     tensors = unpack(program.tensors, storages, device)
     return LoadedProgram(program, tensors, engines, targets, device, data_dependent_elements)
+
+
+class _Trust:
+    """Whether a file is trusted, which is found out when it matters: verifying reads all of it."""
+
+    def __init__(self, data: memoryview, sections: Sequence[Section], keys: Collection[Path], *, given: bool) -> None:
+        self._data, self._keys, self._given = data, keys, given
+        self._signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
+        self._sections = [item for item in sections if item.kind is not SectionKind.SIGNATURE]
+
+    @functools.cached_property
+    def why(self) -> str:
+        """Why it is not; nothing where it is."""
+        return "" if self._given else why_not_trusted(self._data, self._sections, self._signature, self._keys)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is."""
+        return not self.why
+
+
+def _carries_code(data: memoryview, section: Section) -> bool:
+    """Whether a section holds compiled code; a plan of portable's has a section of its own for it."""
+    if section.kind is SectionKind.HOST_CODE:
+        return True
+    content = section.of(data)
+    is_portable = section.kind is SectionKind.PLAN and bytes(content[: len(_PORTABLE)]) == _PORTABLE
+    return is_portable and _COMPILED in kinds_in(content)
 
 
 def _device(program: Program) -> torch.device:
@@ -219,11 +277,17 @@ def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
     write_program(file, captured)
     # what was compiled here has no limit, nor has its copy
     untold = most_untold(compiled) if isinstance(compiled, LoadedProgram) else MAX_EXTENT
-    return _restore, (file.getvalue(), captured.program.libraries, untold)
+    return _restore, (file.getvalue(), captured.program.libraries, untold, all(map(is_own, captured.plans)))
 
 
-def _restore(data: bytes, libraries: tuple[str, ...], untold: int) -> LoadedProgram:
-    return program_from_memory(bytearray(data), operators=libraries, data_dependent_elements=untold)
+def _restore(data: bytes, libraries: tuple[str, ...], untold: int, is_own: bool = False) -> LoadedProgram:
+    return program_from_memory(
+        bytearray(data),
+        operators=libraries,
+        any_operator=True,  # what was pickled was loaded or captured before, with all of its operators
+        allow_host_code=is_own,
+        data_dependent_elements=untold,
+    )
 
 
 def register() -> None:

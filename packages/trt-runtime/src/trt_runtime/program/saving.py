@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import torch
 from torch import fx, nn
 
-from trt_core.errors import ExportError, InputError
+from trt_core.errors import ExportError, InputError, TrtError
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.internals import OpOverload
+from trt_core.log import logger
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import Bounds, ShapeRanges
 from trt_core.wording import kind_of
 from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
-from trt_runtime.plan_notes import plan_bytes
+from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profiles import InputRanges
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
@@ -40,6 +41,7 @@ from trt_runtime.program.layout import PROGRAM as FILE
 from trt_runtime.program.layout import SectionKind
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
+from trt_runtime.signatures import INSTALL, Signer, can_sign, signing_key
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -56,6 +58,7 @@ def save(
     kwarg_inputs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     metadata: Mapping[str, str] | None = None,
+    sign: bool | None = None,
     format: str = PROGRAM,  # noqa: A002 - what the field calls it
 ) -> None:
     """Saves a compiled model with its engines; the file appears complete or not at all.
@@ -74,6 +77,8 @@ def save(
             default `compiled.meta["dynamic_shapes"]`.
         metadata: What to say of the program beside it, `meta` of what is loaded: at most 64 entries. None keeps that of
             a loaded program.
+        sign: Sign the file with this user's key, so that `load` trusts it where this key is trusted. By default it is
+            signed where `cryptography` is installed, unless it holds an engine from a file that was not trusted.
         format: `"program"`: the format that `load` reads from anyone, without running code. `"exported_program"`:
             PyTorch's own format, for exchange with other tools; it can hold code, so `load` reads it only with
             `trust=True`.
@@ -110,8 +115,9 @@ def save(
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
     if metadata is not None:
         captured = replace(captured, program=replace(captured.program, metadata=_checked(metadata)))
+    signer = _signer(captured, sign)
     with replacing(path) as file:
-        write_program(file, captured)
+        write_program(file, captured, signer)
 
 
 def program_of(compiled: nn.Module | ExportedProgram) -> CapturedProgram:
@@ -124,8 +130,13 @@ def program_of(compiled: nn.Module | ExportedProgram) -> CapturedProgram:
     return _capture(compiled, None, None, None)
 
 
-def write_program(file: BinaryIO, captured: CapturedProgram) -> None:
+def write_program(file: BinaryIO, captured: CapturedProgram, signer: Signer | None = None) -> None:
     """Writes a program to an open, seekable file.
+
+    Args:
+        file: Open for writing.
+        captured: The program.
+        signer: Signs it.
 
     Raises:
         OSError: The file cannot be written.
@@ -155,7 +166,34 @@ def write_program(file: BinaryIO, captured: CapturedProgram) -> None:
     if packed.storages:
         sections.append((SectionKind.WEIGHTS, packed.parts()))
     sections += [(SectionKind.PLAN, [plan_bytes(plan)]) for plan in plans]
+    if signer is not None:
+        sections = [(kind, signer.passing(kind, parts)) for kind, parts in sections]
+        sections.append((SectionKind.SIGNATURE, signer.signature()))
     FILE.write(file, sections)
+
+
+def _signer(captured: CapturedProgram, sign: bool | None) -> Signer | None:
+    """What signs a program; None where nothing does.
+
+    Raises:
+        InputError: It is to be signed, and cannot be.
+    """
+    if sign is False:
+        return None
+    why, hint = "", ""
+    if not can_sign():
+        why, hint = "cryptography is not installed", INSTALL
+    elif sign is None and not all(map(is_own, captured.plans)):
+        why = "it holds an engine from a file that was not trusted"
+    else:
+        try:
+            return Signer(signing_key())
+        except (TrtError, OSError) as error:
+            why = str(error)
+    if sign:
+        raise InputError("the program cannot be signed", why=why, hint=hint)
+    logger.debug("the program is not signed: %s", why)
+    return None
 
 
 def _capture(

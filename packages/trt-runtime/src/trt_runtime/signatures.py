@@ -1,0 +1,372 @@
+"""Signatures of saved programs: who wrote a file, and whose files this user trusts.
+
+A program carries an Ed25519 signature over SHA-256 of all of its sections. Each user has a key of their own, made when
+they save for the first time, and private to them. `load` trusts files that this key has signed, or one that the user
+lists (`trtc trust`, `trusted_keys=`, `TRT_TRUSTED_KEYS`): it runs their compiled kernels, and all operators that
+compute. Any other file is data, as if it had no signature.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trt_core.errors import CacheError, InputError, PlanError, TrtError
+from trt_core.files.container import Section
+from trt_core.files.folder import PrivateFolder
+from trt_core.files.opening import read_file
+from trt_core.files.replacing import replacing
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+
+_SCHEME: Final = b"ED25519\n"
+_SECTION: Final = struct.Struct(f"<8s{KEY_BYTES}s{SIGNATURE_BYTES}s")
+_PART: Final = struct.Struct("<IQ32s")
+_DOMAIN: Final = b"trt-runtime saved program, signature 1\n"
+_PREFIX: Final = "ed25519:"
+_KEY_FILE: Final = "signing.key"
+_TRUSTED_FILE: Final = "trusted.keys"
+_MOST_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 16 << 20
+_MOST_THREADS: Final = 8
+_FOLDER_VARIABLE: Final = "TRT_KEY_DIR"
+_TRUSTED_VARIABLE: Final = "TRT_TRUSTED_KEYS"
+_LOCK_SECONDS: Final = 10.0
+INSTALL: Final = "install trt-runtime[signatures], which brings cryptography"
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """Whoever has the other half of it has signed what it verifies.
+
+    Attributes:
+        data: Its 32 bytes.
+    """
+
+    data: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> PublicKey:
+        """Reads `ed25519:` and 44 characters of base64.
+
+        Raises:
+            InputError: It is no key.
+        """
+        content = text.strip().removeprefix(_PREFIX)
+        try:
+            data = base64.b64decode(content, validate=True)
+        except (binascii.Error, ValueError):
+            data = b""
+        if not text.strip().startswith(_PREFIX) or len(data) != KEY_BYTES:
+            raise InputError(
+                f"{text.strip()!r:.80} is no public key",
+                hint=f"give one as `trtc verify-signature` prints it: {_PREFIX} and 44 characters",
+            )
+        return cls(data)
+
+    def __str__(self) -> str:
+        return _PREFIX + base64.b64encode(self.data).decode()
+
+
+# Keys of this user ------------------------------------------------------------------------------------------------
+
+
+def key_folder() -> Path:
+    """Where the keys of this user lie; `TRT_KEY_DIR` overrides it."""
+    chosen = os.environ.get(_FOLDER_VARIABLE, "")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
+    else:
+        base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "trt" / "keys"
+
+
+def can_sign() -> bool:
+    """Whether what signatures need is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("cryptography") is not None
+
+
+def own_public_key() -> PublicKey | None:
+    """The public key of this user; None where they have none yet, or it cannot be read."""
+    try:
+        return PublicKey(_public(_private_key(_open_folder(make=False))))
+    except (TrtError, OSError, ImportError):
+        return None
+
+
+def signing_key() -> Ed25519PrivateKey:
+    """The key of this user, made where there is none yet.
+
+    Raises:
+        CacheError: It cannot be made or read, or others could.
+        ImportError: `cryptography` is not installed.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    folder = _open_folder(make=True)
+    try:
+        with folder.locked(".lock", _LOCK_SECONDS):
+            try:
+                return _private_key(folder)
+            except FileNotFoundError:
+                key = Ed25519PrivateKey.generate()
+                with replacing(_KEY_FILE, folder) as file:
+                    os.chmod(file.fileno(), 0o600)
+                    file.write(f"{_PREFIX}{base64.b64encode(key.private_bytes_raw()).decode()}\n".encode())
+                return key
+    except (OSError, TimeoutError) as error:
+        raise CacheError("the key that signs cannot be made", where=folder.path, why=str(error)) from error
+
+
+def _open_folder(*, make: bool) -> PrivateFolder:
+    path = key_folder()
+    if not make and not path.is_dir():
+        raise FileNotFoundError(str(path))
+    return PrivateFolder.open(path, "the folder of keys")
+
+
+def _private_key(folder: PrivateFolder) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    text = folder.read(_KEY_FILE, _MOST_BYTES).decode("ascii", "replace").strip()
+    if folder.status(_KEY_FILE).st_mode & 0o077 and sys.platform != "win32":
+        raise CacheError("the key that signs is not private", where=folder.path, hint="chmod 600, or make another one")
+    try:
+        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(text.removeprefix(_PREFIX), validate=True))
+    except ValueError as error:
+        raise CacheError("the key that signs cannot be read", where=folder.path, why=str(error)) from error
+
+
+def _public(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
+
+
+# Keys that are trusted --------------------------------------------------------------------------------------------
+
+
+def trusted_keys(more: Iterable[str | os.PathLike[str]] = ()) -> dict[PublicKey, str]:
+    """Whose files are trusted, and where that is said.
+
+    Args:
+        more: What the caller lists beside: keys, or files that hold one on each line.
+
+    Raises:
+        InputError: What the caller or the environment lists is no key.
+    """
+    found: dict[PublicKey, str] = {}
+    own = own_public_key()
+    if own is not None:
+        found[own] = "this user's own key"
+    for key, name in listed_keys().items():
+        found.setdefault(key, f"{name or 'listed'} (trtc trust)")
+    for key in read_keys(os.environ.get(_TRUSTED_VARIABLE, "").replace(",", " ").split()):
+        found.setdefault(key, _TRUSTED_VARIABLE)
+    for key in read_keys(more):
+        found.setdefault(key, "trusted_keys")
+    return found
+
+
+def read_keys(texts: Iterable[str | os.PathLike[str]]) -> list[PublicKey]:
+    """Returns the keys that texts are, or that the files hold which they name.
+
+    Raises:
+        InputError: One is neither.
+    """
+    return [key for text in texts for key in _keys_of(os.fspath(text))]
+
+
+def _keys_of(text: str) -> Iterator[PublicKey]:
+    if text.startswith(_PREFIX):
+        yield PublicKey.parse(text)
+        return
+    try:
+        content = read_file(text, _MOST_BYTES).decode("ascii")
+    except (OSError, PlanError, ValueError) as error:
+        raise InputError(f"{text!r:.80} is neither a public key nor a file of such keys", why=str(error)) from error
+    yield from _lines(content)
+
+
+def _lines(content: str) -> dict[PublicKey, str]:
+    keys = {}
+    for line in content.splitlines():
+        text, _, name = line.partition("#")[0].strip().partition(" ")
+        if text:
+            keys[PublicKey.parse(text)] = name.strip()
+    return keys
+
+
+def listed_keys() -> dict[PublicKey, str]:
+    """The keys that this user has listed, and what they call them."""
+    try:
+        return _lines(_open_folder(make=False).read(_TRUSTED_FILE, _MOST_BYTES).decode("utf-8"))
+    except (OSError, TrtError, UnicodeDecodeError):
+        return {}
+
+
+def list_key(key: PublicKey, name: str = "") -> None:
+    """Trusts what a key signs, from now on.
+
+    Raises:
+        CacheError: The list cannot be written.
+    """
+    _write_list({**listed_keys(), key: "".join(char for char in name if char.isprintable() and char != "#")})
+
+
+def unlist_key(key: PublicKey) -> bool:
+    """Trusts it no longer; returns whether it was listed.
+
+    Raises:
+        CacheError: The list cannot be written.
+    """
+    keys = listed_keys()
+    was_there = keys.pop(key, None) is not None
+    if was_there:
+        _write_list(keys)
+    return was_there
+
+
+def _write_list(keys: dict[PublicKey, str]) -> None:
+    folder = _open_folder(make=True)
+    with replacing(_TRUSTED_FILE, folder) as file:
+        os.chmod(file.fileno(), 0o600)
+        file.write("".join(f"{key} {name}".rstrip() + "\n" for key, name in keys.items()).encode())
+
+
+# Signing and verifying --------------------------------------------------------------------------------------------
+
+
+class Signer:
+    """Signs a file while its sections are written, one after the other.
+
+    Args:
+        key: The key that signs.
+    """
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self._parts: list[bytes] = []
+
+    def passing(self, kind: int, content: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
+        """Yields the content of a section as it comes, and takes note of it."""
+        chunks = hashlib.sha256()
+        open_chunk, room, size = hashlib.sha256(), _CHUNK_BYTES, 0
+        for part in content:
+            view = memoryview(part).cast("B")
+            yield view
+            size += view.nbytes
+            while view.nbytes:
+                taken = view[:room]
+                open_chunk.update(taken)
+                room -= taken.nbytes
+                view = view[taken.nbytes :]
+                if not room:
+                    chunks.update(open_chunk.digest())
+                    open_chunk, room = hashlib.sha256(), _CHUNK_BYTES
+        if room < _CHUNK_BYTES:
+            chunks.update(open_chunk.digest())
+        self._parts.append(_PART.pack(kind, size, chunks.digest()))
+
+    def signature(self) -> Iterator[bytes]:
+        """The content of the section that holds the signature, once all others have passed."""
+        yield _SECTION.pack(_SCHEME, _public(self._key), self._key.sign(_message(self._parts)))
+
+
+def signer_of(content: memoryview) -> PublicKey:
+    """Who says that they signed a file; whether they did says `verify`.
+
+    Args:
+        content: The section of the signature.
+
+    Raises:
+        PlanError: It is no signature.
+    """
+    if content.nbytes != _SECTION.size or bytes(content[: len(_SCHEME)]) != _SCHEME:
+        raise PlanError("the signature of the saved program is malformed")
+    return PublicKey(_SECTION.unpack(content)[1])
+
+
+def verify(data: memoryview, sections: Sequence[Section], signature: Section) -> bool:
+    """Whether a file is what its signer has signed.
+
+    Args:
+        data: The file.
+        sections: All of its sections but the signature.
+        signature: The section of the signature.
+
+    Raises:
+        PlanError: It holds no signature.
+        ImportError: `cryptography` is not installed.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    key = signer_of(signature.of(data))
+    with contextlib.suppress(InvalidSignature, ValueError):
+        parts = [_PART.pack(item.kind, item.size, _digest(item.of(data))) for item in sections]
+        sealed = _SECTION.unpack(signature.of(data))[2]
+        Ed25519PublicKey.from_public_bytes(key.data).verify(sealed, _message(parts))
+        return True
+    return False
+
+
+def why_not_trusted(
+    data: memoryview,
+    sections: Sequence[Section],
+    signature: Section | None,
+    more: Iterable[str | os.PathLike[str]] = (),
+) -> str:
+    """Says why a file is not trusted; nothing where it is.
+
+    Args:
+        data: The file.
+        sections: All of its sections but the signature.
+        signature: The section of the signature; None where there is none.
+        more: Keys that the caller trusts beside; see `trusted_keys`.
+
+    Raises:
+        InputError: What the caller lists is no key.
+        PlanError: The signature is malformed.
+    """
+    if signature is None:
+        return "it is not signed"
+    key = signer_of(signature.of(data))
+    if not can_sign():
+        return f"it is signed, and that cannot be verified here: {INSTALL}"
+    if key not in trusted_keys(more):
+        return f"it is signed with {key}, which is not among the keys that you trust"
+    return "" if verify(data, sections, signature) else f"it is not what {key} has signed"
+
+
+def _message(parts: Sequence[bytes]) -> bytes:
+    return _DOMAIN + struct.pack("<I", len(parts)) + b"".join(parts)
+
+
+def _digest(content: memoryview) -> bytes:
+    """SHA-256 of the SHA-256 of each chunk, so that threads share the work."""
+    chunks = [content[at : at + _CHUNK_BYTES] for at in range(0, content.nbytes, _CHUNK_BYTES)]
+    digest = hashlib.sha256()
+    if len(chunks) == 1:
+        digest.update(hashlib.sha256(chunks[0]).digest())
+    else:
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+            for part in threads.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks):
+                digest.update(part)
+    return digest.digest()

@@ -1,0 +1,219 @@
+"""Signatures: files of ones own and of listed keys are trusted, those of others are data."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trt_core import CacheError, InputError, PlanError
+from trt_runtime import TRTModule, load, save, signatures
+from trt_runtime.command_line import main
+from trt_runtime.container import plan_from_bytes, plan_to_bytes
+from trt_runtime.plan_notes import is_host_code_allowed, is_own
+from trt_runtime.program import signed_file
+from trt_runtime.program.layout import SectionKind, read_sections
+from trt_runtime.testing import ProgramFile
+
+pytest.importorskip("cryptography")
+
+MODEL = "model.trtp"
+
+
+@pytest.fixture(autouse=True)
+def _code_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every plan counts as one with compiled code, and each test has keys of its own."""
+    monkeypatch.setattr("trt_runtime.program.loading._carries_code", lambda data, section: section.kind == 3)
+    monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
+    monkeypatch.delenv("TRT_TRUSTED_KEYS", raising=False)
+
+
+def _runs_code(path: Path, **options: Any) -> bool:
+    (engine,) = (module for module in load(path, **options).modules() if isinstance(module, TRTModule))
+    return is_host_code_allowed(engine.plan)
+
+
+def _become_somebody_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "other") -> None:
+    monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / name))
+
+
+@pytest.fixture
+def path(static_engine: TRTModule, tmp_path: Path) -> Path:
+    """A program that this user has saved."""
+    save(static_engine, tmp_path / MODEL)
+    return tmp_path / MODEL
+
+
+def test_a_file_of_ones_own_is_trusted(path: Path) -> None:
+    assert _runs_code(path)
+    assert signed_file.verified_signer(path) == signatures.own_public_key()
+
+
+def test_a_file_of_somebody_else_is_not_and_says_so_once(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = signed_file.signer(path)
+    _become_somebody_else(monkeypatch, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert not _runs_code(path)
+    (line,) = [record.getMessage() for record in caplog.records if "compiled kernels" in record.getMessage()]
+    assert str(key) in line and "trtc trust" in line
+
+
+@pytest.mark.parametrize("way", ["argument", "file", "environment", "list"])
+def test_a_listed_key_is_trusted(way: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = str(signed_file.signer(path))
+    _become_somebody_else(monkeypatch, tmp_path)
+    options: dict[str, Any] = {}
+    if way == "argument":
+        options["trusted_keys"] = [key]
+    elif way == "file":
+        (tmp_path / "keys.txt").write_text(f"# ours\n{key} a friend\n")
+        options["trusted_keys"] = [tmp_path / "keys.txt"]
+    elif way == "environment":
+        monkeypatch.setenv("TRT_TRUSTED_KEYS", key)
+    else:
+        assert main(["trust", key, "--name", "a friend"]) == 0
+    assert _runs_code(path, **options)
+    if way == "list":
+        assert main(["trust", key, "--remove"]) == 0
+        assert not _runs_code(path)
+
+
+def test_a_changed_file_is_not_trusted(path: Path, tmp_path: Path) -> None:
+    content = path.read_bytes()
+    parts = ProgramFile.read(content)
+    (signature,) = (s for s in read_sections(memoryview(content)) if s.kind is SectionKind.SIGNATURE)
+    parts.graph["torch_version"] = "2.0"
+    parts.others.append((SectionKind.SIGNATURE, bytes(signature.of(memoryview(content)))))
+    changed = parts.write(tmp_path / "changed.trtp")
+    assert not _runs_code(changed)
+    with pytest.raises(PlanError, match=r"is not what ed25519:.* has signed"):
+        signed_file.verified_signer(changed)
+
+
+def test_a_signature_of_another_file_is_not_trusted(path: Path, two_in_two_out: TRTModule, tmp_path: Path) -> None:
+    save(two_in_two_out, tmp_path / "other.trtp", sign=False)
+    content = path.read_bytes()
+    (signature,) = (s for s in read_sections(memoryview(content)) if s.kind is SectionKind.SIGNATURE)
+    parts = ProgramFile.read((tmp_path / "other.trtp").read_bytes())
+    parts.others.append((SectionKind.SIGNATURE, bytes(signature.of(memoryview(content)))))
+    assert not _runs_code(parts.write(tmp_path / "forged.trtp"))
+
+
+@pytest.mark.parametrize("content", [b"x", b"\0" * 104, b"ED25519\n" + b"\0" * 95, b"ED25519\n" + b"\0" * 97])
+def test_what_is_no_signature_is_refused(content: bytes, path: Path) -> None:
+    parts = ProgramFile.read(path.read_bytes())
+    parts.others.append((SectionKind.SIGNATURE, content))
+    with pytest.raises(PlanError, match="signature of the saved program is malformed"):
+        load(parts.write(path))
+
+
+def test_a_signature_stands_last_and_alone(path: Path) -> None:
+    parts = ProgramFile.read(path.read_bytes())
+    parts.others += [(SectionKind.SIGNATURE, b"x"), (SectionKind.SIGNATURE, b"x")]
+    with pytest.raises(PlanError, match="only its last section may be a signature"):
+        load(parts.write(path))
+
+
+def test_nobody_signs_for_a_stranger_without_saying_so(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither saving, copying nor pickling what a stranger wrote makes it trusted."""
+    _become_somebody_else(monkeypatch, tmp_path)
+    loaded = load(path)
+    for made in (loaded, copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded))):
+        save(made, tmp_path / "again.trtp")
+        with pytest.raises(PlanError, match="not signed"):
+            signed_file.signer(tmp_path / "again.trtp")
+        assert not _runs_code(tmp_path / "again.trtp")
+    save(loaded, tmp_path / "again.trtp", sign=True)
+    assert _runs_code(tmp_path / "again.trtp")
+
+
+def test_a_plan_that_was_read_is_not_ones_own(static_engine: TRTModule) -> None:
+    assert is_own(static_engine.plan)
+    _, plan = plan_from_bytes(plan_to_bytes(static_engine.header, static_engine.plan))
+    assert not is_own(plan)
+
+
+def test_what_was_trusted_stays_so_when_it_is_saved_again(path: Path, tmp_path: Path) -> None:
+    save(load(path), tmp_path / "again.trtp")
+    assert _runs_code(tmp_path / "again.trtp")
+    save(load(path), tmp_path / "again.trtp", sign=False)
+    assert not _runs_code(tmp_path / "again.trtp")
+    assert _runs_code(tmp_path / "again.trtp", trust=True)
+
+
+def test_the_key_is_private_and_stays_the_same(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys" / "signing.key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    before = signatures.own_public_key()
+    assert before is not None and signatures.own_public_key() == before
+    file.chmod(0o640)
+    with pytest.raises(CacheError, match="not private"):
+        signatures.signing_key()
+    assert signatures.own_public_key() is None
+    assert not _runs_code(path)
+
+
+def test_a_pipe_in_the_place_of_the_key_is_refused_at_once(tmp_path: Path, static_engine: TRTModule) -> None:
+    (tmp_path / "keys").mkdir(mode=0o700)
+    os.mkfifo(tmp_path / "keys" / "signing.key", 0o600)
+    save(static_engine, tmp_path / MODEL)
+    with pytest.raises(PlanError, match="not signed"):
+        signed_file.signer(tmp_path / MODEL)
+    with pytest.raises(InputError, match="cannot be signed"):
+        save(static_engine, tmp_path / MODEL, sign=True)
+
+
+def test_without_cryptography_files_are_data(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("trt_runtime.signatures.can_sign", lambda: False)
+    assert not _runs_code(path)
+    with pytest.raises(InputError, match="which is not installed"):
+        monkeypatch.setattr("trt_runtime.program.signed_file.can_sign", lambda: False)
+        signed_file.verified_signer(path)
+
+
+def test_the_command_line_signs_and_verifies(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = signed_file.signer(path)
+    assert main(["verify-signature", str(path)]) == 0
+    assert f"signed with {first}, trusted: this user's own key" in capsys.readouterr().out
+    _become_somebody_else(monkeypatch, tmp_path)
+    assert main(["verify-signature", str(path)]) == 0
+    assert "which is not trusted here" in capsys.readouterr().out
+    assert main(["sign", str(path)]) == 0
+    assert signed_file.verified_signer(path) == signatures.own_public_key() != first
+    assert _runs_code(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["verify-signature", str(path)]) == 2
+    assert main(["trust", "ed25519:nonsense"]) == 2
+    assert "is no public key" in capsys.readouterr().err
+
+
+def test_large_sections_are_signed_in_pieces(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    for size in (1, 1000, 4096):
+        monkeypatch.setattr(signatures, "_CHUNK_BYTES", size)
+        save(load(path), path, sign=True)
+        assert _runs_code(path)
+
+
+@pytest.mark.parametrize("key", ["ed25519:AAAA", "nowhere", "/dev/null/x"])
+def test_what_is_no_key_is_an_error(key: str, path: Path) -> None:
+    with pytest.raises(InputError, match=r"no public key|neither a public key nor a file"):
+        load(path, trusted_keys=[key])
+
+
+def test_results_are_the_same_whoever_signed(path: Path, static_engine: TRTModule) -> None:
+    x = torch.randn(2, 3)
+    assert torch.equal(load(path)(x), static_engine(x))
