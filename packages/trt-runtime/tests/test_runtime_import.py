@@ -23,6 +23,8 @@ NOT_TO_RUN: Final = (
     "torch.export",
     "torch.fx.experimental",
     "trt_core.input",
+    "trt_core.sizes.grid",
+    "trt_core.sizes.guards",
     "trt_core.sizes.ranges",
     "trt_core.refit_table",
     "trt_core.settings",
