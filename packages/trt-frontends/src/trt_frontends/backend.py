@@ -15,6 +15,7 @@ from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExecutionError, SettingsError, logger, read_settings
+from trt_core.internals import OpOverload
 from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
 from trt_frontends.internals import TracingContext
@@ -122,7 +123,7 @@ def _compile(
         return graph.compiled
 
     preserve = preserve_predicate(settings, registry)
-    whole = [operator for operator in registry if preserve(operator)]
+    whole = [operator for operator in registry if isinstance(operator, OpOverload) and preserve(operator)]
     # what specializes sizes is taken apart here, where PyTorch may still guard them
     early = {
         target: found.function

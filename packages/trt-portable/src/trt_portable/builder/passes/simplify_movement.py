@@ -244,7 +244,8 @@ class _Rewrite:
             return None
         for x, bias in (entry["inputs"], entry["inputs"][::-1]):
             found = self._movement_for(x, entry)
-            if found is None or self._producers[found[0]]["type"] != LayerType.MATRIX_MULTIPLY.name:
+            producer = None if found is None else self._producers.get(found[0])  # inputs have none
+            if found is None or producer is None or producer["type"] != LayerType.MATRIX_MULTIPLY.name:
                 continue
             source, arrangement = found
             shape = self._graph.shape(bias)
