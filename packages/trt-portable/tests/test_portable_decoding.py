@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trt_portable.builder.inductor.decoding import ATTENTION, PRODUCT, attend, multiply, write_decoding_operators
+from trt_portable.builder.inductor.decoding import (
+    ATTENTION,
+    PRODUCT,
+    attend,
+    multiply,
+    multiply_by_codes,
+    write_decoding_operators,
+)
 
 ATEN = torch.ops.aten
 
@@ -155,6 +162,20 @@ for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33),
         torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
 
 decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
+for rows, depth, columns, groups, is_packed in (
+    (1, 256, 9, 1, False), (1, 256, 9, 4, False), (1, 512, 20, 1, True), (1, 512, 20, 8, True),
+    (3, 256, 33, 1, False), (3, 256, 33, 4, False), (16, 256, 17, 8, True), (2, 256, 17, 1, True),
+):
+    high = 8 if is_packed else 128
+    codes = torch.randint(-high, high, (columns, depth), dtype=torch.int8)
+    given = codes if not is_packed else (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8)
+    x, scales = torch.randn(rows, depth).half(), torch.rand(columns, groups) / 16
+    decoding.codes_forms_for = lambda *_: (decoding.Form(16, 128, 4, 1),)
+    result = torch.full((rows, columns), torch.nan, dtype=torch.half)
+    decoding.start_codes_product(x, given, scales, result, 0)
+    wanted = x.float() @ (codes * scales.repeat_interleave(depth // groups, 1)).t()
+    torch.testing.assert_close(result.float(), wanted, atol=0.5, rtol=5e-3)
+
 for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
     query = torch.randn(batch, groups * heads, queries, 32).half()
     keys, values = (torch.randn(length, batch, groups, 32).half().permute(1, 2, 0, 3) for _ in range(2))
@@ -208,3 +229,17 @@ def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) 
     wanted = F.scaled_dot_product_attention(query, *wide, mask, scale=0.125)
     found = attend(query, keys, values, mask, 0.125).transpose(1, 2)
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(("is_packed", "groups"), [(False, 1), (False, 16), (True, 1), (True, 16), (True, 64)])
+def test_products_of_codes_on_a_gpu(rows: int, is_packed: bool, groups: int) -> None:
+    columns, depth = 1000, 2048
+    codes = torch.randint(-8, 8, (columns, depth), dtype=torch.int8, device="cuda")
+    given = codes if not is_packed else (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8)
+    x = torch.randn(rows, depth, dtype=torch.bfloat16, device="cuda")
+    scales = torch.rand(columns, groups, device="cuda")
+    wanted = x.float() @ (codes * scales.repeat_interleave(depth // groups, 1)).t()
+    found = multiply_by_codes(x, given, scales).float()
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-2

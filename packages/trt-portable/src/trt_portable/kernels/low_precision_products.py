@@ -441,6 +441,47 @@ class PackedInt4(ProductKernel):
         return finish(torch.ops.aten._weight_int4pack_mm_for_cpu(left.contiguous(), matrix, group, scale))
 
 
+class FewRowsOfCodes(ProductKernel):
+    """A kernel of our own for up to 16 rows of floats, which reads codes once; `Dequantize` for more.
+
+    It runs where a build has taught PyTorch the operator, and is recorded in what is compiled.
+    """
+
+    name = "few_rows"
+
+    _MOST_ROWS: ClassVar[int] = 16
+    _OPERATOR: ClassVar[str] = "few_rows_codes_linear"
+    """Of `trt_portable.builder.inductor.decoding`."""
+
+    def accepts(self, form: ProductForm, device: torch.device) -> bool:
+        """Floats in half precision times int8 or int4, with scales for each row of codes or for groups in it."""
+        is_half = form.left in (DataType.HALF, DataType.BF16) and form.result is form.left
+        if device.type != "cuda" or not is_half or form.codes not in (DataType.INT8, DataType.INT4):
+            return False
+        unit = 256 if form.codes is DataType.INT4 else 128  # bytes that every tile can be cut into
+        has_groups = form.blocks[1] == 1 or not 256 % (form.depth // form.blocks[1])
+        return form.blocks[0] in (1, form.columns) and not form.depth % unit and has_groups
+
+    def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes row by row, of 4 bits two in a byte; scales (N, groups)."""
+        scale = scale.expand(form.columns, form.blocks[1]).contiguous()
+        if form.codes is DataType.INT4:
+            return pack(codes.reshape(-1), form.codes).reshape(form.columns, -1), scale
+        return codes.contiguous(), scale
+
+    def multiply(
+        self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
+    ) -> torch.Tensor:
+        """One kernel for few rows."""
+        rows = left.shape[0]
+        if isinstance(rows, int) and 0 < rows <= self._MOST_ROWS and left.is_cuda:
+            operator = getattr(torch.ops.trt_portable, self._OPERATOR, None)
+            if operator is not None:
+                return finish(operator(left, matrix, scale))
+        flat = matrix.reshape(-1) if form.codes in PACKED else matrix
+        return REFERENCE.multiply(left, flat, scale, form, finish)
+
+
 def _is_integer_product(form: ProductForm) -> bool:
     """Whether a product is one of int8 by int8, with scales outside of the sum."""
     return form.codes is DataType.INT8 and form.left is DataType.INT8 and form.is_per_channel
@@ -479,6 +520,7 @@ PRODUCT_KERNELS: Final[Mapping[str, ProductKernel]] = {
         Float8Product(),
         OneDnnLinear(),
         IntegerProduct(),
+        FewRowsOfCodes(),
         PackedInt4(),
         PackedInt8(),
         REFERENCE,

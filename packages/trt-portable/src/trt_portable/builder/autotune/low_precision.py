@@ -6,6 +6,7 @@ time depends on them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from abc import ABC, abstractmethod
@@ -71,6 +72,8 @@ def choose_low_precision_kernels(
     entries = [entry for entry in structure["layers"] if entry["type"] in (_PRODUCT, _CONVOLUTION)]
     if not entries:
         return
+    if current_device().type == "cuda":
+        _teach_own_kernels()
     producers = {tensor: entry for entry in structure["layers"] for tensor in entry["outputs"]}
     shapes = _optimal_shapes(structure, info, tensors)
     choose = _Choice(config, reporter, current_device())
@@ -83,6 +86,14 @@ def choose_low_precision_kernels(
         name = choose.kernel(case, entry["name"])
         for each in (entry, producers[entry["inputs"][_MATRIX]]):
             each["attributes"] = {**each["attributes"], "implementation": name}
+
+
+def _teach_own_kernels() -> None:
+    """Makes products of few rows by codes known, where there is Triton."""
+    with contextlib.suppress(ImportError):
+        from trt_portable.builder.inductor.decoding import teach_decoding_operators
+
+        teach_decoding_operators()
 
 
 def _optimal_shapes(

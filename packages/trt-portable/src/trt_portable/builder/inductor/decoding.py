@@ -31,6 +31,7 @@ from trt_portable.builder.inductor.operators import (
 from trt_portable.builder.inductor.unaligned_products import SameResult
 
 PRODUCT: Final = "trt_portable::few_rows_linear"
+CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"
 ATTENTION: Final = "trt_portable::few_queries_attention"
 _HALF: Final = (torch.float16, torch.bfloat16)
 _MOST_ROWS: Final = 16
@@ -61,6 +62,10 @@ ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 2048, 4, 1), 
 """For vectors, which take no tensor cores."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
+CODES_ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(4, 512, 4, 1), Form(8, 1024, 8, 1))
+"""For vectors and codes, of which `depth` counts bytes."""
+CODES_SEVERAL_ROWS: Final = (Form(16, 256, 4, 3), Form(32, 128, 4, 4), Form(16, 128, 4, 4), Form(64, 128, 8, 3))
+"""For matrices of up to 16 rows and codes."""
 
 
 def write_decoding_operators(graph: fx.GraphModule) -> None:
@@ -252,6 +257,63 @@ def start_product(
     return None, KernelLaunch(compiled, grid, arguments)
 
 
+def multiply_by_codes(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """``x @ (codes * scales).T``, in the form of the kernel that is the fastest, measured the first time.
+
+    Args:
+        x: (M, K) in half precision on CUDA; M up to 16.
+        codes: (N, K), int8; or (N, K / 2), uint8, two of 4 bits in a byte, the lower one first.
+        scales: (N, groups), of which each serves as many codes of a row.
+    """
+    x = x.contiguous()
+    result = torch.empty((x.shape[0], codes.shape[0]), dtype=x.dtype, device=x.device)
+    ways = {
+        f"{form}": functools.partial(_kernels()[3], x, codes, scales, result, index)
+        for index, form in enumerate(codes_forms_for(x.shape[0], codes, scales))
+    }
+    key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype)
+    ways[fastest(ways, x.device, *key, replayed=True, is_right=SameResult(result))]()
+    return result
+
+
+def codes_forms_for(rows: int, codes: torch.Tensor, scales: torch.Tensor) -> tuple[Form, ...]:
+    """The forms of the kernel that may be the fastest: whole groups fit into their tiles, and tiles into rows."""
+    forms = CODES_ONE_ROW if rows == 1 else CODES_SEVERAL_ROWS
+    length, groups = codes.shape[1], scales.shape[1]
+    fits = [each for each in forms if not length % each.depth and (groups == 1 or not each.depth % (length // groups))]
+    return tuple(fits)
+
+
+def start_codes_product(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, result: torch.Tensor, form: int
+) -> tuple[None, KernelLaunch]:
+    """Starts the kernel on the current stream; `form` is one of `codes_forms_for`.
+
+    Raises:
+        RuntimeError: The operands lie in another way.
+    """
+    from trt_portable.builder.inductor.decoding_kernels import few_rows_codes_product
+
+    if not all(each.is_contiguous() for each in (x, codes, scales, result)):
+        raise RuntimeError("operands of a product of few rows lie in another way")
+    rows, depth = x.shape
+    columns, tile = len(codes), codes_forms_for(rows, codes, scales)[form]
+    grid = (math.ceil(columns / tile.columns), 1, 1)
+    arguments = (x, codes, scales, result, columns)
+    compiled = few_rows_codes_product[grid](
+        *arguments,
+        ROWS=rows,
+        DEPTH=depth,
+        GROUP=depth // scales.shape[1],
+        IS_PACKED=codes.dtype is torch.uint8,
+        TILE_COLUMNS=tile.columns,
+        TILE_DEPTH=tile.depth,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return None, KernelLaunch(compiled, grid, arguments)
+
+
 def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
@@ -279,7 +341,7 @@ def attend(
     sums = torch.empty((batch * groups, parts, rows, width), dtype=torch.float32, device=query.device)
     maxima = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     weights = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
-    _, to_part, join = _kernels()
+    _, to_part, join, _ = _kernels()
     to_part(query, keys, values, mask, sums, maxima, weights, scale)
     join(sums, maxima, weights, result, groups)
     return result
@@ -395,13 +457,14 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
 
 
 @functools.cache
-def _kernels() -> tuple[Any, Any, Any]:
-    """The kernels as operators, so that a recording sees them start: product, parts of attention, joining them."""
+def _kernels() -> tuple[Any, Any, Any, Any]:
+    """The kernels as operators, so that a recording sees them start: product, attention's two, product of codes."""
     product = "(Tensor x, Tensor matrix, Tensor? bias, Tensor(a!) result, int form) -> ()"
     part = (
         "(Tensor query, Tensor keys, Tensor values, Tensor mask, Tensor(a!) sums, Tensor(b!) maxima, "
         "Tensor(c!) weights, float scale) -> ()"
     )
+    codes = "(Tensor x, Tensor codes, Tensor scales, Tensor(a!) result, int form) -> ()"
     join = "(Tensor sums, Tensor maxima, Tensor weights, Tensor(a!) result, int groups) -> ()"
 
     def quiet(start: Callable[..., Any]) -> Callable[..., None]:
@@ -416,6 +479,9 @@ def _kernels() -> tuple[Any, Any, Any]:
             "trt_portable::attend_to_part", part, quiet(start_parts), writes_to=("sums", "maxima", "weights")
         ),
         define_operator("trt_portable::join_parts", join, quiet(start_joining), writes_to=("result",)),
+        define_operator(
+            "trt_portable::few_rows_codes_product", codes, quiet(start_codes_product), writes_to=("result",)
+        ),
     )
 
 
@@ -427,7 +493,9 @@ def _operators() -> dict[str, Any]:
     schema = "(Tensor query, Tensor keys, Tensor values, Tensor mask, float scale) -> Tensor"
     attention = define_operator(ATTENTION, schema, attend)
     teach_compilers(attention, _attention_result)
-    return {PRODUCT: linear, ATTENTION: attention}
+    by_codes = define_operator(CODES_PRODUCT, "(Tensor x, Tensor codes, Tensor scales) -> Tensor", multiply_by_codes)
+    teach_compilers(by_codes, lambda x, codes, scales: x.new_empty((x.shape[0], codes.shape[0])))
+    return {PRODUCT: linear, ATTENTION: attention, CODES_PRODUCT: by_codes}
 
 
 def teach_decoding_operators() -> OwnOperators:
@@ -436,9 +504,9 @@ def teach_decoding_operators() -> OwnOperators:
     Returns:
         Those for compilers, which are composed, and those of the kernels, which are launched.
     """
-    product, parts, joining = _kernels()
+    product, parts, joining, codes = _kernels()
     operators = _operators()
     return OwnOperators(
-        {product: start_product, parts: start_parts, joining: start_joining},
-        {operators[PRODUCT]: multiply, operators[ATTENTION]: attend},
+        {product: start_product, parts: start_parts, joining: start_joining, codes: start_codes_product},
+        {operators[PRODUCT]: multiply, operators[ATTENTION]: attend, operators[CODES_PRODUCT]: multiply_by_codes},
     )

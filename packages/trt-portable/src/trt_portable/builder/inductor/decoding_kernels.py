@@ -55,6 +55,86 @@ def few_rows_product(  # type: ignore[no-untyped-def]
         tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
 
 
+@triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
+def few_rows_codes_product(  # type: ignore[no-untyped-def]
+    x,
+    codes,
+    scales,
+    y,
+    columns,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    IS_PACKED: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_DEPTH: tl.constexpr,
+):
+    """Computes columns of ``x @ (codes * scales).T`` for up to 16 rows.
+
+    Codes are int8, or two of 4 bits in a byte, the lower one first; GROUP of a row share a scale. TILE_DEPTH counts
+    bytes of codes, and divides those of a row.
+    """
+    PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
+    BYTES: tl.constexpr = DEPTH // PER_BYTE
+    GROUP_BYTES: tl.constexpr = GROUP // PER_BYTE
+    GROUPS: tl.constexpr = DEPTH // GROUP
+    IS_SPLIT: tl.constexpr = GROUPS > 1
+    TILE_GROUPS: tl.constexpr = TILE_DEPTH // GROUP_BYTES if IS_SPLIT else 1
+    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    read = tl.minimum(column, columns - 1).to(tl.int64)
+    byte = tl.arange(0, TILE_DEPTH)
+    group = tl.arange(0, TILE_GROUPS)
+    right = codes + (read * BYTES)[:, None] + byte[None, :]
+    row = tl.arange(0, 16)
+    left = (tl.minimum(row, ROWS - 1) * DEPTH)[None, :]
+    sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
+    total = tl.zeros([TILE_COLUMNS], tl.float32)
+    totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
+    for at in range(0, BYTES, TILE_DEPTH):
+        part = tl.load(right + at, eviction_policy="evict_first")
+        scale = tl.load(scales + (read * GROUPS)[:, None] + at // GROUP_BYTES + group[None, :])
+        first = (at + byte) * PER_BYTE
+        if IS_PACKED:
+            low = (part & 15).to(tl.int8)
+            low = tl.where(low > 7, low - 16, low)
+            high = (part >> 4).to(tl.int8)
+            high = tl.where(high > 7, high - 16, high)
+        else:
+            low = part
+            high = part
+        if ROWS == 1:
+            product = low.to(tl.float32) * tl.load(x + first).to(tl.float32)[None, :]
+            if IS_PACKED:
+                product += high.to(tl.float32) * tl.load(x + first + 1).to(tl.float32)[None, :]
+            if IS_SPLIT:
+                by_group = tl.sum(tl.reshape(product, [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES]), 2)
+                total += tl.sum(by_group * scale.to(tl.float32), 1)
+            else:
+                sums += product
+        else:
+            kind = x.dtype.element_ty
+            if IS_SPLIT:
+                spread = tl.broadcast_to(scale[:, :, None], [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES])
+                spread = tl.reshape(spread, [TILE_COLUMNS, TILE_DEPTH]).to(tl.float32)
+                totals = tl.dot((low.to(tl.float32) * spread).to(kind), tl.load(x + left + first[:, None]), totals)
+                if IS_PACKED:
+                    other = (high.to(tl.float32) * spread).to(kind)
+                    totals = tl.dot(other, tl.load(x + left + first[:, None] + 1), totals)
+            else:
+                totals = tl.dot(low.to(kind), tl.load(x + left + first[:, None]), totals)
+                if IS_PACKED:
+                    totals = tl.dot(high.to(kind), tl.load(x + left + first[:, None] + 1), totals)
+    if not IS_SPLIT:
+        one = tl.load(scales + read).to(tl.float32)
+        total = tl.sum(sums, 1) * one
+        totals = totals * one[:, None]
+    if ROWS == 1:
+        tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
+    else:
+        place = y + row.to(tl.int64)[None, :] * columns + column[:, None]
+        tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def attend_to_part(  # type: ignore[no-untyped-def]
     query,
