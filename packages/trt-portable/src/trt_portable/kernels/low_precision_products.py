@@ -147,6 +147,10 @@ class ProductKernel(ABC):
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """Whether trying makes sense."""
 
+    def suits(self, rows: int) -> bool:
+        """Whether it is made for left operands of so many rows."""
+        return True
+
     @abstractmethod
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """The matrix and its scales as `multiply` wants them.
@@ -461,6 +465,10 @@ class FewRowsOfCodes(ProductKernel):
         unit = 256 if form.codes is DataType.INT4 else 128  # bytes that every tile can be cut into
         has_groups = form.blocks[1] == 1 or not 256 % (form.depth // form.blocks[1])
         return form.blocks[0] in (1, form.columns) and not form.depth % unit and has_groups
+
+    def suits(self, rows: int) -> bool:
+        """Whether the rows fit into one tile."""
+        return rows <= self._MOST_ROWS
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes row by row, of 4 bits two in a byte; scales (N, groups)."""

@@ -153,6 +153,8 @@ class _Choice:
     def _candidates(self, case: Case) -> list[Any]:
         may_grow = os.environ.get(SWITCH) == "1"
         found = case.candidates(self._device)
+        if self._device.type == "cuda" and any(each.is_traceable and each is not case.reference for each in found):
+            found = [each for each in found if each.is_traceable]  # the others run only where nothing is compiled
         return [kernel for kernel in found if may_grow or kernel.name != "dequantize_once"]
 
     def _first(self, case: Case) -> str:
@@ -271,8 +273,8 @@ class ProductCase(Case):
         return ProductCase(form, rows, entry["inputs"][_BIAS] is not None, attributes["rectify"], _output(entry))
 
     def candidates(self, device: torch.device) -> list[Any]:
-        """Kernels that accept the form."""
-        return [kernel for kernel in PRODUCT_KERNELS.values() if kernel.accepts(self.form, device)]
+        """Kernels that accept the form, and are made for the rows."""
+        return [each for each in PRODUCT_KERNELS.values() if each.accepts(self.form, device) and each.suits(self.rows)]
 
     def trial(self, device: torch.device) -> Trial:
         """The product with numbers."""

@@ -55,6 +55,12 @@ def few_rows_product(  # type: ignore[no-untyped-def]
         tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def widen(code, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Floats of integers from -BIAS on, by the bits of 2**23 plus them: a conversion takes eight times as long."""
+    return (code + (0x4B000000 + BIAS)).to(tl.float32, bitcast=True) - (8388608.0 + BIAS)
+
+
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
 def few_rows_codes_product(  # type: ignore[no-untyped-def]
     x,
@@ -95,17 +101,16 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
         scale = tl.load(scales + (read * GROUPS)[:, None] + at // GROUP_BYTES + group[None, :])
         first = (at + byte) * PER_BYTE
         if IS_PACKED:
-            low = (part & 15).to(tl.int8)
-            low = tl.where(low > 7, low - 16, low)
-            high = (part >> 4).to(tl.int8)
-            high = tl.where(high > 7, high - 16, high)
+            both = part.to(tl.int32) ^ 0x88  # codes of 4 bits, from 0 on
+            low = widen((both & 15) - 8, 8)
+            high = widen((both >> 4) - 8, 8)
         else:
-            low = part
-            high = part
+            low = widen(part.to(tl.int32), 128)
+            high = low
         if ROWS == 1:
-            product = low.to(tl.float32) * tl.load(x + first).to(tl.float32)[None, :]
+            product = low * tl.load(x + first).to(tl.float32)[None, :]
             if IS_PACKED:
-                product += high.to(tl.float32) * tl.load(x + first + 1).to(tl.float32)[None, :]
+                product += high * tl.load(x + first + 1).to(tl.float32)[None, :]
             if IS_SPLIT:
                 by_group = tl.sum(tl.reshape(product, [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES]), 2)
                 total += tl.sum(by_group * scale.to(tl.float32), 1)
@@ -116,9 +121,9 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
             if IS_SPLIT:
                 spread = tl.broadcast_to(scale[:, :, None], [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES])
                 spread = tl.reshape(spread, [TILE_COLUMNS, TILE_DEPTH]).to(tl.float32)
-                totals = tl.dot((low.to(tl.float32) * spread).to(kind), tl.load(x + left + first[:, None]), totals)
+                totals = tl.dot((low * spread).to(kind), tl.load(x + left + first[:, None]), totals)
                 if IS_PACKED:
-                    other = (high.to(tl.float32) * spread).to(kind)
+                    other = (high * spread).to(kind)
                     totals = tl.dot(other, tl.load(x + left + first[:, None] + 1), totals)
             else:
                 totals = tl.dot(low.to(kind), tl.load(x + left + first[:, None]), totals)
