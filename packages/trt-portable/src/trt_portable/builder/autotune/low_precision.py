@@ -152,10 +152,10 @@ class _Choice:
 
     def _candidates(self, case: Case) -> list[Any]:
         may_grow = os.environ.get(SWITCH) == "1"
-        found = case.candidates(self._device)
-        if self._device.type == "cuda" and any(each.is_traceable and each is not case.reference for each in found):
-            found = [each for each in found if each.is_traceable]  # the others run only where nothing is compiled
-        return [kernel for kernel in found if may_grow or kernel.name != "dequantize_once"]
+        found = [kernel for kernel in case.candidates(self._device) if may_grow or kernel.name != "dequantize_once"]
+        if self._device.type == "cuda" and any(each.is_traceable for each in found if each is not case.reference):
+            return [each for each in found if each.is_traceable]  # the others run only where nothing is compiled
+        return found
 
     def _first(self, case: Case) -> str:
         trial = case.trial(self._device)
