@@ -454,8 +454,6 @@ class FewRowsOfCodes(ProductKernel):
     name = "few_rows"
 
     _MOST_ROWS: ClassVar[int] = 16
-    _OPERATOR: ClassVar[str] = "few_rows_codes_linear"
-    """Of `trt_portable.builder.inductor.decoding`."""
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """Floats in half precision times int8 or int4, with scales for each row of codes or for groups in it."""
@@ -483,7 +481,8 @@ class FewRowsOfCodes(ProductKernel):
         """One kernel for few rows."""
         rows = left.shape[0]
         if isinstance(rows, int) and 0 < rows <= self._MOST_ROWS and left.is_cuda:
-            operator = getattr(torch.ops.trt_portable, self._OPERATOR, None)
+            # of `trt_portable.builder.inductor.decoding`
+            operator = getattr(torch.ops.trt_portable, "few_rows_codes_linear", None)
             if operator is not None:
                 return finish(operator(left, matrix, scale))
         flat = matrix.reshape(-1) if form.codes in PACKED else matrix
