@@ -129,7 +129,7 @@ def test_whatever_is_imported_is_declared(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("package", ["trt_lowering", "trt_partition", "trt_portable"])
+@pytest.mark.parametrize("package", ["trt_converters", "trt_lowering", "trt_partition", "trt_portable"])
 def test_modules_import_each_other_in_no_circle(package: str) -> None:
     """Imports at first use and for annotations count: a module can be read without those that read it."""
     source = ROOT / "packages" / _distribution(package) / "src"

@@ -11,7 +11,7 @@ import torch
 
 from trt_converters import ConverterSupport
 from trt_converters.block_key import describe_block
-from trt_converters.sizes import fraction_of, is_exactly
+from trt_converters.context import fraction_of, is_exactly
 from trt_core import CompilationSettings, Reason
 from trt_core.sizes.ranges import ShapeRanges
 

@@ -26,9 +26,9 @@ from torch import fx
 
 from trt_converters.binding import BindingError, bind_arguments
 from trt_converters.content_digest import file_digest, source_digest
+from trt_converters.context import Fraction, fraction_of
 from trt_converters.converter import BUILTIN, Converter, ConverterFunction
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_converters.sizes import Fraction, fraction_of
 from trt_converters.support import ConverterSupport
 from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import read_attribute

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call, is_static
+from trt_converters.context import fraction_of, is_size_number
 from trt_converters.converter import Check, Converter
-from trt_converters.sizes import fraction_of, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, TRT_NAMES, dtype_name
 from trt_core.internals import OpOverload

@@ -15,9 +15,9 @@ from torch import fx
 from trt_converters.binding import BindingError
 from trt_converters.call import Call
 from trt_converters.checks import general_checks
+from trt_converters.context import fraction_of
 from trt_converters.converter import Check, Converter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_converters.sizes import fraction_of
 from trt_core import (
     SUPPORTED,
     CompilationSettings,

@@ -9,7 +9,15 @@ import torch
 from trt_converters.aten.exponentials import in_float32
 from trt_converters.aten.extremes import clip
 from trt_converters.checks import argument, computable, fixed_number
-from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis, rank_of
+from trt_converters.context import (
+    ConversionContext,
+    Operand,
+    dtype_of,
+    is_exactly,
+    is_size_number,
+    normalize_axis,
+    rank_of,
+)
 from trt_converters.layers import (
     activation,
     binary,
@@ -24,7 +32,6 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.elementary import log1p, negate, widen
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly, is_size_number
 
 aten = torch.ops.aten
 

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from trt_converters.checks import computable, promotable
-from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, is_size_number
 from trt_converters.layers import binary, cast, promote, select, unary
 from trt_converters.layers.elementary import log1p, maximum, negate, widen
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly, is_size_number
 
 aten = torch.ops.aten
 

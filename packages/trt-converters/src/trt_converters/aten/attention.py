@@ -10,7 +10,7 @@ import torch
 from trt_converters.aten.linear import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import argument, dtypes, only_results, rank
-from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, rank_of, shape_of
 from trt_converters.layers import (
     binary,
     cast,
@@ -27,7 +27,6 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
 

@@ -10,10 +10,9 @@ from torch import fx
 
 from trt_converters.call import Call
 from trt_converters.checks import COMPUTABLE
-from trt_converters.context import ConversionContext, Operand, shape_of
+from trt_converters.context import ConversionContext, Operand, dimension, shape_of
 from trt_converters.layers import cast, squeeze
 from trt_converters.registry import converter
-from trt_converters.sizes import dimension
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import dtype_name
 from trt_core.nesting import tensors_in

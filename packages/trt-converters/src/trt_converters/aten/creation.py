@@ -9,12 +9,11 @@ import torch
 
 from trt_converters.byte_tensor import as_bytes
 from trt_converters.call import Call
-from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, is_exactly, is_size_number, rank_of
 from trt_converters.layers import binary, cast, expand, greater_equal, less_equal, select
 from trt_converters.layers.extremum import positions
 from trt_converters.layers.gathering import index_range
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly, is_size_number
 from trt_core import Reason, Verdict
 from trt_core.dtypes import TRT_NAMES
 from trt_core.sizes.expressions import extent_of

@@ -8,11 +8,10 @@ import torch
 
 from trt_converters.aten.arithmetic import compute_type
 from trt_converters.checks import computable, never
-from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_size_number
 from trt_converters.layers import binary, cast, logical_not, promote, select, unary
 from trt_converters.layers.elementary import truncate, widen
 from trt_converters.registry import converter
-from trt_converters.sizes import is_size_number
 from trt_core import Reason
 
 aten = torch.ops.aten

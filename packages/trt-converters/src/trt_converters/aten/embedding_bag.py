@@ -9,7 +9,7 @@ import torch
 from trt_converters.aten.segments import sum_members
 from trt_converters.call import Call
 from trt_converters.checks import dtypes, only_results, rank
-from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, shape_vector
 from trt_converters.layers import (
     binary,
     cast,
@@ -26,7 +26,6 @@ from trt_converters.layers import (
 from trt_converters.layers.extremum import extremum
 from trt_converters.layers.pointwise import logical_not
 from trt_converters.registry import converter
-from trt_converters.sizes import shape_vector
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS
 

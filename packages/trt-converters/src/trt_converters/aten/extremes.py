@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from trt_converters.checks import argument, computable
-from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, is_size_number
 from trt_converters.layers import activation, binary, cast, promote, select
 from trt_converters.layers.elementary import is_nan, maximum, minimum
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly, is_size_number
 
 aten = torch.ops.aten
 

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from trt_converters.checks import computable, never
-from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_size_number
 from trt_converters.layers import binary, cast, promote, select, unary
 from trt_converters.layers.elementary import has_sign, negate, widen
 from trt_converters.registry import converter
-from trt_converters.sizes import is_size_number
 from trt_core import Reason
 
 aten = torch.ops.aten

@@ -8,10 +8,9 @@ import torch
 
 from trt_converters.aten.linear import matrix_multiply, multiplies
 from trt_converters.checks import computable, dtypes
-from trt_converters.context import ConversionContext, Operand, normalize_axis
+from trt_converters.context import ConversionContext, Operand, is_exactly, normalize_axis
 from trt_converters.layers import binary, cast, expand, gather, reduce, squeeze, unsqueeze
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly
 from trt_core.dtypes import FLOATS, INTEGERS
 
 aten = torch.ops.aten

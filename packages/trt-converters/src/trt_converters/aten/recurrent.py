@@ -11,10 +11,9 @@ import torch
 from trt_converters.aten.linear import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import dtypes, rank
-from trt_converters.context import ConversionContext, Operand, shape_of
+from trt_converters.context import ConversionContext, Operand, dimension, shape_of
 from trt_converters.layers import activation, binary, concatenate, permute, slice_axis, squeeze, unsqueeze
 from trt_converters.registry import converter
-from trt_converters.sizes import dimension
 from trt_core import Device, Reason, Verdict, trt
 from trt_core.dtypes import FLOATS
 

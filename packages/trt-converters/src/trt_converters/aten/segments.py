@@ -13,7 +13,7 @@ import torch
 
 from trt_converters.aten.linear import matrix_multiply
 from trt_converters.call import Call
-from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axis, rank_of, shape_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, normalize_axis, rank_of, shape_of
 from trt_converters.layers import (
     binary,
     cast,
@@ -35,7 +35,6 @@ from trt_converters.layers.extremum import extremum
 from trt_converters.layers.gathering import one_hot_matrix
 from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import converter
-from trt_converters.sizes import is_exactly
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 

@@ -8,7 +8,7 @@ import torch
 
 from trt_converters.call import Call
 from trt_converters.checks import computable
-from trt_converters.context import ConversionContext, Operand, Size, dtype_of, normalize_axis, rank_of
+from trt_converters.context import ConversionContext, Operand, Size, combine, dtype_of, normalize_axis, rank_of
 from trt_converters.converter import Check
 from trt_converters.layers import (
     binary,
@@ -27,7 +27,6 @@ from trt_converters.layers.extremum import extremum, positions
 from trt_converters.layers.gathering import gather, gather_elements
 from trt_converters.layers.scan import running_sum
 from trt_converters.registry import converter
-from trt_converters.sizes import combine
 from trt_core import Reason, Verdict
 
 TOPK_LIMIT = 3840

@@ -9,12 +9,19 @@ from typing import Any
 import torch
 
 from trt_converters.checks import computable, fixed_number
-from trt_converters.context import ConversionContext, Operand, dtype_of, normalize_axes, rank_of
+from trt_converters.context import (
+    ConversionContext,
+    Operand,
+    combine,
+    dtype_of,
+    is_size_number,
+    normalize_axes,
+    rank_of,
+)
 from trt_converters.layers import binary, cast, logical_not, reduce, select, squeeze, unary
 from trt_converters.layers.elementary import widen
 from trt_converters.layers.extremum import extremum
 from trt_converters.registry import converter
-from trt_converters.sizes import combine, is_size_number
 
 aten = torch.ops.aten
 

@@ -6,6 +6,7 @@ while building), adds as few layers as it can, and returns an `ITensor`, or a `t
 
 from __future__ import annotations
 
+from trt_converters.context import combine, dimension, shape_vector, sizes_of
 from trt_converters.layers.casts import cast, result_type
 from trt_converters.layers.gathering import (
     gather,
@@ -31,7 +32,6 @@ from trt_converters.layers.pointwise import activation, binary, greater_equal, l
 from trt_converters.layers.promotion import promote
 from trt_converters.layers.reductions import mean_square, reduce, softmax, topk
 from trt_converters.layers.windows import take_windows, window_indices
-from trt_converters.sizes import combine, dimension, shape_vector, sizes_of
 
 __all__ = [
     "activation",

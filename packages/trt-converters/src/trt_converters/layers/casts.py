@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from trt_converters.byte_tensor import ByteTensor, as_bytes
-from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
-from trt_converters.sizes import is_size_number
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_size_number, rank_of
 from trt_core import to_trt
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from trt_converters.byte_tensor import as_bytes
-from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of, shape_vector
 from trt_converters.layers.casts import cast, moves_bytes
 from trt_converters.layers.pointwise import binary, select
-from trt_converters.sizes import shape_vector
 from trt_core import trt
 
 
@@ -150,7 +149,7 @@ def is_whole(shape: tuple[int, ...]) -> bool:
 
 def volume(ctx: ConversionContext, value: Operand) -> Any:
     """Returns the number of elements of a value as a size."""
-    from trt_converters.sizes import combine, sizes_of
+    from trt_converters.context import combine, sizes_of
 
     shape = shape_of(value)
     if is_whole(shape):

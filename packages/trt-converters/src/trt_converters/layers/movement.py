@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from trt_converters.byte_tensor import as_bytes
-from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of, shape_vector
 from trt_converters.layers.casts import cast, moves_bytes
-from trt_converters.sizes import shape_vector
 from trt_core import trt
 
 
@@ -134,7 +133,7 @@ def is_same_size(size: Size, extent: int | torch.SymInt) -> bool:
 
 
 def _stride_of(ctx: ConversionContext, value: Any, axis: int, size: Size) -> Any:
-    from trt_converters.sizes import combine, dimension
+    from trt_converters.context import combine, dimension
 
     if isinstance(size, int) and size == 1:
         return 1

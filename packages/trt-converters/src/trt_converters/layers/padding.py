@@ -8,10 +8,9 @@ from typing import Any, Final
 import torch
 
 from trt_converters.byte_tensor import as_bytes
-from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
+from trt_converters.context import ConversionContext, Operand, Size, combine, dimension, dtype_of, rank_of
 from trt_converters.layers.casts import cast
 from trt_converters.layers.movement import concatenate, expand, slice_tensor
-from trt_converters.sizes import combine, dimension
 
 _CARRIERS: Final = {torch.bfloat16: torch.float32, torch.uint8: torch.float32}
 """Types that a sampling slice does not take, and types that hold all their values."""
