@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @entry_point
 def compile(
-    module: nn.Module | torch.export.ExportedProgram,
+    module: nn.Module | torch.export.ExportedProgram | str | os.PathLike[str],
     inputs: Sequence[Any] | None = None,
     *,
     arg_inputs: Sequence[Any] | None = None,
@@ -45,7 +46,8 @@ def compile(
     """Compiles a module, or an exported program, into engines.
 
     Args:
-        module: What to compile. A module is exported first.
+        module: What to compile. A module is exported first. The path of a model in ONNX's format (`.onnx`) is read by
+            the provider's parser, and becomes one engine.
         inputs, arg_inputs: Positional inputs, tensors or `Input`s. For an exported program they may be left out;
             given, they decide the range and the optimum of its dynamic dimensions.
         kwarg_inputs: Inputs by keyword.
@@ -80,6 +82,10 @@ def compile(
         1.0
     """
     given = {**settings, CALIBRATION: autocast_calibration_dataloader}
+    if isinstance(module, (str, os.PathLike)):
+        from trt_frontends.onnx_models import compile_onnx  # which few calls need
+
+        return compile_onnx(module, inputs if arg_inputs is None else arg_inputs, kwarg_inputs, given)
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
     built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))

@@ -9,12 +9,9 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
-pytest.importorskip("onnx")
-
 import onnx_backend_cases as backend
 import onnx_running as running
+import pytest
 
 from trt_portable.onnx_parser.registry import supported_operators
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from trt_core import TrtError
-from trt_frontends.cli import accuracy_commands
+from trt_frontends.cli import accuracy_commands, onnx_commands
 from trt_frontends.cli.assignments import Settings, read_assignments
 from trt_frontends.cli.cache_commands import cache_app
 from trt_frontends.cli.output_file import require_new, write_new
@@ -63,7 +63,9 @@ def quickstart(
 
 
 def explain(
-    model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
+    model: Annotated[
+        str, typer.Argument(help="A .pt2 program, an .onnx model, or module:callable returning (model, inputs).")
+    ],
     min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
     setting: Settings = None,
     html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as an HTML page.")] = None,
@@ -80,6 +82,9 @@ def explain(
     for path in (html, json):
         require_new(path)
     size = _block_size(min_block_size)
+    if model.endswith(".onnx"):
+        _explain_onnx(model, html, json, fail_under)
+        return
 
     from trt_frontends.cli.model_source import load_model
     from trt_frontends.compiler import explain as explain_model
@@ -93,6 +98,15 @@ def explain(
     write_new(json, report.to_json())
     if report.coverage < fail_under:
         errors.print(f"coverage {report.coverage:.2%} is below {fail_under:.2%}", highlight=False)
+        raise typer.Exit(FAILED)
+
+
+def _explain_onnx(model: str, html: Path | None, json: Path | None, fail_under: float) -> None:
+    if html is not None:
+        raise typer.BadParameter("reports of .onnx models are text and JSON", param_hint="'--html'")
+    text, covers_enough = onnx_commands.explain_onnx_model(model, json, fail_under)
+    console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
+    if not covers_enough:
         raise typer.Exit(FAILED)
 
 
@@ -181,6 +195,8 @@ for _command in (
 ):
     app.command(epilog=_EXIT_CODES)(_command)
 add_program_commands(app)
+app.command("compile", epilog=_EXIT_CODES)(onnx_commands.compile_model)
+app.add_typer(onnx_commands.export_app, name="export", epilog=_EXIT_CODES)
 app.command(epilog=_EXIT_CODES)(info)
 app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_portable.dims import MAX_RANK
-from trt_portable.enums import ErrorCode
+from trt_portable.enums import DataType, ErrorCode
 from trt_portable.errors import strict
 from trt_portable.network.layer import ITensor
 from trt_portable.network.network import INetworkDefinition
@@ -218,12 +218,18 @@ class GraphImporter:
         taken: set[int] = set()
         for value in graph.output:
             self.writer.node = NodeFacts(value.name, "output", 0, 1)
-            tensor = self.writer.tensor(scope[value.name])
+            tensor = self._as_declared(self.writer.tensor(scope[value.name]), value)
             if tensor.is_network_input or tensor.is_network_output or id(tensor) in taken:
                 tensor = self.writer.output(self.network.add_identity(tensor))
             taken.add(id(tensor))
-            tensor.name = value.name
+            is_input = any(value.name == given.name for given in graph.input)
+            tensor.name = f"{value.name}_output" if is_input else value.name
             self.network.mark_output(tensor)
+
+    def _as_declared(self, tensor: ITensor, value: ValueInfoProto) -> ITensor:
+        """An output in the type that the model declares, where that is one of the ends of networks only."""
+        is_byte = value.type.tensor_type.elem_type == 2 and value.type.WhichOneof("value") == "tensor_type"
+        return self.writer.cast(tensor, DataType.UINT8) if is_byte and tensor.dtype is DataType.INT32 else tensor
 
     # --- nodes -----------------------------------------------------------------------------------
 

@@ -247,6 +247,16 @@ def _external_bytes(proto: TensorProto, folder: Path | None) -> bytes:
         raise Unsupported(
             f"the constant {name!r} is in {location!r}, outside of the model's folder", ErrorCode.INVALID_VALUE
         )
+    try:
+        return _read_part(path, offset, length, proto, location)
+    except OSError as error:
+        raise Unsupported(
+            f"the file {location!r} of the constant {name!r} cannot be read: {error}", ErrorCode.INVALID_VALUE
+        ) from error
+
+
+def _read_part(path: Path, offset: int, length: int, proto: TensorProto, location: str) -> bytes:
+    name = proto.name
     with open(path, "rb", opener=_open_at_once) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):

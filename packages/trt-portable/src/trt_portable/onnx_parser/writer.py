@@ -176,7 +176,7 @@ class NetworkWriter:
             return list(operand._host)
         producer = operand._producer
         if isinstance(producer, IConstantLayer) and operand.dtype in FROM_NUMPY.values():
-            return np.asarray(producer._roles["WEIGHTS"].numpy()).tolist()  # type: ignore[no-any-return]
+            return np.asarray(producer._roles["CONSTANT"].numpy()).tolist()  # type: ignore[no-any-return]
         return None
 
     def integers(self, operand: Operand | None, what: str) -> list[int]:

@@ -1,4 +1,7 @@
-"""Quantization: layers of the network where TensorRT has them, arithmetic where zero points are not zero."""
+"""Quantization: layers of the network where TensorRT has them, arithmetic where zero points are not zero.
+
+Codes of type uint8, which TensorRT has at the ends of networks only, are int32 inside.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def quantize_linear(
     value = net.with_number(net.with_number(value, low, ElementWiseOperation.MAX), high, ElementWiseOperation.MIN)
     if target is DataType.INT4:
         return net.output(net.network.add_quantize(value, net.constant(1.0, DataType.FLOAT), target))
-    return net.cast(value, target)
+    return net.cast(value, DataType.INT32 if target is DataType.UINT8 else target)
 
 
 def _spread(net: NetworkWriter, x: Operand, number: Operand | None, axis: int, block_size: int) -> ITensor | None:
@@ -160,7 +163,7 @@ def dynamic_quantize_linear(net: NetworkWriter, x: ITensor) -> tuple[ITensor, IT
     zero = net.unary(clipped, UnaryOperation.ROUND)
     value = net.binary(net.unary(net.binary(x, scale, _DIV), UnaryOperation.ROUND), zero, _SUM)
     value = net.with_number(net.with_number(value, 0, ElementWiseOperation.MAX), 255, ElementWiseOperation.MIN)
-    return net.cast(value, DataType.UINT8), scale, net.cast(zero, DataType.UINT8)
+    return net.cast(value, DataType.INT32), scale, net.cast(zero, DataType.INT32)
 
 
 @operator("QLinearMatMul", since=10)

@@ -1,0 +1,109 @@
+"""`trtc compile` and `trtc export`: models in, programs and ONNX models out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trt_core import InputError
+from trt_frontends.cli.assignments import Settings, read_assignments
+from trt_frontends.cli.output_file import require_new
+
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        help="Shape of an input by name, x=2x3x224x224, or its least, usual and greatest, x=1x3:4x3:8x3; repeatable.",
+    ),
+]
+
+export_app = typer.Typer(no_args_is_help=True, help="Writes a model in another format.")
+
+
+def compile_model(
+    model: Annotated[
+        str, typer.Argument(help="An .onnx model, a .pt2 program, or module:callable returning (model, inputs).")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The saved program, x.trtp.")],
+    shape: Shapes = None,
+    setting: Settings = None,
+) -> None:
+    """Compiles a model and saves the program, which `trtc run` and `trt_runtime.load` take.
+
+    Existing files are never overwritten.
+    """
+    require_new(output)
+    from trt_frontends.compiler import compile as compile_
+    from trt_frontends.onnx_models import inputs_of_types, is_onnx_path
+    from trt_frontends.saving import save
+
+    given = read_assignments(setting or ())
+    ranges = _read_shapes(shape or ())
+    if is_onnx_path(model):
+        inputs = inputs_of_types(model, ranges) if ranges else None
+        save(compile_(model, kwarg_inputs=inputs, **given), output)
+        return
+    from trt_frontends.cli.model_source import load_model
+
+    module, arg_inputs, kwarg_inputs = load_model(model)
+    if ranges:
+        raise InputError("--shape is for .onnx models", hint="the callable returns the inputs with the model")
+    save(compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given), output)
+
+
+@export_app.command("onnx")
+def export_onnx_model(
+    model: Annotated[
+        str, typer.Argument(help="A .pt2 program, module:callable returning (model, inputs), or an .onnx model.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The ONNX model, x.onnx.")],
+    setting: Settings = None,
+) -> None:
+    """Writes what would be a model's engine as an ONNX model, for Netron, ONNX Runtime and others.
+
+    Existing files are never overwritten.
+    """
+    require_new(output)
+    from trt_frontends.onnx_models import export_onnx, is_onnx_path
+
+    given = read_assignments(setting or ())
+    if is_onnx_path(model):
+        data = export_onnx(model, **given)
+    else:
+        from trt_frontends.cli.model_source import load_model
+
+        module, arg_inputs, kwarg_inputs = load_model(model)
+        data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
+    with output.open("xb") as file:
+        file.write(data)
+
+
+def explain_onnx_model(model: str, json: Path | None, fail_under: float) -> tuple[str, bool]:
+    """The text of the report of an ONNX model, and whether it covers enough; writes the JSON that was asked for."""
+    from trt_frontends.cli.output_file import write_new
+    from trt_frontends.onnx_models import explain_onnx
+
+    report = explain_onnx(model)
+    write_new(json, report.to_json())
+    return report.to_text(), report.coverage >= fail_under
+
+
+def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int, ...]]]:
+    """Reads `NAME=1x3` and `NAME=1x3:4x3:8x3`.
+
+    Raises:
+        InputError: One is written otherwise.
+    """
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for text in texts:
+        name, separator, value = text.rpartition("=")
+        try:
+            shapes = [tuple(int(extent) for extent in part.split("x")) if part else () for part in value.split(":")]
+        except ValueError:
+            shapes = []
+        if not separator or not name or len(shapes) not in (1, 3):
+            raise InputError(f"{text!r} is no shape", hint="write --shape x=2x3x224x224, or --shape x=1x3:4x3:8x3")
+        found[name] = shapes
+    return found

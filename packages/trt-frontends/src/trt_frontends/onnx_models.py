@@ -1,0 +1,564 @@
+"""Models in ONNX's format: compiled like modules, and explained node by node.
+
+The provider's own parser reads them, TensorRT's or that of trt-portable, and the whole model is one engine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+
+from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
+from trt_converters.build import configure
+from trt_converters.interpreter import BlockInterpreter
+from trt_core import (
+    BuildError,
+    CompilationSettings,
+    ExportError,
+    Input,
+    InputError,
+    Provider,
+    current_provider,
+    device_scope,
+    provider_identity,
+    trt,
+)
+from trt_core.internals import FakeTensorMode
+from trt_core.provider_log import forget_errors, provider_logger, take_errors
+from trt_core.suggest import did_you_mean
+from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.engine_source import engine_module
+from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.pipeline import CapturedModel, capture_model, dynamic_shapes_of
+from trt_lowering import sizes_left_open, tracing_lock
+
+ENGINE: Final = "engine"
+"""The name of the one engine of a compiled ONNX model."""
+
+
+def is_onnx_path(model: Any) -> bool:
+    """Whether something is the path of a model in ONNX's format."""
+    return isinstance(model, (str, os.PathLike)) and str(model).endswith(".onnx")
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """A node of a model.
+
+    Attributes:
+        index: Its place in the model's graph.
+        name: Its name; empty if it has none.
+        operator: Its operator.
+        supported: Whether it can be part of an engine.
+        code: The parser's error code if it cannot; else empty.
+        reason: What stands against it.
+    """
+
+    index: int
+    name: str
+    operator: str
+    supported: bool
+    code: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class OnnxReport:
+    """Which nodes of a model can be part of an engine, and why the others cannot.
+
+    Attributes:
+        model: The file.
+        nodes: All nodes, in the model's order.
+        errors: What stands against the model as a whole, each a code and a reason.
+    """
+
+    model: str
+    nodes: tuple[OnnxNode, ...]
+    errors: tuple[str, ...] = ()
+
+    @property
+    def coverage(self) -> float:
+        """The share of nodes that are supported, 0 to 1; 0 where the model as a whole is refused."""
+        if self.errors:
+            return 0.0
+        return sum(node.supported for node in self.nodes) / max(len(self.nodes), 1)
+
+    def to_text(self) -> str:
+        """The report as lines of text: a summary, the operators, then every node that is refused."""
+        supported = sum(node.supported for node in self.nodes)
+        lines = [f"{self.model}: {supported} of {len(self.nodes)} nodes can be in an engine ({self.coverage:.1%})"]
+        counts: dict[str, list[int]] = {}
+        for node in self.nodes:
+            entry = counts.setdefault(node.operator, [0, 0])
+            entry[0] += 1
+            entry[1] += node.supported
+        lines += [
+            f"  {name}: {total}" if total == good else f"  {name}: {total}, {total - good} refused"
+            for name, (total, good) in sorted(counts.items())
+        ]
+        lines += [f"refused as a whole: {error}" for error in self.errors]
+        for node in self.nodes:
+            if not node.supported:
+                label = f" {node.name!r}" if node.name else ""
+                lines.append(f"node {node.index}{label}, {node.operator}: {node.code}: {node.reason}")
+        return "\n".join(lines) + "\n"
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps({**asdict(self), "coverage": self.coverage}, indent=1) + "\n"
+
+
+def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
+    """Tries every node of a model on its own; builds nothing.
+
+    Raises:
+        InputError: There is no such file, it is no model, or its weights are not where the model says.
+    """
+    file = _existing(path)
+    parser = _parser(trt.Builder(provider_logger()).create_network())
+    data = file.read_bytes()
+    parser.supports_model_v2(data, str(file))
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    names = _nodes_of(data)
+    by_node = {error.node(): error for error in errors if error.node() >= 0}
+    refused = _refused_nodes(parser)
+    nodes = []
+    for index, (name, kind) in enumerate(names):
+        error = by_node.get(index)
+        code, reason = ("", "") if error is None else (error.code().name, error.desc())
+        nodes.append(OnnxNode(index, name, kind, index not in refused, code, reason))
+    whole = tuple(f"{error.code().name}: {error.desc()}" for error in errors if error.node() < 0)
+    if whole and not names:
+        raise InputError(f"{path} is no model in ONNX's format", why=whole[0])
+    return OnnxReport(str(path), tuple(nodes), whole)
+
+
+def _refused_nodes(parser: Any) -> set[int]:
+    return {
+        int(node)
+        for index in range(parser.num_subgraphs)
+        if not parser.is_subgraph_supported(index)
+        for node in parser.get_subgraph_nodes(index)
+    }
+
+
+def _nodes_of(data: bytes) -> list[tuple[str, str]]:
+    """The name and operator of every node of a model; none of what is no model."""
+    try:
+        import onnx
+
+        return [(node.name, node.op_type) for node in onnx.ModelProto.FromString(data).graph.node]
+    except Exception:  # the parser has told what is wrong
+        return []
+
+
+def compile_onnx(
+    path: str | os.PathLike[str],
+    inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+) -> CompiledModule:
+    """Compiles a model in ONNX's format into one engine.
+
+    Args:
+        path: The model's file; external data are read from its folder.
+        inputs: What it is compiled for, in the order of the model's inputs: tensors or `Input`s. They may be left out
+            where every extent is fixed in the model.
+        kwarg_inputs: The same by name.
+        given: Settings as the user gave them.
+
+    Raises:
+        InputError: There is no such file, nodes are not supported, or the inputs do not fit the model.
+        BuildError: The engine cannot be built.
+    """
+    start = time.perf_counter()
+    file = _existing(path)
+    network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    _parse(file, network)
+    ends = [network.get_input(index) for index in range(network.num_inputs)]
+    results = [network.get_output(index) for index in range(network.num_outputs)]
+    names = _identifiers([end.name for end in ends])
+    examples = _examples(ends, names, inputs, kwarg_inputs)
+    stand_in = _StandIn(names, len(results))
+    captured = capture_model(stand_in, None, examples.args, examples.kwargs, given, registry=DYNAMO_CONVERTERS)
+    graph = captured.decomposed.graph
+    _require_types(graph, ends, names)
+    engine = _build(network, captured, ends, results, examples, start, file.stem)
+    _put_engine(graph, engine, captured.settings)
+    compiled = CompiledModule(
+        graph,
+        graph.graph,
+        captured.reader(graph.graph),
+        captured.settings.device.torch_device if captured.settings.use_cuda_graphs else None,
+    )
+    compiled.meta["dynamic_shapes"] = dynamic_shapes_of(graph, captured.ranges)
+    compiled.meta["shape_ranges"] = captured.ranges
+    return compiled
+
+
+def inputs_of_types(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[tuple[int, ...]]]) -> dict[str, Input]:
+    """Inputs of a model by name: of given shapes, one or three (least, usual, greatest), and the model's types.
+
+    Inputs that are not named have the shape that the model says.
+
+    Raises:
+        InputError: There is no such file or input, or a shape is neither given nor fixed in the model.
+    """
+    network = trt.Builder(provider_logger()).create_network()
+    parser = _parser(network)
+    parser.parse_from_file(str(_existing(path)))  # whatever it refuses, inputs come first
+    ends = [network.get_input(index) for index in range(network.num_inputs)]
+    unknown = shapes.keys() - {end.name for end in ends}
+    if unknown:
+        raise InputError(
+            f"the model has no input {min(unknown)!r}", hint=did_you_mean(min(unknown), [e.name for e in ends])
+        )
+    found = {}
+    for end in ends:
+        given = shapes.get(end.name)
+        if given is None:
+            found[end.name] = _declared(end)
+        elif len(given) == 1:
+            found[end.name] = Input(given[0], dtype=_torch_type(end))
+        else:
+            low, best, high = given
+            found[end.name] = Input(min_shape=low, opt_shape=best, max_shape=high, dtype=_torch_type(end))
+    return found
+
+
+def _parse(file: Path, network: Any) -> None:
+    parser = _parser(network)
+    forget_errors()
+    if not parser.parse_from_file(str(file)):
+        found = [parser.get_error(index) for index in range(parser.num_errors)]
+        raise InputError(
+            f"{file} cannot be an engine",
+            why="; ".join(map(_described, found)) or take_errors(),
+            hint=f"trtc explain {file} lists every node that is refused",
+        )
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"there is no file {path}", hint="give the path of an .onnx file")
+    return file
+
+
+def _parser(network: Any) -> Any:
+    try:
+        return trt.OnnxParser(network, trt.Logger(trt.Logger.INTERNAL_ERROR))  # what it refuses becomes our message
+    except ImportError as error:
+        raise InputError("models in ONNX's format need the onnx package", why=str(error)) from error
+
+
+def _described(error: Any) -> str:
+    where = "" if error.node() < 0 else f"node {error.node()} ({error.node_name() or error.node_operator()}): "
+    return f"{where}{error.code().name}: {error.desc()}"
+
+
+def _identifiers(names: Sequence[str]) -> list[str]:
+    """Names of inputs as Python's keywords have them: `input.1` becomes `input_1`."""
+    found: list[str] = []
+    for name in names:
+        plain = "".join(char if char.isalnum() or char == "_" else "_" for char in name) or "input"
+        plain = f"_{plain}" if plain[0].isdigit() else plain
+        while plain in found:
+            plain += "_"
+        found.append(plain)
+    return found
+
+
+# Capture -------------------------------------------------------------------------------------------------------------
+
+
+class _StandIn(nn.Module):
+    """A module that is called like the model, from which the graph around the engine is captured.
+
+    Args:
+        names: Of its inputs.
+        count: The number of its outputs.
+    """
+
+    def __init__(self, names: Sequence[str], count: int) -> None:
+        super().__init__()
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+        def forward(*args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+            tensors = [*args, *kwargs.values()]
+            results = [tensors[0].clone() if tensors else torch.zeros(1) for _ in range(count)]
+            return results[0] if count == 1 else tuple(results)
+
+        forward.__signature__ = signature  # type: ignore[attr-defined]
+        self.forward = forward
+
+
+def _examples(
+    ends: Sequence[Any], names: Sequence[str], inputs: Sequence[Any] | None, keywords: Mapping[str, Any] | None
+) -> ExampleInputs:
+    """The inputs of the model in its order, with the names that it has for dimensions."""
+    given = ExampleInputs.read(None, inputs, keywords)
+    if given is None:
+        return ExampleInputs(tuple(_declared(end) for end in ends), {})
+    labels = dict(zip([end.name for end in ends], names, strict=True))
+    by_name = {labels.get(name, name): value for name, value in given.kwargs.items()}
+    values = list(given.args) + [by_name[name] for name in names[len(given.args) :] if name in by_name]
+    if len(values) != len(ends) or len(given.args) + len(by_name) != len(ends):
+        listed = ", ".join(f"{end.name} {tuple(end.shape)}" for end in ends) or "none"
+        raise InputError(
+            f"{len(given.args) + len(by_name)} inputs for a model that has {len(ends)}", why=f"its inputs are {listed}"
+        )
+    return ExampleInputs(tuple(_named(end, value) for end, value in zip(ends, values, strict=True)), {})
+
+
+def _declared(end: Any) -> Input:
+    shape = tuple(end.shape)
+    if -1 in shape:
+        raise InputError(
+            f"input {end.name!r} has the shape {shape}, and the model does not say its range",
+            hint="give inputs: tensors for fixed shapes, or Input(min_shape=..., opt_shape=..., max_shape=...)",
+        )
+    return Input(shape, dtype=_torch_type(end))
+
+
+def _named(end: Any, value: Any) -> Any:
+    """An input whose dynamic dimensions have the names of the model, where the user gave none."""
+    if not isinstance(value, Input) or not value.is_dynamic or value.dimensions:
+        return value
+    found = {axis: end.get_dimension_name(axis) for axis in value.dynamic_axes if axis < len(end.shape)}
+    return Input(
+        profiles=[(profile.min, profile.opt, profile.max) for profile in value.profiles],
+        dtype=value.dtype,
+        format=value.format,
+        name=value.name,
+        tensor_domain=value.tensor_domain,
+        dimensions={axis: name for axis, name in found.items() if name and name.isidentifier()},
+    )
+
+
+def _torch_type(end: Any) -> torch.dtype:
+    name = str(end.dtype).rpartition(".")[2]
+    found = _TYPES.get(name)
+    if found is None:
+        raise InputError(f"input or output {end.name!r} has the type {name}, which tensors of PyTorch lack")
+    return found
+
+
+_TYPES: Final = {
+    "FLOAT": torch.float32,
+    "HALF": torch.float16,
+    "BF16": torch.bfloat16,
+    "INT8": torch.int8,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "FP8": torch.float8_e4m3fn,
+}
+
+
+def _placeholders(graph: fx.GraphModule) -> Iterator[fx.Node]:
+    return (node for node in graph.graph.nodes if node.op == "placeholder")
+
+
+def _require_types(graph: fx.GraphModule, ends: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuses inputs of other types and ranks than the model's."""
+    for node, end, name in zip(_placeholders(graph), ends, names, strict=True):
+        value = node.meta["val"]
+        shape = tuple(end.shape)
+        wrong = [
+            axis for axis, (have, want) in enumerate(zip(value.shape, shape, strict=False)) if want not in (-1, have)
+        ]
+        if value.dtype is not _torch_type(end) or len(value.shape) != len(shape) or wrong:
+            raise InputError(
+                f"input {name!r} is {value.dtype} of shape {tuple(value.shape)}",
+                why=f"the model takes {_torch_type(end)} of shape {shape}",
+            )
+
+
+# Building ------------------------------------------------------------------------------------------------------------
+
+
+def _build(
+    network: Any,
+    captured: CapturedModel,
+    ends: Sequence[Any],
+    results: Sequence[Any],
+    examples: ExampleInputs,
+    start: float,
+    name: str,
+) -> BuiltEngine:
+    settings = captured.settings
+    metas = [node.meta["val"] for node in _placeholders(captured.decomposed.graph)]
+    with device_scope(settings.device.torch_device):
+        builder = network.builder or trt.Builder(provider_logger())
+        config = builder.create_builder_config()
+        configure(config, settings)
+        profiles = []
+        for item in captured.ranges.each():
+            bounds = {
+                end.name: tuple(item.bounds(extent) for extent in meta.shape)
+                for end, meta in zip(ends, metas, strict=True)
+            }
+            profiles.append(bounds)
+            _add_profile(builder, config, ends, bounds, examples)
+        forget_errors()
+        plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise BuildError(
+            f"the engine of {name} could not be built",
+            where=f"{len(ends)} inputs, {network.num_layers} layers",
+            why=take_errors() or "the provider gave no reason",
+            hint="run with debug=True for the provider's log",
+        )
+    return BuiltEngine(
+        name=name,
+        plan=plan,
+        input_names=tuple(end.name for end in ends),
+        output_names=tuple(end.name for end in results),
+        inputs=tuple(metas),
+        outputs=tuple(_result_metas(captured.decomposed.graph, results)),
+        profiles=tuple(profiles),
+        layers=network.num_layers,
+        build_seconds=time.perf_counter() - start,
+        provider=provider_identity(),
+    )
+
+
+def _add_profile(
+    builder: Any, config: Any, ends: Sequence[Any], bounds: Mapping[str, Any], examples: ExampleInputs
+) -> None:
+    profile = builder.create_optimization_profile()
+    for end, example in zip(ends, examples.args, strict=True):
+        low, best, high = zip(*bounds[end.name], strict=True) if bounds[end.name] else ((), (), ())
+        if -1 in tuple(end.shape):
+            profile.set_shape(end.name, low, best, high)
+        if end.is_shape_tensor:
+            if not isinstance(example, torch.Tensor):
+                raise InputError(
+                    f"the values of input {end.name!r} decide about shapes",
+                    hint="give a tensor with the values that the engine is for",
+                )
+            numbers = [int(number) for number in example.reshape(-1).tolist()]
+            profile.set_shape_input(end.name, numbers, numbers, numbers)
+    if config.add_optimization_profile(profile) < 0:
+        raise BuildError("the provider refused the optimization profile", why=take_errors())
+
+
+def _result_metas(graph: fx.GraphModule, results: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Fake tensors for the results; extents that are not fixed are symbols of their own, found in every run."""
+    modes = [getattr(node.meta["val"], "fake_mode", None) for node in _placeholders(graph)]
+    mode: Any = next((found for found in modes if found is not None and found.shape_env is not None), None)
+    if mode is None:
+        from trt_core.internals import ShapeEnv  # which only models without inputs need here
+
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        for end in results:
+            shape = [extent if extent >= 0 else mode.shape_env.create_unbacked_symint() for extent in tuple(end.shape)]
+            yield torch.empty(shape, dtype=_torch_type(end))
+
+
+def _put_engine(graph: fx.GraphModule, built: BuiltEngine, settings: CompilationSettings) -> None:
+    """Makes a call of the engine of what the stand-in left in the graph."""
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    block = fx.Graph()
+    places = [block.placeholder(f"x{index}") for index in range(len(built.outputs))]
+    block.output(places[0] if len(places) == 1 else tuple(places))
+    graph.add_submodule(ENGINE, engine_module(built, fx.GraphModule(nn.Module(), block), settings))
+    sources = list(_placeholders(graph))
+    with graph.graph.inserting_before(output):
+        call = graph.graph.call_module(ENGINE, tuple(sources))
+        if len(built.outputs) == 1:
+            call.meta["val"] = built.outputs[0]
+            results = [call]
+        else:
+            call.meta["val"] = built.outputs
+            results = [
+                graph.graph.call_function(operator.getitem, (call, index)) for index in range(len(built.outputs))
+            ]
+            for node, meta in zip(results, built.outputs, strict=True):
+                node.meta["val"] = meta
+    output.args = (results,) if isinstance(output.args[0], list) else (tuple(results),)
+    for node in reversed(list(graph.graph.nodes)):
+        if node.op not in ("placeholder", "output") and node is not call and not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+# Out -----------------------------------------------------------------------------------------------------------------
+
+
+def export_onnx(
+    model: nn.Module | torch.export.ExportedProgram | str | os.PathLike[str],
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> bytes:
+    """The network that would become a model's engine, as a model in ONNX's format.
+
+    It is what the engine computes, after lowering: operators that one layer runs are one or few nodes. ONNX Runtime,
+    OpenVINO and Netron read it.
+
+    Args:
+        model, arg_inputs, kwarg_inputs: See `compile`.
+        settings: Compilation settings; those of precision decide about types.
+
+    Returns:
+        The bytes of an `.onnx` file.
+
+    Raises:
+        ExportError: The module cannot be exported, or a layer has no form in ONNX; the message names it.
+        InputError: The inputs do not fit, or the provider is TensorRT, whose networks cannot be read.
+        IncompleteCompilationError: Some operators cannot run in an engine.
+    """
+    keeper: object = None
+    from trt_portable.onnx_export import ExportError as NoForm
+    from trt_portable.onnx_export import export_onnx as export_network
+
+    if current_provider() is not Provider.PORTABLE:
+        raise InputError("TensorRT does not show its networks", hint='call set_provider("portable") first')
+    if isinstance(model, (str, os.PathLike)):
+        network = trt.Builder(provider_logger()).create_network()
+        _parse(_existing(model), network)
+    else:
+        network, keeper = _network_of(model, arg_inputs, kwarg_inputs, settings)
+    try:
+        exported: bytes = export_network(network).SerializeToString()
+    except NoForm as error:
+        raise ExportError("the model cannot be written in ONNX's format", why=str(error)) from error
+    del keeper  # which has kept the weights of the network alive
+    return exported
+
+
+def _network_of(
+    model: nn.Module | torch.export.ExportedProgram,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+) -> tuple[Any, BlockInterpreter]:
+    """The network of a module that is one engine as a whole, and what keeps its weights alive."""
+    given = {**settings, "min_block_size": 1, "require_full_compilation": True}
+    captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
+    lowered = captured.lower()
+    built = lowered.split(lowered.plan())
+    blocks = list(built.blocks.items())
+    if len(blocks) != 1:
+        raise InputError(f"the model becomes {len(blocks)} engines, and one is exported")
+    network = trt.Builder(provider_logger()).create_network()
+    interpreter = BlockInterpreter(blocks[0][1], network, captured.settings, captured.ranges, captured.registry)
+    with device_scope(captured.settings.device.torch_device), tracing_lock(), sizes_left_open(blocks[0][1]):
+        interpreter.run()
+    network.name = type(model).__name__
+    return network, interpreter

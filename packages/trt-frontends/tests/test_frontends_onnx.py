@@ -1,0 +1,152 @@
+"""Models in ONNX's format at the doors: `compile`, `trtc compile`, `trtc explain`, `trtc export onnx`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from typer.testing import CliRunner
+
+import trt_frontends
+from trt_core import Input, InputError
+from trt_frontends.cli.app import app
+from trt_frontends.onnx_models import explain_onnx, export_onnx
+
+WEIGHTS = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+
+
+def save_model(path: Path, *extra: Any, outputs: int = 1) -> Path:
+    nodes = [
+        helper.make_node("MatMul", ["in.1", "w"], ["m"], name="dense"),
+        helper.make_node("Relu", ["m"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["z"], keepdims=0),
+    ]
+    values = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8]),
+        helper.make_tensor_value_info("z", TensorProto.FLOAT, []),
+    ]
+    graph = helper.make_graph(
+        [*nodes, *extra],
+        "graph",
+        [helper.make_tensor_value_info("in.1", TensorProto.FLOAT, ["batch", 4])],
+        values[:outputs],
+        [numpy_helper.from_array(WEIGHTS, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+def expected(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ torch.from_numpy(WEIGHTS))
+
+
+@pytest.fixture
+def batch() -> Input:
+    return Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))
+
+
+def test_a_model_is_compiled_called_and_saved_like_a_module(tmp_path: Path, batch: Input) -> None:
+    compiled = trt_frontends.compile(save_model(tmp_path / "m.onnx"), [batch])
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(compiled(x), expected(x))
+    torch.testing.assert_close(compiled(in_1=x), expected(x))
+    trt_frontends.save(compiled, tmp_path / "m.trtp")
+    loaded = trt_frontends.load(tmp_path / "m.trtp")
+    torch.testing.assert_close(loaded(x), expected(x))
+    with pytest.raises(InputError, match="compiled for 1 to 8"):
+        compiled(torch.randn(9, 4))
+
+
+def test_several_outputs_are_a_tuple(tmp_path: Path, batch: Input) -> None:
+    compiled = trt_frontends.compile(str(save_model(tmp_path / "m.onnx", outputs=2)), kwarg_inputs={"in.1": batch})
+    x = torch.randn(3, 4)
+    y, z = compiled(x)
+    torch.testing.assert_close(y, expected(x))
+    torch.testing.assert_close(z, expected(x).sum())
+
+
+def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = save_model(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="does not say its range"):
+        trt_frontends.compile(path)
+    with pytest.raises(InputError, match=r"takes torch\.float32 of shape"):
+        trt_frontends.compile(path, [torch.zeros(2, 5)])
+    with pytest.raises(InputError, match=r"takes torch\.float32 of shape"):
+        trt_frontends.compile(path, [torch.zeros(2, 4, dtype=torch.int64)])
+    with pytest.raises(InputError, match="2 inputs for a model that has 1"):
+        trt_frontends.compile(path, [torch.zeros(2, 4), torch.zeros(2, 4)])
+    with pytest.raises(InputError, match="no file"):
+        trt_frontends.compile(tmp_path / "none.onnx")
+
+
+def test_what_is_refused_is_told_by_node(tmp_path: Path, batch: Input) -> None:
+    path = save_model(tmp_path / "m.onnx", helper.make_node("Det", ["y"], ["q"], name="det"))
+    with pytest.raises(InputError, match=r"cannot be an engine[\s\S]*node 3 \(det\): UNSUPPORTED_NODE"):
+        trt_frontends.compile(path, [batch])
+    report = explain_onnx(path)
+    assert report.coverage == 0.75
+    (refused,) = (node for node in report.nodes if not node.supported)
+    assert (refused.index, refused.name, refused.operator, refused.code) == (3, "det", "Det", "UNSUPPORTED_NODE")
+
+
+def test_the_command_line_explains(tmp_path: Path) -> None:
+    path = save_model(tmp_path / "m.onnx", helper.make_node("Det", ["y"], ["q"], name="det"))
+    result = CliRunner().invoke(app, ["explain", str(path), "--json", str(tmp_path / "r.json"), "--fail-under", "0.9"])
+    assert result.exit_code == 1
+    assert (
+        "3 of 4 nodes can be in an engine" in result.output and "node 3 'det', Det: UNSUPPORTED_NODE" in result.output
+    )
+    assert json.loads((tmp_path / "r.json").read_text())["nodes"][3]["code"] == "UNSUPPORTED_NODE"
+
+
+def test_the_command_line_compiles(tmp_path: Path) -> None:
+    path, target = save_model(tmp_path / "m.onnx"), tmp_path / "m.trtp"
+    arguments = ["compile", str(path), "-o", str(target)]
+    result = CliRunner().invoke(app, [*arguments, "--shape", "in.1=1x4:2x4:8x4"])
+    assert result.exit_code == 0, result.output
+    x = torch.randn(8, 4)
+    torch.testing.assert_close(trt_frontends.load(target)(x), expected(x))
+    assert CliRunner().invoke(app, [*arguments, "--shape", "in.1=1x4"]).exit_code == 2  # the file exists
+    target.unlink()
+    for shape in ("in.1=1y4", "in.1=1x4:2x4", "none=1x4"):
+        assert CliRunner().invoke(app, [*arguments, "--shape", shape]).exit_code == 2
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.MaxPool2d(2))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pooled = self.features(x).mean((2, 3))
+        return self.head(pooled), torch.softmax(pooled, -1)
+
+
+def test_a_module_goes_out_as_an_onnx_model() -> None:
+    torch.manual_seed(0)
+    model = Net().eval()
+    images = Input(min_shape=(1, 3, 8, 8), opt_shape=(2, 3, 8, 8), max_shape=(4, 3, 8, 8))
+    session = onnxruntime.InferenceSession(export_onnx(model, (images,)), providers=["CPUExecutionProvider"])
+    compiled = trt_frontends.compile(model, arg_inputs=(images,))
+    (source,) = session.get_inputs()
+    for count in (1, 4):
+        x = torch.randn(count, 3, 8, 8)
+        found = [torch.from_numpy(array) for array in session.run(None, {source.name: x.numpy()})]
+        for ours, theirs in zip(compiled(x), found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_command_line_exports(tmp_path: Path) -> None:
+    path, target = save_model(tmp_path / "m.onnx"), tmp_path / "out.onnx"
+    result = CliRunner().invoke(app, ["export", "onnx", str(path), "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    onnx.checker.check_model(onnx.load(target))

@@ -1,0 +1,851 @@
+"""A network as a model in ONNX's format, for Netron, ONNX Runtime, OpenVINO and others that read it.
+
+One function per kind of layer, in one table. What a layer computes and ONNX does not say is refused with the layer's
+name. Needs the `onnx` package (the extra `trt-portable[onnx]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from trt_portable.dtypes import FLOATS, storage_bytes
+from trt_portable.enums import (
+    ActivationType,
+    AttentionIOForm,
+    AttentionNormalizationOp,
+    CausalMaskKind,
+    DataType,
+    ElementWiseOperation,
+    FillOperation,
+    GatherMode,
+    InterpolationMode,
+    LayerType,
+    MatrixOperation,
+    PaddingMode,
+    PoolingType,
+    ReduceOperation,
+    ResizeCoordinateTransformation,
+    ResizeRoundMode,
+    ResizeSelector,
+    SampleMode,
+    ScaleMode,
+    ScatterMode,
+    TopKOperation,
+    UnaryOperation,
+)
+from trt_portable.errors import PortableError, strict
+from trt_portable.network.layer import ILayer, ITensor
+from trt_portable.network.serialization import in_order
+from trt_portable.onnx_parser.diagnostics import require_onnx
+from trt_portable.onnx_parser.initializers import TYPES
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from trt_portable.network.network import INetworkDefinition
+    from trt_portable.weights import Weights
+
+OPSET: Final = 21
+"""The opset of exported models."""
+_IR: Final = 10
+_NUMBERS: Final = {dtype: number for number, dtype in TYPES.items()}
+_MOST: Final = (1 << 63) - 1
+
+
+class ExportError(PortableError):
+    """A network that has no form in ONNX.
+
+    Args:
+        layer: Name of the layer that has none; empty if it is the whole network's.
+        reason: What ONNX does not say.
+    """
+
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(f"layer {layer!r} has no form in ONNX: {reason}" if layer else reason)
+        self.layer = layer
+        self.reason = reason
+
+
+def export_onnx(network: INetworkDefinition) -> ModelProto:
+    """A network as an ONNX model, layer by layer.
+
+    Inputs and outputs keep their names, dynamic dimensions those that inputs have, or ``name_axis``.
+
+    Args:
+        network: A complete network: every layer's shape is known, and something is marked as an output.
+
+    Returns:
+        A model of opset 21 that ONNX's checker accepts.
+
+    Raises:
+        ExportError: A layer has no form in ONNX, or the network is not complete.
+        MissingPackage: The `onnx` package is not installed.
+    """
+    require_onnx()
+    with strict():
+        return _Exporter(network).run()
+
+
+class _Exporter:
+    """The model as it grows.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: INetworkDefinition) -> None:
+        self.network = network
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self.layer: ILayer | None = None
+        self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
+        self._count = 0
+
+    def run(self) -> ModelProto:
+        """Exports every layer."""
+        from onnx import checker, helper
+
+        for index in range(self.network.num_inputs):
+            self.name(_present(self.network.get_input(index)))
+        outputs = [_present(self.network.get_output(index)) for index in range(self.network.num_outputs)]
+        if not outputs:
+            raise ExportError("", "the network has no outputs")
+        for tensor in outputs:
+            self.name(tensor)
+        for layer in self.network:
+            if layer._KIND not in _EXPORTS:
+                raise ExportError(layer.name, f"layers of the kind {layer._KIND.name} are not exported")
+        for layer in in_order(list(self.network)):
+            self.layer = layer
+            _EXPORTS[layer._KIND](self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
+        inputs = [self._value(_present(self.network.get_input(index))) for index in range(self.network.num_inputs)]
+        graph = helper.make_graph(
+            self.nodes, self.network.name or "network", inputs, [self._value(x) for x in outputs], self.initializers
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
+        checker.check_model(model)
+        return model
+
+    def name(self, tensor: ITensor) -> str:
+        """The name of a tensor; no two have the same."""
+        found = self._names.get(id(tensor))
+        if found is None:
+            found = self._names[id(tensor)] = self._unique(tensor.name)
+        return found
+
+    def _unique(self, name: str) -> str:
+        chosen, number = name, 0
+        while chosen in self._taken:
+            number += 1
+            chosen = f"{name}_{number}"
+        self._taken.add(chosen)
+        return chosen
+
+    def _value(self, tensor: ITensor) -> Any:
+        from onnx import helper
+
+        name = self.name(tensor)
+        extents = [
+            extent if extent >= 0 else tensor.get_dimension_name(axis) or f"{name}_{axis}"
+            for axis, extent in enumerate(tensor.shape)
+        ]
+        return helper.make_tensor_value_info(name, self.number_of(tensor.dtype), extents)
+
+    def number_of(self, dtype: DataType) -> int:
+        """ONNX's number of a type."""
+        return _NUMBERS[dtype]
+
+    def refuse(self, reason: str) -> ExportError:
+        """The error that refuses the layer at hand."""
+        return ExportError("" if self.layer is None else self.layer.name, reason)
+
+    def add(self, kind: str, inputs: Sequence[str | None], outputs: str | Sequence[str] = "", **attributes: Any) -> str:
+        """Adds a node; without a name for its output one is made. Returns the (first) output."""
+        from onnx import helper
+
+        self._count += 1
+        names = [outputs] if isinstance(outputs, str) else list(outputs)
+        names = [name or self._unique(f"{kind}_{self._count}") for name in names]
+        used = [name or "" for name in inputs]
+        while used and not used[-1]:
+            used.pop()
+        layer = "" if self.layer is None else self.layer.name
+        kept = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(helper.make_node(kind, used, names, name=f"{layer}/{kind}_{self._count}", **kept))
+        return names[0]
+
+    def constant(self, numbers: Any, dtype: DataType = DataType.INT64) -> str:
+        """A constant of the exporter's own."""
+        from onnx import numpy_helper
+
+        kinds = {DataType.INT64: np.int64, DataType.INT32: np.int32, DataType.HALF: np.float16, DataType.INT8: np.int8}
+        name = self._unique(f"constant_{self._count}_{len(self.initializers)}")
+        array = np.asarray(numbers, dtype=kinds.get(dtype, np.float32))
+        self.initializers.append(numpy_helper.from_array(array, name))
+        if dtype in (DataType.BF16, DataType.BOOL):
+            return self.add("Cast", [name], to=self.number_of(dtype))
+        return name
+
+    def weights(self, weights: Weights, shape: Sequence[int], name: str = "") -> str:
+        """Weights of a layer as an initializer."""
+        from onnx import TensorProto
+
+        name = name or self._unique(f"weights_{self._count}_{len(self.initializers)}")
+        proto = TensorProto(name=name, data_type=self.number_of(weights.dtype), dims=list(shape))
+        data = bytes(weights._buffer()) if weights.size else b""
+        assert len(data) == storage_bytes(weights.dtype, weights.size)
+        proto.raw_data = data
+        self.initializers.append(proto)
+        return name
+
+    def out(self, index: int = 0) -> str:
+        """The name of an output of the layer at hand."""
+        assert self.layer is not None
+        return self.name(self.layer._outputs[index])
+
+
+def _present(tensor: ITensor | None) -> ITensor:
+    assert tensor is not None
+    return tensor
+
+
+def _tensor(layer: ILayer, index: int = 0) -> ITensor:
+    tensor = layer.get_input(index)
+    assert tensor is not None
+    return tensor
+
+
+# --- sources and types ------------------------------------------------------------------------------------------------
+
+
+def _constant(e: _Exporter, layer: Any) -> None:
+    weights = layer._roles["CONSTANT"]
+    e.weights(weights, tuple(_present(layer.get_output(0)).shape), e.out())
+
+
+def _identity(e: _Exporter, layer: Any, x: str) -> None:
+    e.add("Identity", [x], e.out())
+
+
+def _cast(e: _Exporter, layer: Any, x: str) -> None:
+    e.add("Cast", [x], e.out(), to=e.number_of(layer.to_type))
+
+
+def _shape(e: _Exporter, layer: Any, x: str) -> None:
+    e.add("Shape", [x], e.out())
+
+
+def _fill(
+    e: _Exporter, layer: Any, shape: str | None = None, alpha: str | None = None, beta: str | None = None
+) -> None:
+    if layer.operation is not FillOperation.LINSPACE:
+        _random(e, layer, shape, alpha)
+        return
+    output = _present(layer.get_output(0))
+    if len(output.shape) != 1:
+        raise e.refuse("a ramp along more than one axis")
+    kind = layer.to_type
+    start = e.constant(layer.alpha or 0, kind) if alpha is None else alpha
+    step = e.constant(1 if layer.beta is None else layer.beta, kind) if beta is None else e.add(
+        "Squeeze", [beta, e.constant([0])]
+    )  # fmt: skip
+    extent = e.constant(list(layer.shape or ())) if shape is None else shape
+    count = e.add("Cast", [e.add("Squeeze", [extent, e.constant([0])])], to=e.number_of(kind))
+    places = e.add("Range", [e.constant(0, kind), count, e.constant(1, kind)])
+    e.add("Add", [e.add("Mul", [places, step]), start], e.out())
+
+
+def _random(e: _Exporter, layer: Any, shape: str | None, alpha: str | None) -> None:
+    if alpha is not None:
+        raise e.refuse("random numbers whose range is computed")
+    extents = e.constant(list(layer.shape or ())) if shape is None else shape
+    like = e.add("ConstantOfShape", [extents])
+    low, high = (default if value is None else value for value, default in ((layer.alpha, 0.0), (layer.beta, 1.0)))
+    kind = e.number_of(layer.to_type)
+    if layer.operation is FillOperation.RANDOM_UNIFORM:
+        e.add("RandomUniformLike", [like], e.out(), dtype=kind, low=float(low), high=float(high))
+    else:
+        e.add("RandomNormalLike", [like], e.out(), dtype=kind, mean=float(low), scale=float(high))
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+_ACTIVATIONS: Final[dict[ActivationType, tuple[str, tuple[str, ...]]]] = {
+    ActivationType.RELU: ("Relu", ()),
+    ActivationType.SIGMOID: ("Sigmoid", ()),
+    ActivationType.TANH: ("Tanh", ()),
+    ActivationType.LEAKY_RELU: ("LeakyRelu", ("alpha",)),
+    ActivationType.ELU: ("Elu", ("alpha",)),
+    ActivationType.SELU: ("Selu", ("alpha", "gamma")),
+    ActivationType.SOFTSIGN: ("Softsign", ()),
+    ActivationType.HARD_SIGMOID: ("HardSigmoid", ("alpha", "beta")),
+    ActivationType.THRESHOLDED_RELU: ("ThresholdedRelu", ("alpha",)),
+}
+
+
+def _activation(e: _Exporter, layer: Any, x: str) -> None:
+    kind, dtype = layer.type, _tensor(layer).dtype
+    if kind in _ACTIVATIONS:
+        name, parameters = _ACTIVATIONS[kind]
+        values = dict(zip(parameters, (float(layer.alpha), float(layer.beta)), strict=False))
+        e.add(name, [x], e.out(), **values)
+    elif kind in (ActivationType.GELU_ERF, ActivationType.GELU_TANH):
+        e.add("Gelu", [x], e.out(), approximate="tanh" if kind is ActivationType.GELU_TANH else "none")
+    elif kind is ActivationType.CLIP:
+        e.add("Clip", [x, e.constant(layer.alpha, dtype), e.constant(layer.beta, dtype)], e.out())
+    else:
+        function = "Softplus" if kind is ActivationType.SOFTPLUS else "Tanh"  # of SCALED_TANH
+        inner = e.add(function, [e.add("Mul", [x, e.constant(layer.beta, dtype)])])
+        e.add("Mul", [inner, e.constant(layer.alpha, dtype)], e.out())
+
+
+_UNARY: Final = {
+    UnaryOperation.EXP: "Exp",
+    UnaryOperation.LOG: "Log",
+    UnaryOperation.SQRT: "Sqrt",
+    UnaryOperation.RECIP: "Reciprocal",
+    UnaryOperation.ABS: "Abs",
+    UnaryOperation.NEG: "Neg",
+    UnaryOperation.SIN: "Sin",
+    UnaryOperation.COS: "Cos",
+    UnaryOperation.TAN: "Tan",
+    UnaryOperation.SINH: "Sinh",
+    UnaryOperation.COSH: "Cosh",
+    UnaryOperation.ASIN: "Asin",
+    UnaryOperation.ACOS: "Acos",
+    UnaryOperation.ATAN: "Atan",
+    UnaryOperation.ASINH: "Asinh",
+    UnaryOperation.ACOSH: "Acosh",
+    UnaryOperation.ATANH: "Atanh",
+    UnaryOperation.CEIL: "Ceil",
+    UnaryOperation.FLOOR: "Floor",
+    UnaryOperation.ERF: "Erf",
+    UnaryOperation.NOT: "Not",
+    UnaryOperation.SIGN: "Sign",
+    UnaryOperation.ROUND: "Round",
+    UnaryOperation.ISINF: "IsInf",
+    UnaryOperation.ISNAN: "IsNaN",
+}
+
+
+def _unary(e: _Exporter, layer: Any, x: str) -> None:
+    e.add(_UNARY[layer.op], [x], e.out())
+
+
+_BINARY: Final = {
+    ElementWiseOperation.SUM: "Add",
+    ElementWiseOperation.PROD: "Mul",
+    ElementWiseOperation.MAX: "Max",
+    ElementWiseOperation.MIN: "Min",
+    ElementWiseOperation.SUB: "Sub",
+    ElementWiseOperation.DIV: "Div",
+    ElementWiseOperation.POW: "Pow",
+    ElementWiseOperation.AND: "And",
+    ElementWiseOperation.OR: "Or",
+    ElementWiseOperation.XOR: "Xor",
+    ElementWiseOperation.EQUAL: "Equal",
+    ElementWiseOperation.GREATER: "Greater",
+    ElementWiseOperation.LESS: "Less",
+}
+
+
+def _elementwise(e: _Exporter, layer: Any, left: str, right: str) -> None:
+    if layer.op is not ElementWiseOperation.FLOOR_DIV:
+        e.add(_BINARY[layer.op], [left, right], e.out())
+    elif _tensor(layer).dtype in FLOATS:
+        e.add("Floor", [e.add("Div", [left, right])], e.out())
+    else:  # what is left after the remainder divides
+        e.add("Div", [e.add("Sub", [left, e.add("Mod", [left, right])]), right], e.out())
+
+
+def _select(e: _Exporter, layer: Any, condition: str, chosen: str, other: str) -> None:
+    e.add("Where", [condition, chosen, other], e.out())
+
+
+def _parametric_relu(e: _Exporter, layer: Any, x: str, slopes: str) -> None:
+    e.add("PRelu", [x, slopes], e.out())
+
+
+# --- movement ---------------------------------------------------------------------------------------------------------
+
+
+def _shuffle(e: _Exporter, layer: Any, x: str, target: str | None = None) -> None:
+    rank = len(_tensor(layer).shape)
+    first, dims = tuple(layer.first_transpose)[:rank], layer.reshape_dims
+    reshaped = len(_present(layer.get_output(0)).shape)
+    second = tuple(layer.second_transpose)[:reshaped]
+    steps: list[Callable[[str, str], str]] = []
+    if first != tuple(range(rank)):
+        steps.append(lambda x, out: e.add("Transpose", [x], out, perm=list(first)))
+    if target is not None or dims is not None:
+        shape = target if target is not None else e.constant(list(dims))
+        zero = int(not layer.zero_is_placeholder)
+        steps.append(lambda x, out: e.add("Reshape", [x, shape], out, allowzero=zero))
+    if second != tuple(range(reshaped)):
+        steps.append(lambda x, out: e.add("Transpose", [x], out, perm=list(second)))
+    if not steps:
+        steps.append(lambda x, out: e.add("Identity", [x], out))
+    for step in steps[:-1]:
+        x = step(x, "")
+    steps[-1](x, e.out())
+
+
+def _concatenation(e: _Exporter, layer: Any, *inputs: str) -> None:
+    e.add("Concat", list(inputs), e.out(), axis=layer.axis)
+
+
+def _squeeze(e: _Exporter, layer: Any, x: str, axes: str | None = None) -> None:
+    e.add("Squeeze", [x, axes and e.add("Cast", [axes], to=e.number_of(DataType.INT64))], e.out())
+
+
+def _unsqueeze(e: _Exporter, layer: Any, x: str, axes: str) -> None:
+    e.add("Unsqueeze", [x, e.add("Cast", [axes], to=e.number_of(DataType.INT64))], e.out())
+
+
+def _slice(
+    e: _Exporter,
+    layer: Any,
+    x: str,
+    start: str | None = None,
+    size: str | None = None,
+    stride: str | None = None,
+    fill: str | None = None,
+    axes: str | None = None,
+) -> None:
+    if axes is not None or layer.axes:
+        raise e.refuse("a slice of some axes only")
+    rank = len(_tensor(layer).shape)
+    static = start is None and size is None and stride is None
+    starts, sizes, strides = (None if part is None else list(part) for part in (layer.start, layer.shape, layer.stride))
+    ones = stride is None and strides == [1] * rank
+    if layer.mode in _PADDING_MODES and ones:
+        _padded(e, layer, x, start, size, fill)
+    elif layer.mode is SampleMode.STRICT_BOUNDS and static and strides and 0 not in strides:
+        _plain_slice(e, x, starts or [], sizes or [], strides)
+    elif layer.mode in (SampleMode.STRICT_BOUNDS, SampleMode.WRAP):
+        vectors = [
+            e.constant(part) if tensor is None else e.add("Cast", [tensor], to=e.number_of(DataType.INT64))
+            for tensor, part in ((start, starts), (size, sizes), (stride, strides))
+        ]
+        _gathered(e, layer, x, vectors, rank)
+    else:
+        raise e.refuse(f"a slice in mode {layer.mode.name} with strides")
+
+
+_PADDING_MODES: Final = {SampleMode.FILL: "constant", SampleMode.CLAMP: "edge", SampleMode.REFLECT: "reflect"}
+
+
+def _plain_slice(e: _Exporter, x: str, starts: list[int], sizes: list[int], strides: list[int]) -> None:
+    ends = [start + size * stride for start, size, stride in zip(starts, sizes, strides, strict=True)]
+    ends = [-_MOST if end < 0 else end for end in ends]
+    e.add("Slice", [x, *(e.constant(part) for part in (starts, ends, list(range(len(starts))), strides))], e.out())
+
+
+def _padded(e: _Exporter, layer: Any, x: str, start: str | None, size: str | None, fill: str | None) -> None:
+    """Elements around a tensor: what lies before the start, and what is left behind the end."""
+    first = e.constant(list(layer.start)) if start is None else e.add("Cast", [start], to=7)
+    whole = e.constant(list(layer.shape)) if size is None else e.add("Cast", [size], to=7)
+    after = e.add("Sub", [e.add("Add", [first, whole]), e.add("Shape", [x])])
+    pads = e.add("Concat", [e.add("Neg", [first]), after], axis=0)
+    e.add("Pad", [x, pads, fill], e.out(), mode=_PADDING_MODES[layer.mode])
+
+
+def _gathered(e: _Exporter, layer: Any, x: str, vectors: Sequence[str], rank: int) -> None:
+    """Axis after axis, the elements at start + index * stride."""
+    for axis in range(rank):
+        start, size, stride = (e.add("Gather", [vector, e.constant(axis)]) for vector in vectors)
+        steps = e.add("Range", [e.constant(0), size, e.constant(1)])
+        places = e.add("Add", [e.add("Mul", [steps, stride]), start])
+        if layer.mode is SampleMode.WRAP:
+            places = e.add("Mod", [places, e.add("Gather", [e.add("Shape", [x]), e.constant(axis)])])
+        x = e.add("Gather", [x, places], e.out() if axis == rank - 1 else "", axis=axis)
+
+
+def _padding(e: _Exporter, layer: Any, x: str) -> None:
+    rank = len(_tensor(layer).shape)
+    zeros = [0] * (rank - 2)
+    pads = [*zeros, *layer.pre_padding_nd, *zeros, *layer.post_padding_nd]
+    e.add("Pad", [x, e.constant(pads)], e.out())
+
+
+def _gather(e: _Exporter, layer: Any, data: str, indices: str) -> None:
+    if layer.mode is GatherMode.ELEMENT:
+        e.add("GatherElements", [data, indices], e.out(), axis=layer.axis)
+    elif layer.mode is GatherMode.ND:
+        wide = e.add("Cast", [indices], to=e.number_of(DataType.INT64))
+        e.add("GatherND", [data, wide], e.out(), batch_dims=layer.num_elementwise_dims)
+    elif layer.num_elementwise_dims:
+        raise e.refuse("a gather with a shared axis")
+    else:
+        e.add("Gather", [data, indices], e.out(), axis=layer.axis)
+
+
+def _scatter(e: _Exporter, layer: Any, data: str, indices: str, updates: str) -> None:
+    if layer.mode is ScatterMode.ELEMENT:
+        e.add("ScatterElements", [data, indices, updates], e.out(), axis=layer.axis)
+    else:
+        wide = e.add("Cast", [indices], to=e.number_of(DataType.INT64))
+        e.add("ScatterND", [data, wide, updates], e.out())
+
+
+def _one_hot(e: _Exporter, layer: Any, indices: str, values: str, depth: str) -> None:
+    e.add("OneHot", [indices, depth, values], e.out(), axis=layer.axis)
+
+
+def _non_zero(e: _Exporter, layer: Any, x: str) -> None:
+    found = e.add("NonZero", [x])
+    e.add("Cast", [found], e.out(), to=e.number_of(_present(layer.get_output(0)).dtype))
+
+
+def _reverse_sequence(e: _Exporter, layer: Any, x: str, lengths: str) -> None:
+    wide = e.add("Cast", [lengths], to=e.number_of(DataType.INT64))
+    e.add("ReverseSequence", [x, wide], e.out(), batch_axis=layer.batch_axis, time_axis=layer.sequence_axis)
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+_AUTO_PADS: Final = {PaddingMode.SAME_UPPER: "SAME_UPPER", PaddingMode.SAME_LOWER: "SAME_LOWER"}
+
+
+def _window_attributes(e: _Exporter, layer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"strides": list(layer.stride_nd)}
+    if layer.padding_mode in _AUTO_PADS:
+        found["auto_pad"] = _AUTO_PADS[layer.padding_mode]
+    else:
+        found["pads"] = [*layer.pre_padding, *layer.post_padding]
+    return found
+
+
+def _filter(e: _Exporter, layer: Any, x: str, kernel: str | None = None, bias: str | None = None) -> None:
+    transposed = layer._KIND is LayerType.DECONVOLUTION
+    if layer.padding_mode is PaddingMode.EXPLICIT_ROUND_UP and not transposed:
+        raise e.refuse("a convolution whose padding is rounded up")
+    channels = _tensor(layer).shape[1]
+    if kernel is None:
+        kernel = e.weights(layer._roles["KERNEL"], layer._kernel_shape(channels))
+    if bias is None and layer._roles["BIAS"].size:
+        bias = e.weights(layer._roles["BIAS"], (layer.num_output_maps,))
+    e.add(
+        "ConvTranspose" if transposed else "Conv",
+        [x, kernel, bias],
+        e.out(),
+        kernel_shape=list(layer.kernel_size_nd),
+        dilations=list(layer.dilation_nd),
+        group=layer.num_groups,
+        **_window_attributes(e, layer),
+    )
+
+
+def _pooling(e: _Exporter, layer: Any, x: str) -> None:
+    if layer.type is PoolingType.MAX_AVERAGE_BLEND:
+        raise e.refuse("a blend of two kinds of pooling")
+    attributes = _window_attributes(e, layer)
+    attributes["kernel_shape"] = list(layer.window_size_nd)
+    if layer.padding_mode is PaddingMode.EXPLICIT_ROUND_UP:
+        attributes["ceil_mode"] = 1
+    if layer.type is PoolingType.MAX:
+        e.add("MaxPool", [x], e.out(), **attributes)
+    else:
+        e.add(
+            "AveragePool", [x], e.out(), count_include_pad=int(not layer.average_count_excludes_padding), **attributes
+        )
+
+
+_COORDINATES: Final = {
+    ResizeCoordinateTransformation.ALIGN_CORNERS: "align_corners",
+    ResizeCoordinateTransformation.ASYMMETRIC: "asymmetric",
+    ResizeCoordinateTransformation.HALF_PIXEL: "half_pixel",
+}
+_MODES: Final = {
+    InterpolationMode.NEAREST: "nearest",
+    InterpolationMode.LINEAR: "linear",
+    InterpolationMode.CUBIC: "cubic",
+}
+_ROUNDING: Final = {
+    ResizeRoundMode.FLOOR: "floor",
+    ResizeRoundMode.CEIL: "ceil",
+    ResizeRoundMode.HALF_DOWN: "round_prefer_floor",
+    ResizeRoundMode.HALF_UP: "round_prefer_ceil",
+}
+
+
+def _resize(e: _Exporter, layer: Any, x: str, target: str | None = None) -> None:
+    mapping = _COORDINATES[layer.coordinate_transformation]
+    if layer.selector_for_single_pixel is ResizeSelector.UPPER and mapping == "half_pixel":
+        mapping = "pytorch_half_pixel"
+    scales = sizes = None
+    if target is not None:
+        sizes = e.add("Cast", [target], to=e.number_of(DataType.INT64))
+    elif layer.shape is not None:
+        sizes = e.constant(list(layer.shape))
+    else:
+        scales = e.constant(list(layer.scales), DataType.FLOAT)
+    e.add(
+        "Resize",
+        [x, None, scales, sizes],
+        e.out(),
+        mode=_MODES[layer.resize_mode],
+        coordinate_transformation_mode=mapping,
+        nearest_mode=_ROUNDING[layer.nearest_rounding] if layer.resize_mode is InterpolationMode.NEAREST else None,
+        cubic_coeff_a=layer.cubic_coeff,
+        exclude_outside=int(layer.exclude_outside),
+    )
+
+
+def _grid_sample(e: _Exporter, layer: Any, x: str, grid: str) -> None:
+    padding = {SampleMode.FILL: "zeros", SampleMode.CLAMP: "border", SampleMode.REFLECT: "reflection"}
+    e.add(
+        "GridSample",
+        [x, grid],
+        e.out(),
+        mode=_MODES[layer.interpolation_mode],
+        padding_mode=padding[layer.sample_mode],
+        align_corners=int(layer.align_corners),
+    )
+
+
+# --- reductions and products ------------------------------------------------------------------------------------------
+
+_REDUCTIONS: Final = {
+    ReduceOperation.SUM: "ReduceSum",
+    ReduceOperation.PROD: "ReduceProd",
+    ReduceOperation.MAX: "ReduceMax",
+    ReduceOperation.MIN: "ReduceMin",
+    ReduceOperation.AVG: "ReduceMean",
+}
+
+
+def _bits(mask: int) -> list[int]:
+    return [axis for axis in range(mask.bit_length()) if mask >> axis & 1]
+
+
+def _reduce(e: _Exporter, layer: Any, x: str) -> None:
+    axes = e.constant(_bits(layer.axes))
+    e.add(_REDUCTIONS[layer.op], [x, axes], e.out(), keepdims=int(layer.keep_dims))
+
+
+def _softmax(e: _Exporter, layer: Any, x: str) -> None:
+    e.add("Softmax", [x], e.out(), axis=_bits(layer.axes)[0])
+
+
+def _top_k(e: _Exporter, layer: Any, x: str, k: str | None = None) -> None:
+    count = e.constant([layer.k]) if k is None else e.add(
+        "Reshape", [e.add("Cast", [k], to=e.number_of(DataType.INT64)), e.constant([1])]
+    )  # fmt: skip
+    found = e._unique("indices")
+    largest = int(layer.op is TopKOperation.MAX)
+    e.add("TopK", [x, count], [e.out(0), found], axis=_bits(layer.axes)[0], largest=largest)
+    e.add("Cast", [found], e.out(1), to=e.number_of(_present(layer.get_output(1)).dtype))
+
+
+def _cumulative(e: _Exporter, layer: Any, x: str, axis: str) -> None:
+    e.add("CumSum", [x, axis], e.out(), exclusive=int(layer.exclusive), reverse=int(layer.reverse))
+
+
+def _matrix_multiply(e: _Exporter, layer: Any, left: str, right: str) -> None:
+    operands, squeezed = [], []
+    rank = len(_present(layer.get_output(0)).shape)
+    vectors = [op is MatrixOperation.VECTOR for op in (layer.op0, layer.op1)]
+    for place, (name, op) in enumerate(((left, layer.op0), (right, layer.op1))):
+        width = len(_tensor(layer, place).shape)
+        if op is MatrixOperation.TRANSPOSE:
+            name = e.add("Transpose", [name], perm=[*range(width - 2), width - 1, width - 2])
+        elif op is MatrixOperation.VECTOR:
+            name = e.add("Unsqueeze", [name, e.constant([width - 1 if place == 0 else width])])
+        operands.append(name)
+    if vectors[0]:
+        squeezed.append(rank - 1 + vectors[1])
+    if vectors[1]:
+        squeezed.append(rank + vectors[0])
+    if not squeezed:
+        e.add("MatMul", operands, e.out())
+    else:
+        axes = sorted({axis if axis >= 0 else 0 for axis in squeezed})
+        e.add("Squeeze", [e.add("MatMul", operands), e.constant(axes)], e.out())
+
+
+def _einsum(e: _Exporter, layer: Any, *inputs: str) -> None:
+    e.add("Einsum", list(inputs), e.out(), equation=layer.equation)
+
+
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+def _normalization(e: _Exporter, layer: Any, x: str, scale: str, bias: str) -> None:
+    source = _tensor(layer)
+    rank, axes = len(source.shape), _bits(layer.axes)
+    if layer.num_groups == 1 and axes == list(range(axes[0], rank)) and axes:
+        for_scale = [_tensor(layer, place).shape for place in (1, 2)]
+        if all(extent == 1 for shape in for_scale for extent in tuple(shape)[: axes[0]]):
+            trimmed = [
+                e.add("Squeeze", [name, e.constant(list(range(axes[0])))]) if axes[0] else name
+                for name in (scale, bias)
+            ]
+            e.add("LayerNormalization", [x, *trimmed], e.out(), axis=axes[0], epsilon=layer.epsilon)
+            return
+    if layer.num_groups != 1 and not layer.is_v2:
+        raise e.refuse("a normalization with numbers per group")
+    dtype, given = source.dtype, x
+    shape = e.add("Shape", [x])
+    if layer.num_groups != 1:
+        x = e.add("Reshape", [x, e.constant([0, layer.num_groups, -1])])
+        axes = [2]
+    where = e.constant(axes)
+    centered = e.add("Sub", [x, e.add("ReduceMean", [x, where], keepdims=1)])
+    variance = e.add("ReduceMean", [e.add("Mul", [centered, centered]), where], keepdims=1)
+    root = e.add("Sqrt", [e.add("Add", [variance, e.constant(layer.epsilon, dtype)])])
+    normalized = e.add("Div", [centered, root])
+    if x is not given:
+        normalized = e.add("Reshape", [normalized, shape])
+    e.add("Add", [e.add("Mul", [normalized, scale]), bias], e.out())
+
+
+def _lrn(e: _Exporter, layer: Any, x: str) -> None:
+    e.add("LRN", [x], e.out(), size=layer.window_size, alpha=layer.alpha, beta=layer.beta, bias=layer.k)
+
+
+def _scale(e: _Exporter, layer: Any, x: str) -> None:
+    source = _tensor(layer)
+    rank = len(source.shape)
+    first = layer.channel_axis
+    last = {ScaleMode.UNIFORM: first, ScaleMode.CHANNEL: first + 1}.get(layer.mode, rank)
+    shape = [source.shape[axis] if first <= axis < last else 1 for axis in range(rank)]
+    steps = [(kind, role) for kind, role in (("Mul", "SCALE"), ("Add", "SHIFT"), ("Pow", "POWER"))]
+    present = [(kind, layer._roles[role]) for kind, role in steps if layer._roles[role].size]
+    for place, (kind, weights) in enumerate(present):
+        x = e.add(kind, [x, e.weights(weights, shape)], e.out() if place == len(present) - 1 else "")
+    if not present:
+        e.add("Identity", [x], e.out())
+
+
+# --- quantization -----------------------------------------------------------------------------------------------------
+
+
+def _scaled(e: _Exporter, layer: Any, x: str, scale: str, zero: str | None = None) -> None:
+    """QuantizeLinear and DequantizeLinear; ONNX's zero point, which is 0, tells the type."""
+    quantizes = layer._KIND is LayerType.QUANTIZE
+    factor, source = _tensor(layer, 1), _tensor(layer)
+    rank, attributes = len(factor.shape), {}
+    if factor.dtype is DataType.E8M0:
+        raise e.refuse("scales of type E8M0")
+    blocked = [
+        (axis, whole // part)
+        for axis, (whole, part) in enumerate(zip(source.shape, factor.shape, strict=False))
+        if rank == len(source.shape) and rank > 1 and part != whole
+    ]
+    if rank == 1 and factor.shape[0] != 1:
+        attributes["axis"] = layer.axis
+    elif rank == 1:
+        scale = e.add("Squeeze", [scale, e.constant([0])])
+    elif rank > 1:
+        if len(blocked) != 1:
+            raise e.refuse(f"blocks along {len(blocked)} axes")
+        attributes.update(axis=blocked[0][0], block_size=blocked[0][1])
+    output = _present(layer.get_output(0))
+    wanted = source.dtype if quantizes else output.dtype
+    if factor.dtype is not wanted:
+        scale = e.add("Cast", [scale], to=e.number_of(wanted))
+    if quantizes:
+        attributes["output_dtype"] = e.number_of(output.dtype)
+    e.add("QuantizeLinear" if quantizes else "DequantizeLinear", [x, scale], e.out(), **attributes)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def _attention_input(e: _Exporter, layer: Any, *inputs: str | None) -> None:
+    for index in range(layer.num_outputs):
+        e.add("Identity", [inputs[index]], e.out(index))
+
+
+def _attention(
+    e: _Exporter, layer: Any, query: str, key: str, value: str, mask: str | None = None, *rest: str | None
+) -> None:
+    forms = {layer.query_form, layer.key_value_form}
+    plain = forms == {AttentionIOForm.PADDED_BHND} and layer.norm_op is AttentionNormalizationOp.SOFTMAX
+    if not plain or any(rest):
+        raise e.refuse("an attention of packed or quantized sequences")
+    q, k = _tensor(layer, 0), _tensor(layer, 1)
+    repeats = q.shape[1] // k.shape[1]
+    if repeats != 1:
+        key, value = (_repeated(e, name, k.shape[1], repeats) for name in (key, value))
+    scores = e.add("MatMul", [query, e.add("Transpose", [key], perm=[0, 1, 3, 2])])
+    low = e.constant(-np.inf, q.dtype)
+    if layer.causal_kind is not CausalMaskKind.NONE:
+        scores = e.add("Where", [_causal(e, query, key, layer.causal_kind), scores, low])
+    if mask is not None:
+        bool_mask = _tensor(layer, 3).dtype is DataType.BOOL
+        scores = e.add("Where", [mask, scores, low]) if bool_mask else e.add("Add", [scores, mask])
+    weights = e.add("Softmax", [scores], axis=-1)
+    if mask is not None:  # a query that sees no key attends to nothing
+        weights = e.add("Where", [e.add("IsNaN", [weights]), e.constant(0, q.dtype), weights])
+    e.add("MatMul", [weights, value], e.out())
+
+
+def _repeated(e: _Exporter, name: str, heads: int, repeats: int) -> str:
+    """Each head as often as query heads share it."""
+    places = e.constant(np.repeat(np.arange(heads), repeats))
+    return e.add("Gather", [name, places], axis=1)
+
+
+def _causal(e: _Exporter, query: str, key: str, kind: CausalMaskKind) -> str:
+    """(rows, columns): whether a key is seen."""
+    rows, columns = (e.add("Gather", [e.add("Shape", [name]), e.constant(2)]) for name in (query, key))
+    row = e.add("Range", [e.constant(0), rows, e.constant(1)])
+    column = e.add("Range", [e.constant(0), columns, e.constant(1)])
+    if kind is CausalMaskKind.LOWER_RIGHT:
+        row = e.add("Add", [row, e.add("Sub", [columns, rows])])
+    return e.add("LessOrEqual", [column, e.add("Unsqueeze", [row, e.constant([1])])])
+
+
+_EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
+    LayerType.ACTIVATION: _activation,
+    LayerType.ATTENTION_INPUT: _attention_input,
+    LayerType.ATTENTION_OUTPUT: _attention,
+    LayerType.CAST: _cast,
+    LayerType.CONCATENATION: _concatenation,
+    LayerType.CONSTANT: _constant,
+    LayerType.CONVOLUTION: _filter,
+    LayerType.CUMULATIVE: _cumulative,
+    LayerType.DECONVOLUTION: _filter,
+    LayerType.DEQUANTIZE: _scaled,
+    LayerType.EINSUM: _einsum,
+    LayerType.ELEMENTWISE: _elementwise,
+    LayerType.FILL: _fill,
+    LayerType.GATHER: _gather,
+    LayerType.GRID_SAMPLE: _grid_sample,
+    LayerType.IDENTITY: _identity,
+    LayerType.LRN: _lrn,
+    LayerType.MATRIX_MULTIPLY: _matrix_multiply,
+    LayerType.NON_ZERO: _non_zero,
+    LayerType.NORMALIZATION: _normalization,
+    LayerType.ONE_HOT: _one_hot,
+    LayerType.PADDING: _padding,
+    LayerType.PARAMETRIC_RELU: _parametric_relu,
+    LayerType.POOLING: _pooling,
+    LayerType.QUANTIZE: _scaled,
+    LayerType.REDUCE: _reduce,
+    LayerType.RESIZE: _resize,
+    LayerType.REVERSE_SEQUENCE: _reverse_sequence,
+    LayerType.SCALE: _scale,
+    LayerType.SCATTER: _scatter,
+    LayerType.SELECT: _select,
+    LayerType.SHAPE: _shape,
+    LayerType.SHUFFLE: _shuffle,
+    LayerType.SLICE: _slice,
+    LayerType.SOFTMAX: _softmax,
+    LayerType.SQUEEZE: _squeeze,
+    LayerType.TOPK: _top_k,
+    LayerType.UNARY: _unary,
+    LayerType.UNSQUEEZE: _unsqueeze,
+}
+"""How each kind of layer is written."""
+
+
+def exported_kinds() -> Iterable[LayerType]:
+    """The kinds of layers that have a form in ONNX."""
+    return _EXPORTS.keys()

@@ -1,0 +1,143 @@
+"""Networks as ONNX models, run by ONNX Runtime beside what they must compute."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import onnx_backend_cases as backend
+import onnxruntime
+import pytest
+import torch
+from onnx_running import Refused, build, parse, run
+
+import trt_portable as trt
+from trt_portable.onnx_export import ExportError, export_onnx, exported_kinds
+
+NO_FORM = r"layers of the kind (TRIP_LIMIT|CONDITION|NMS|ROTARY_EMBEDDING) are not exported"
+ORT_LACKS = r"bfloat16|bf16|BFLOAT16|FLOAT8|e4m3fn|INT4|int4|FLOAT4|float4|e8m0|^(bernoulli|sequence_|optional_)"
+"""Cases whose types ONNX Runtime does not take on a CPU, that are random, or whose inputs are no tensors."""
+
+
+def session(model: Any) -> Any:
+    onnxruntime.set_default_logger_severity(4)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def outcome_of(name: str, case: Any) -> str | None:
+    """What is wrong with the network of a case after its way out and through ONNX Runtime; None if nothing is."""
+    model, kept = case.model, list(range(len(case.model.graph.input)))
+    try:
+        network, _ = parse(model.SerializeToString())
+    except Refused:
+        constants = backend.with_constants(case)
+        if constants is None:
+            return None
+        model, kept = constants
+        try:
+            network, _ = parse(model.SerializeToString())
+        except Refused:
+            return None
+    try:
+        exported = export_onnx(network)
+    except ExportError as error:
+        return None if re.search(NO_FORM, str(error)) else str(error)
+    inputs, outputs = case.data_sets[0]
+    names = [value.name for value in model.graph.input]
+    feeds = {label: backend.as_array(inputs[place]) for label, place in zip(names, kept, strict=True)}
+    found = session(exported).run(None, feeds)
+    wrong = [backend.compared(torch.from_numpy(np.array(x)), y, case.rtol) for x, y in zip(found, outputs, strict=True)]
+    return next((problem for problem in wrong if problem is not None), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(4))
+def test_networks_of_onnx_own_cases_compute_the_same_in_onnx_runtime(share: int) -> None:
+    names = [name for name in backend.names_of("first") if not re.search(ORT_LACKS, name)]
+    wrong = {}
+    for name in names[share::12]:
+        if backend.why_excluded(name) is None:
+            problem = outcome_of(name, backend.all_cases()[name])
+            if problem is not None:
+                wrong[name] = problem
+    assert not wrong, wrong
+
+
+def test_most_kinds_of_layers_have_a_form() -> None:
+    without = set(trt.LayerType) - set(exported_kinds())
+    assert without == {
+        trt.LayerType[name]
+        for name in [
+            "PLUGIN",
+            "PLUGIN_V2",
+            "PLUGIN_V3",
+            "RAGGED_SOFTMAX",
+            "TRIP_LIMIT",
+            "RECURRENCE",
+            "ITERATOR",
+            "LOOP_OUTPUT",
+            "CONDITION",
+            "CONDITIONAL_INPUT",
+            "CONDITIONAL_OUTPUT",
+            "ASSERTION",
+            "NMS",
+            "DYNAMIC_QUANTIZE",
+            "ROTARY_EMBEDDING",
+            "KV_CACHE_UPDATE",
+            "MOE",
+            "DIST_COLLECTIVE",
+        ]
+    }
+
+
+def test_a_layer_without_a_form_is_refused_by_name(network: trt.INetworkDefinition) -> None:
+    x = network.add_input("x", trt.float32, (1, 2, 3))
+    bounds = network.add_input("bounds", trt.int32, (1, 2, 1))
+    layer = network.add_ragged_softmax(x, bounds)
+    layer.name = "ragged"
+    network.mark_output(layer.get_output(0))
+    with pytest.raises(ExportError, match=r"'ragged'.*RAGGED_SOFTMAX") as caught:
+        export_onnx(network)
+    assert caught.value.layer == "ragged"
+
+
+def test_a_network_without_outputs_is_refused(network: trt.INetworkDefinition) -> None:
+    network.add_input("x", trt.float32, (1,))
+    with pytest.raises(ExportError, match="no outputs"):
+        export_onnx(network)
+
+
+def test_dynamic_dimensions_keep_their_names(network: trt.INetworkDefinition) -> None:
+    x = network.add_input("x", trt.float32, (-1, 3, -1))
+    x.set_dimension_name(0, "batch")
+    layer = network.add_activation(x, trt.ActivationType.RELU)
+    layer.get_output(0).name = "y"
+    network.mark_output(layer.get_output(0))
+    model = export_onnx(network)
+    (first,) = model.graph.input
+    assert [dim.dim_param or dim.dim_value for dim in first.type.tensor_type.shape.dim] == ["batch", 3, "x_2"]
+    data = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(session(model).run(None, {"x": data})[0], data.clip(0))
+
+
+def test_inputs_set_after_a_layer_was_added_come_first(network: trt.INetworkDefinition) -> None:
+    x = network.add_input("x", trt.float32, (-1, 4))
+    shuffle = network.add_shuffle(x)
+    half = network.add_elementwise(
+        network.add_shape(x).get_output(0),
+        network.add_constant((2,), np.array([2, 2])).get_output(0),
+        trt.ElementWiseOperation.FLOOR_DIV,
+    )
+    double = network.add_constant((2,), np.array([1, 4]))
+    shuffle.set_input(
+        1,
+        network.add_elementwise(half.get_output(0), double.get_output(0), trt.ElementWiseOperation.PROD).get_output(0),
+    )
+    shuffle.get_output(0).name = "y"
+    network.mark_output(shuffle.get_output(0))
+    data = np.arange(16, dtype=np.float32).reshape(4, 4)
+    (found,) = session(export_onnx(network)).run(None, {"x": data})
+    np.testing.assert_array_equal(found, data.reshape(2, 8))
+    (again,) = run(build(network, {"x": (4, 4)}), {"x": data})
+    np.testing.assert_array_equal(again, found)

@@ -1,0 +1,511 @@
+"""The parser itself: ends, errors, functions, external data, support queries, refits, and hostile models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx_running import QuietLogger, Refused, build, infer, parse, run
+
+import trt_portable as trt
+
+FLOAT = TensorProto.FLOAT
+Info = Callable[..., Any]
+
+
+def value(name: str, *shape: int | str | None, dtype: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, dtype, list(shape))
+
+
+def model_of(
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    initializers: Sequence[Any] = (),
+    opset: int = 21,
+    functions: Sequence[Any] = (),
+    domains: Sequence[str] = (),
+) -> Any:
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=10)
+
+
+def array(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def dense(weights: np.ndarray[Any, Any]) -> Any:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="dense")
+    return model_of(
+        [node],
+        [value("x", "rows", weights.shape[0])],
+        [value("y", "rows", None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+
+
+def errors_of(model: Any, path: str | None = None) -> list[trt.ParserError]:
+    logger = QuietLogger()
+    parser = trt.OnnxParser(trt.Builder(logger).create_network(), logger)
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    assert not parser.parse(data, path)
+    return [parser.get_error(index) for index in range(parser.num_errors)]
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_dynamic_dimensions_keep_their_names() -> None:
+    network, _ = parse(dense(array(4, 3)).SerializeToString())
+    x = network.get_input(0)
+    assert tuple(x.shape) == (-1, 4) and x.get_dimension_name(0) == "rows"
+    data = array(5, 4)
+    engine = build(network, {"x": (5, 4)})
+    np.testing.assert_allclose(run(engine, {"x": data})[0], data @ array(4, 3), rtol=1e-5)
+
+
+def test_outputs_that_are_inputs_or_twice_the_same_are_copies() -> None:
+    model = model_of(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["y"], ["z"])],
+        [value("x", 2)],
+        [value("x", 2), value("y", 2), value("z", 2)],
+    )
+    data = array(2)
+    network, _ = parse(model.SerializeToString())
+    assert [network.get_output(index).name for index in range(3)] == ["x_output", "y", "z"]
+    found = infer(model.SerializeToString(), {"x": data})
+    for got, want in zip(found, (data, data.clip(0), data.clip(0)), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_layer_is_found_by_the_name_of_its_node() -> None:
+    _, parser = parse(dense(array(4, 3)).SerializeToString())
+    assert parser.get_layer_output_tensor("dense", 0).name == "y"
+    assert parser.get_layer_output_tensor("dense", 1) is None
+    assert parser.get_layer_output_tensor("sparse", 0) is None
+
+
+def test_layers_are_named_after_their_nodes() -> None:
+    network, _ = parse(dense(array(4, 3)).SerializeToString())
+    assert "dense" in [layer.name for layer in network]
+    assert any(layer.metadata == "[ONNX Layer: dense]" for layer in network)
+
+
+# --- functions, graphs inside of nodes --------------------------------------------------------------------------------
+
+
+def test_local_functions_are_inlined_with_the_attributes_of_the_call() -> None:
+    leaky = helper.make_node("LeakyRelu", ["a"], ["b"])
+    leaky.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    function = helper.make_function(
+        "my",
+        "Twice",
+        ["a"],
+        ["c"],
+        [leaky, helper.make_node("Add", ["b", "b"], ["c"])],
+        [helper.make_opsetid("", 21)],
+        ["slope"],
+    )
+    call = helper.make_node("Twice", ["x"], ["y"], domain="my", slope=0.5)
+    model = model_of([call], [value("x", 3)], [value("y", 3)], functions=[function], domains=["my"])
+    data = np.array([-2.0, 0.0, 2.0], np.float32)
+    (found,) = infer(model.SerializeToString(), {"x": data})
+    np.testing.assert_array_equal(found, [-2, 0, 4])
+
+
+def test_errors_in_functions_name_the_functions() -> None:
+    function = helper.make_function(
+        "my",
+        "Broken",
+        ["a"],
+        ["b"],
+        [helper.make_node("NoSuch", ["a"], ["b"], name="inner")],
+        [helper.make_opsetid("", 21)],
+    )
+    call = helper.make_node("Broken", ["x"], ["y"], domain="my", name="outer")
+    model = model_of([call], [value("x", 3)], [value("y", 3)], functions=[function], domains=["my"])
+    (error,) = errors_of(model)
+    assert (error.node(), error.node_name(), error.node_operator()) == (0, "inner", "NoSuch")
+    assert error.local_function_stack() == ["outer"] and error.local_function_stack_size() == 1
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    again = helper.make_node("Loopy", ["a"], ["b"], domain="my")
+    function = helper.make_function(
+        "my", "Loopy", ["a"], ["b"], [again], [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    )
+    model = model_of(
+        [helper.make_node("Loopy", ["x"], ["y"], domain="my")],
+        [value("x", 3)],
+        [value("y", 3)],
+        functions=[function],
+        domains=["my"],
+    )
+    (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.INVALID_GRAPH and "deep" in error.desc()
+
+
+def test_functions_that_multiply_are_bounded() -> None:
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    functions = [helper.make_function("my", "f0", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)]
+    for level in range(1, 30):
+        names = ["a", *(f"t{index}" for index in range(9)), "b"]
+        calls = [helper.make_node(f"f{level - 1}", [names[i]], [names[i + 1]], domain="my") for i in range(10)]
+        functions.append(helper.make_function("my", f"f{level}", ["a"], ["b"], calls, opsets))
+    model = model_of(
+        [helper.make_node("f29", ["x"], ["y"], domain="my")],
+        [value("x", 3)],
+        [value("y", 3)],
+        functions=functions,
+        domains=["my"],
+    )
+    from trt_portable.onnx_parser import graph
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "MAX_NODES", 200)
+        (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.UNSUPPORTED_GRAPH and "nodes" in error.desc()
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_see_values_around_them(flag: bool) -> None:
+    def branch(kind: str) -> Any:
+        return helper.make_graph([helper.make_node(kind, ["x"], [kind])], kind, [], [value(kind, 3)])
+
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))
+    model = model_of([node], [value("x", 3), value("c", dtype=TensorProto.BOOL)], [value("y", 3)])
+    data = np.array([-1.0, 0.0, 2.0], np.float32)
+    (found,) = infer(model.SerializeToString(), {"x": data, "c": np.array(flag)})
+    np.testing.assert_array_equal(found, data.clip(0) if flag else -data)
+
+
+def test_a_loop_collects_what_its_trips_made_until_its_condition_fails() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["sum", "x"], ["next"]),
+            helper.make_node("Less", ["next", "limit"], ["go"]),
+            helper.make_node("Identity", ["next"], ["kept"]),
+        ],
+        "body",
+        [value("i", dtype=TensorProto.INT64), value("c", dtype=TensorProto.BOOL), value("sum")],
+        [value("go", dtype=TensorProto.BOOL), value("next"), value("kept")],
+    )
+    node = helper.make_node("Loop", ["trips", "", "zero"], ["last", "all"], body=body)
+    constants = [
+        numpy_helper.from_array(np.array(10), "trips"),
+        numpy_helper.from_array(np.float32(0), "zero"),
+        numpy_helper.from_array(np.float32(5), "limit"),
+    ]
+    model = model_of([node], [value("x")], [value("last"), value("all", None)], constants)
+    last, collected = infer(model.SerializeToString(), {"x": np.array(2, np.float32)})
+    assert last == 6
+    np.testing.assert_array_equal(collected, [2, 4, 6])
+
+
+# --- external data ----------------------------------------------------------------------------------------------------
+
+
+def external(folder: Path, location: str, data: bytes = b"", **entries: str) -> Any:
+    model = dense(array(4, 3))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, entry in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=entry)
+    if data:
+        (folder / location).write_bytes(data)
+    return model
+
+
+def test_external_data_are_read_from_the_folder_of_the_model(tmp_path: Path) -> None:
+    data = b"head" + array(4, 3).tobytes()
+    model = external(tmp_path, "weights.bin", data, offset="4", length=str(len(data) - 4))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    network, _ = parse(path)
+    x = array(2, 4)
+    (found,) = run(build(network, {"x": (2, 4)}), {"x": x})
+    np.testing.assert_allclose(found, x @ array(4, 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "sub/../../secret.bin", "missing.bin", "", ".", "link.bin", "pipe"]
+)
+def test_external_data_outside_of_the_folder_are_refused(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "secret.bin").write_bytes(array(4, 3).tobytes())
+    os.symlink(tmp_path / "secret.bin", folder / "link.bin")
+    os.mkfifo(folder / "pipe")
+    (error,) = errors_of(external(folder, location), str(folder / "model.onnx"))
+    assert error.code() is trt.ErrorCode.INVALID_VALUE and "'w'" in error.desc()
+
+
+def test_external_data_of_an_absolute_path_or_without_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(array(4, 3).tobytes())
+    absolute = external(tmp_path, str(tmp_path / "weights.bin"))
+    assert errors_of(absolute, str(tmp_path / "m.onnx"))[0].code() is trt.ErrorCode.INVALID_VALUE
+    assert "no folder" in errors_of(external(tmp_path, "weights.bin"))[0].desc()
+
+
+@pytest.mark.parametrize(
+    "entries", [{"offset": "-1"}, {"offset": "9"}, {"length": "999"}, {"offset": "x"}, {"length": "4"}]
+)
+def test_external_data_out_of_bounds_are_refused(tmp_path: Path, entries: dict[str, str]) -> None:
+    model = external(tmp_path, "weights.bin", array(4, 3).tobytes(), **entries)
+    assert errors_of(model, str(tmp_path / "m.onnx"))[0].code() is trt.ErrorCode.INVALID_VALUE
+
+
+def test_the_application_may_give_the_bytes_of_initializers() -> None:
+    model, logger = external(Path(), "elsewhere.bin"), QuietLogger()
+    network = trt.Builder(logger).create_network()
+    parser, weights = trt.OnnxParser(network, logger), array(4, 3)
+    assert parser.load_model_proto(model.SerializeToString())
+    assert not parser.load_initializer("no such", weights.ctypes.data, weights.nbytes)
+    assert parser.load_initializer("w", weights.ctypes.data, weights.nbytes)
+    assert parser.parse_model_proto() and not parser.parse_model_proto()
+    x = array(2, 4)
+    np.testing.assert_allclose(run(build(network, {"x": (2, 4)}), {"x": x})[0], x @ weights, rtol=1e-5)
+
+
+# --- errors and support -----------------------------------------------------------------------------------------------
+
+
+def test_an_error_names_the_node_and_the_line_that_refused() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Softmax", ["a"], ["y"], name="second", axis=7),
+    ]
+    (error,) = errors_of(model_of(nodes, [value("x", 2, 3)], [value("y", 2, 3)]))
+    assert error.code() is trt.ErrorCode.INVALID_NODE
+    assert (error.node(), error.node_name(), error.node_operator()) == (1, "second", "Softmax")
+    assert error.file().endswith(".py") and error.line() > 0 and error.func() and "axis 7" in error.desc()
+    assert "node 1 (second, Softmax)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("node", "code"),
+    [
+        (helper.make_node("Relu", ["x"], ["y"], slope=1.0), trt.ErrorCode.UNSUPPORTED_NODE_ATTR),
+        (helper.make_node("Relu", [], ["y"]), trt.ErrorCode.INVALID_NODE),
+        (helper.make_node("Relu", ["nothing"], ["y"]), trt.ErrorCode.INVALID_GRAPH),
+        (helper.make_node("Add", ["x", ""], ["y"]), trt.ErrorCode.INVALID_NODE),
+        (helper.make_node("LeakyRelu", ["x"], ["y"], alpha="a"), trt.ErrorCode.INTERNAL_ERROR),
+        (helper.make_node("Transpose", ["x"], ["y"], perm=[0, 0]), trt.ErrorCode.INVALID_NODE),
+        (helper.make_node("Conv", ["x", "x"], ["y"]), trt.ErrorCode.UNSUPPORTED_NODE_SHAPE),
+        (helper.make_node("Cast", ["x"], ["y"], to=99), trt.ErrorCode.UNSUPPORTED_NODE_DATATYPE),
+        (helper.make_node("Relu", ["x"], ["y"], domain="none"), trt.ErrorCode.INVALID_NODE),
+    ],
+)
+def test_broken_nodes_have_codes(node: Any, code: trt.ErrorCode) -> None:
+    (error,) = errors_of(model_of([node], [value("x", 2, 3)], [value("y", None, None)]))
+    assert error.code() is code, error
+
+
+def test_types_that_tensorrt_lacks_are_refused_at_the_door() -> None:
+    model = model_of(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [value("x", 2, dtype=TensorProto.DOUBLE)],
+        [value("y", 2, dtype=TensorProto.DOUBLE)],
+    )
+    (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.UNSUPPORTED_NODE_DATATYPE and "DOUBLE" in error.desc()
+
+
+def test_a_model_is_asked_about_node_by_node() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Det", ["a"], ["b"], name="det"),
+        helper.make_node("Neg", ["b"], ["c"]),
+        helper.make_node("NoSuch", ["c"], ["d"]),
+        helper.make_node("Exp", ["d"], ["y"]),
+    ]
+    model = model_of(nodes, [value("x", 3, 3)], [value("y")])
+    model.graph.value_info.append(value("d"))
+    logger = QuietLogger()
+    network = trt.Builder(logger).create_network()
+    parser = trt.OnnxParser(network, logger)
+    assert not parser.supports_model_v2(model.SerializeToString())
+    runs = [
+        (list(parser.get_subgraph_nodes(index)), parser.is_subgraph_supported(index))
+        for index in range(parser.num_subgraphs)
+    ]
+    assert runs[:4] == [([0], True), ([1], False), ([2], True), ([3], False)]
+    assert {parser.get_error(index).node() for index in range(parser.num_errors)} >= {1, 3}
+    assert network.num_layers == 0
+    parser.clear_errors()
+    assert parser.num_errors == 0 and parser.get_error(0) is None
+    assert parser.supports_model_v2(dense(array(4, 3)).SerializeToString()) and parser.num_subgraphs == 1
+    assert parser.supports_operator("Conv") and not parser.supports_operator("NoSuch")
+
+
+def test_flags_are_kept() -> None:
+    logger = QuietLogger()
+    builder = trt.Builder(logger)
+    parser = trt.OnnxParser(builder.create_network(), logger)
+    assert parser.get_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+    parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+    parser.set_flag(trt.OnnxParserFlag.REPORT_CAPABILITY_DLA)
+    assert parser.flags == 1 << int(trt.OnnxParserFlag.REPORT_CAPABILITY_DLA)
+    assert parser.set_builder_config(builder.create_builder_config()) and parser.get_used_vc_plugin_libraries() == []
+
+
+def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    logger = QuietLogger()
+    with pytest.raises(ImportError, match=r"trt-portable\[onnx\]"):
+        trt.OnnxParser(trt.Builder(logger).create_network(), logger)
+
+
+# --- refits -----------------------------------------------------------------------------------------------------------
+
+
+def test_weights_come_from_another_version_of_the_model() -> None:
+    network, _ = parse(dense(array(4, 3)).SerializeToString())
+    engine = build(network, {"x": (2, 4)}, flags=[trt.BuilderFlag.REFIT])
+    logger = QuietLogger()
+    refitter = trt.Refitter(engine, logger)
+    parser = trt.OnnxParserRefitter(refitter, logger)
+    assert parser.refit_from_bytes(dense(array(4, 3) * 2).SerializeToString()), logger.errors
+    assert refitter.refit_cuda_engine()
+    x = array(2, 4)
+    np.testing.assert_allclose(run(engine, {"x": x})[0], x @ array(4, 3) * 2, rtol=1e-5)
+    assert not parser.refit_from_bytes(dense(array(5, 3)).SerializeToString())
+    assert parser.get_error(0).code() is trt.ErrorCode.REFIT_FAILED and parser.num_errors == 1
+    parser.clear_errors()
+    renamed = dense(array(4, 3))
+    renamed.graph.initializer[0].name = "v"
+    assert not parser.refit_from_bytes(renamed.SerializeToString())
+
+
+# --- hostile models ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_model_are_errors(data: bytes) -> None:
+    logger = QuietLogger()
+    parser = trt.OnnxParser(trt.Builder(logger).create_network(), logger)
+    assert parser.parse(data) is False and parser.num_errors
+
+
+_SEEDS = [
+    dense(array(4, 3)),
+    model_of(
+        [
+            helper.make_node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1]),
+            helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2]),
+            helper.make_node("Reshape", ["b", "s"], ["c"]),
+            helper.make_node("Slice", ["c", "z", "o"], ["y"]),
+        ],
+        [value("x", 1, 2, 6, 6)],
+        [value("y", None, None)],
+        [
+            numpy_helper.from_array(array(3, 2, 3, 3), "k"),
+            numpy_helper.from_array(np.array([3, -1]), "s"),
+            numpy_helper.from_array(np.array([0]), "z"),
+            numpy_helper.from_array(np.array([2]), "o"),
+        ],
+    ),
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(range(len(_SEEDS))), st.data())
+def test_damaged_models_never_crash(seed: int, data: st.DataObject) -> None:
+    damaged = bytearray(_SEEDS[seed].SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] = data.draw(st.integers(0, 255))
+    logger = QuietLogger()
+    parser = trt.OnnxParser(trt.Builder(logger).create_network(), logger)
+    parsed = parser.parse(bytes(damaged))
+    assert parsed is not bool(parser.num_errors)
+
+
+def test_constants_of_enormous_shapes_are_refused() -> None:
+    node = helper.make_node("ConstantOfShape", ["s"], ["y"])
+    model = model_of([node], [], [value("y", None, None)], [numpy_helper.from_array(np.array([1 << 40, 1 << 20]), "s")])
+    assert errors_of(model)[0].code() is trt.ErrorCode.UNSUPPORTED_NODE_SHAPE
+    tensor = TensorProto(name="w", data_type=FLOAT, dims=[1 << 40, 3], raw_data=b"1234")
+    broken = dense(array(4, 3))
+    broken.graph.initializer[0].CopyFrom(tensor)
+    assert errors_of(broken)[0].code() is trt.ErrorCode.INVALID_VALUE
+
+
+def test_a_network_that_is_not_empty_is_refused() -> None:
+    network, parser = parse(dense(array(4, 3)).SerializeToString())
+    assert network.num_layers
+    assert not parser.parse(dense(array(4, 3)).SerializeToString())
+    assert parser.get_error(0).code() is trt.ErrorCode.INVALID_VALUE
+
+
+def test_missing_files_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="MODEL_DESERIALIZE_FAILED"):
+        parse(tmp_path / "none.onnx")
+
+
+# --- quantized models -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "zero"), [(np.int8, 0), (np.int8, 3), (np.uint8, 128)])
+def test_quantized_activations_and_weights(kind: Any, zero: int) -> None:
+    info = np.iinfo(kind)
+    weights = (np.arange(12) * 5 - 30 + zero).clip(info.min, info.max).astype(kind).reshape(4, 3)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "t", "z"], ["v"]),
+        helper.make_node("MatMul", ["d", "v"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.float32(0.05), "s"),
+        numpy_helper.from_array(np.float32(0.1), "t"),
+        numpy_helper.from_array(np.array(zero, kind), "z"),
+        numpy_helper.from_array(weights, "w"),
+    ]
+    model = model_of(nodes, [value("x", 2, 4)], [value("y", 2, 3)], constants)
+    x = array(2, 4)
+    codes = (np.round(x / np.float32(0.05)) + zero).clip(info.min, info.max) - zero
+    expected = (codes * 0.05) @ ((weights.astype(np.float32) - zero) * 0.1)
+    np.testing.assert_allclose(infer(model.SerializeToString(), {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_blocked_int4_weights() -> None:
+    codes = (np.arange(64) % 16 - 8).reshape(8, 8)
+    weights = helper.make_tensor("w", TensorProto.INT4, [8, 8], codes.reshape(-1).tolist())
+    scales = np.linspace(0.1, 0.8, 16).astype(np.float32).reshape(2, 8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["v"], axis=0, block_size=4),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]
+    model = model_of(nodes, [value("x", 2, 8)], [value("y", 2, 8)], [weights, numpy_helper.from_array(scales, "s")])
+    x = array(2, 8)
+    expected = x @ (codes * np.repeat(scales, 4, axis=0))
+    np.testing.assert_allclose(infer(model.SerializeToString(), {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_weights() -> None:
+    weights = torch.randn(4, 3).to(torch.bfloat16)
+    proto = TensorProto(
+        name="w", data_type=TensorProto.BFLOAT16, dims=[4, 3], raw_data=weights.view(torch.int16).numpy().tobytes()
+    )
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16),
+        helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Cast", ["p"], ["y"], to=FLOAT),
+    ]
+    model = model_of(nodes, [value("x", 2, 4)], [value("y", 2, 3)], [proto])
+    x = torch.randn(2, 4)
+    (found,) = infer(model.SerializeToString(), {"x": x.numpy()})
+    torch.testing.assert_close(found, (x.to(torch.bfloat16) @ weights).float(), rtol=2e-2, atol=2e-2)
