@@ -98,6 +98,23 @@ def test_a_header_whose_input_is_smaller_than_the_plans_is_refused(make_engine: 
         TRTModule(header, engine.plan)(torch.ones(4))
 
 
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("layout", ["CHW32", "HWC", "DHWC8", "DLA_LINEAR"])
+def test_memory_is_linear_or_refused(make_engine: Any, name: str, layout: str) -> None:
+    """Vectors of 32 channels take 32 times the memory that a caller has given for one."""
+    shape = (1, 1, 1, 8, 8)
+    engine = make_engine(relu, [Binding("x", torch.float32, shape)], [Binding("y", torch.float32, shape)])
+
+    def change(structure: dict[str, Any]) -> None:
+        for tensor in structure["engine"]["io"]:
+            if tensor["name"] == name:
+                tensor["format"] = layout
+
+    plan = _with_structure(engine.plan, change)
+    with pytest.raises(PlanError, match=r"LINEAR|DHWC8|DLA_LINEAR"):
+        TRTModule(_described(engine.header, plan), plan)(torch.ones(shape))
+
+
 def test_a_hostile_plan_takes_nobodys_place(static_engine: TRTModule, make_engine: Any, tmp_path: Path) -> None:
     """A program may name the digest of another plan, and is still run by its own plan alone."""
     other = make_engine(double, static_engine.header.inputs, static_engine.header.outputs)

@@ -187,6 +187,7 @@ class LoadedEngine:
                     f"{dtype_name(binding.dtype)}"
                 )
             self._check_extents(binding, tuple(self.native.get_tensor_shape(binding.name)))
+            self._check_format(binding.name)
         profiles = self.native.num_optimization_profiles
         if profiles != max(len(header.profiles), 1):
             raise PlanError(f"{header.title} has {profiles} optimization profiles, not as many as its header says")
@@ -194,6 +195,19 @@ class LoadedEngine:
             raise PlanError(
                 f"{header.title} has {self.native.num_io_tensors} bindings, its header says {len(expected)}"
             )
+
+    def _check_format(self, name: str) -> None:
+        """Tensors of calls are given as they lie: memory in other formats takes more than they have."""
+        formats = [
+            self.native.get_tensor_format(name, index) for index in range(self.native.num_optimization_profiles)
+        ]
+        linear = provider_module().TensorFormat.LINEAR
+        for kind in formats:
+            if kind != linear:
+                raise PlanError(
+                    f"{name!r} of {self.header.title} lies in memory as {kind.name}, and tensors are LINEAR",
+                    hint="build the engine with LINEAR among the allowed formats of its inputs and outputs",
+                )
 
     def _check_extents(self, binding: Binding, shape: tuple[int, ...]) -> None:
         """What the engine fixes, the header fixes: else a tensor that fits the header could be too small for it.

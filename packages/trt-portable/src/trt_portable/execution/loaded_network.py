@@ -87,6 +87,7 @@ def load_network(
             )
         )
     _check_order(calls, info)
+    _check_bindings(structure, info)
     loaded = LoadedNetwork(
         calls=tuple(calls),
         inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
@@ -94,6 +95,23 @@ def load_network(
         visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
     )
     return loaded, everything
+
+
+def _check_bindings(structure: Mapping[str, Any], info: EngineInfo) -> None:
+    """Memory of bindings has the type of their tensors, and that of inputs has the extents.
+
+    Outputs may turn out to have others, which is found before they are written.
+
+    Raises:
+        PortableError: The plan says otherwise.
+    """
+    tensors = {tensor["id"]: tensor for tensor in structure["tensors"]}
+    for binding in info.io:
+        tensor = tensors.get(binding.id)
+        if tensor is None or tensor["dtype"] != binding.dtype.name:
+            raise PortableError(f"binding {binding.name!r} is {binding.dtype.name}, which is not its tensor's type")
+        if binding.is_input and tuple(tensor["shape"]) != binding.shape:
+            raise PortableError(f"input {binding.name!r} has extents {binding.shape}, its tensor {tensor['shape']}")
 
 
 def _check_order(calls: Sequence[LayerCall], info: EngineInfo) -> None:

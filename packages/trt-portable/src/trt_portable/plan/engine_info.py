@@ -19,6 +19,7 @@ from trt_portable.enums import (
     ProfilingVerbosity,
     TensorFormat,
 )
+from trt_portable.formats import LAYOUTS
 from trt_portable.optimization_profile import Profile, Range
 from trt_portable.plan import tables
 from trt_portable.plan.extents import Expression, read_expression
@@ -266,6 +267,7 @@ class EngineInfo:
         if len({tensor.name for tensor in self.io}) != len(self.io):
             raise ValueError("two bindings have one name")
         for tensor in self.io:
+            _check_format(tensor)
             if tensor.aliased_input is not None and (tensor.is_input or tensor.aliased_input not in inputs):
                 raise ValueError(f"{tensor.name!r} is the alias of {tensor.aliased_input!r}, which is no input")
         ranks = [len(tensor.shape) for tensor in inputs.values()]
@@ -290,6 +292,24 @@ class EngineInfo:
         typed.integer(self.tactic_sources, "the sources of tactics")
         typed.flag(self.weight_streaming, "whether weights are streamed")
         typed.texts(self.settings.get("flags", []), "the flags of the builder")
+
+
+def _check_format(tensor: IOTensor) -> None:
+    """The memory of a binding has a format that exists for its type, rank and place.
+
+    Raises:
+        ValueError: It has not.
+    """
+    layout = LAYOUTS.get(tensor.format)
+    if layout is None:
+        fits = tensor.format is TensorFormat.LINEAR
+    else:
+        fits = not tensor.is_host and tensor.dtype in layout.dtypes and len(tensor.shape) >= layout.channel
+    if not fits:
+        raise ValueError(
+            f"{tensor.name!r}, {tensor.dtype.name} of rank {len(tensor.shape)}, cannot lie in memory as "
+            f"{tensor.format.name}"
+        )
 
 
 def _debug_tensor(pair: Any) -> tuple[int, str]:
