@@ -221,7 +221,7 @@ def stress(session: nox.Session) -> None:
     factor = session.posargs[0] if session.posargs else "10"
     session.run(
         sys.executable,
-        *("-m", "pytest", "-q", "tests/test_stress.py"),
+        *("-m", "pytest", "-q", "tests/test_stress.py", "packages/trt-portable/tests/test_portable_hostile_plans.py"),
         *(f"packages/trt-runtime/tests/test_runtime_{name}.py" for name in ("stress", "replacing", "engine_cache")),
         env={**TEST_ENVIRONMENT, "TRT_STRESS": factor},
     )

@@ -198,9 +198,7 @@ class LoadedEngine:
 
     def _check_format(self, name: str) -> None:
         """Tensors of calls are given as they lie: memory in other formats takes more than they have."""
-        formats = [
-            self.native.get_tensor_format(name, index) for index in range(self.native.num_optimization_profiles)
-        ]
+        formats = [self.native.get_tensor_format(name, index) for index in range(self.native.num_optimization_profiles)]
         linear = provider_module().TensorFormat.LINEAR
         for kind in formats:
             if kind != linear:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_portable.enums import LayerType
-from trt_portable.errors import PortableError
+from trt_portable.errors import PortableError, Refusal, strict
 from trt_portable.execution.program import LayerCall
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json, leaf_layers
@@ -72,6 +72,9 @@ def load_network(
     calls = []
     everything = tuple(leaf_layers(layers))
     freeze(everything)
+    with strict(False):  # what only strict mode refuses was decided when the engine was built
+        for layer in everything:
+            _check_rules(layer)
     for layer in everything:
         layer._device = device
     for layer, entry in zip(layers, structure["layers"], strict=True):
@@ -95,6 +98,22 @@ def load_network(
         visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
     )
     return loaded, everything
+
+
+def _check_rules(layer: ILayer) -> None:
+    """Holds a layer of a plan to the rules that it was held to when it was added to its network.
+
+    Raises:
+        PortableError: It breaks one: types, ranks, extents, attributes or numbers of weights do not fit.
+    """
+    sources = layer._facts_source()
+    try:
+        layer._check_operands(sources)
+        layer._check(sources)
+    except Refusal:
+        raise
+    except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:  # an operand is missing
+        raise PortableError(f"layer {layer.name!r} has operands that it cannot have: {error!r}") from error
 
 
 def _check_bindings(structure: Mapping[str, Any], info: EngineInfo) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
+from trt_portable.execution import guard_pages
 from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
@@ -190,6 +191,8 @@ class Program:
         self._views: dict[tuple[int, tuple[int, ...]], int] = {}  # where constants are in other shapes
         self._size = len(slots) + 1
         computes = [self._bring_into_shape(index, call, constants) for index, call in enumerate(running)]
+        if guard_pages.side():
+            computes = [guard_pages.GuardedCompute(compute, guard_pages.side()) for compute in computes]
         self.steps: list[Step] = [
             (
                 compute,

@@ -30,6 +30,7 @@ from trt_portable.fusion.epilogues import (
 )
 from trt_portable.fusion.neighbours import Linear, linear_form
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
+from trt_portable.kernels.operands import require_operands
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -153,7 +154,7 @@ class OneDnnProduct(PrepackedProduct):
         last = inputs[-1]
         assert last is not None
         other = as_tensor(last)
-        if other.shape != self._result_shape(x, inputs):
+        if other.shape != self._result_shape(x, inputs) or other.dtype is not x.dtype:
             return None  # the sum broadcasts
         return (self._activated(self._multiply_and_add(x, other, inputs)),)
 
@@ -194,6 +195,9 @@ class PrepackedConvolution(OneDnnProduct):
         super().__init__(epilogue, plain)
         self.overwrites = overwrites
         self._layer = layer
+        self._checked: torch.Tensor | None = None  # the kernel whose extents were compared
+        self._channels = 0
+        self._fitting: Shape | None = None  # the last extents into which the windows fit
         self._paddings = list(layer.pre_padding)
         self._stride, self._dilation = list(layer.stride_nd), list(layer.dilation_nd)
 
@@ -210,6 +214,15 @@ class PrepackedConvolution(OneDnnProduct):
 
     def _operands(self, x: torch.Tensor) -> tuple[Any, ...]:
         kernel, bias = self._layer._own_weights(x)
+        if self._checked is not kernel:
+            fits = bias is None or (bias.numel() == len(kernel) and bias.dtype is torch.float32)
+            require_operands(fits and kernel.dtype is torch.float32, "a convolution", x, kernel, bias)
+            self._checked, self._channels = kernel, kernel.shape[1] * self._layer.num_groups
+        if x.shape[1] != self._channels or x.dtype is not torch.float32 or x.dim() != kernel.dim():
+            require_operands(False, "a convolution with a packed kernel", x, kernel)
+        if x.shape != self._fitting:
+            require_operands(min(convolved_shape(self._layer, x.shape)) > 0, "a convolution", x, kernel)
+            self._fitting = x.shape
         geometry = (self._paddings, self._stride, self._dilation, self._layer.num_groups)
         return (self._weights(kernel, x).weights, bias, *geometry)
 
@@ -247,6 +260,7 @@ class PrepackedLinear(OneDnnProduct):
     def __init__(self, form: LinearForm, epilogue: Epilogue, plain: OneByOne) -> None:
         super().__init__(epilogue, plain)
         self._form = form
+        self._matrix = _Matrix(form)
 
     def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
         return _rows_of_columns(weights, self._form)
@@ -256,7 +270,7 @@ class PrepackedLinear(OneDnnProduct):
         return _Packed(torch.ops.mkldnn._reorder_linear_weight(weights, rows), rows)
 
     def _operands(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        matrix, bias = _matrix_and_bias(inputs, self._form)
+        matrix, bias = self._matrix.read(x, inputs)
         return self._weights(matrix, x).weights, bias
 
     def _multiply(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor:
@@ -289,9 +303,10 @@ class MklLinear(PrepackedProduct):
     def __init__(self, form: LinearForm, plain: OneByOne) -> None:
         super().__init__(plain)
         self._form = form
+        self._matrix = _Matrix(form)
 
     def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        matrix, bias = _matrix_and_bias(inputs, self._form)
+        matrix, bias = self._matrix.read(x, inputs)
         packed = self._weights(matrix, x)
         if x.numel() // x.shape[-1] != packed.rows:
             return None
@@ -307,10 +322,40 @@ class MklLinear(PrepackedProduct):
         return _Packed(torch.ops.mkl._mkl_reorder_linear_weight(weights, rows), rows)
 
 
-def _matrix_and_bias(inputs: Sequence[Value | None], form: LinearForm) -> tuple[torch.Tensor, torch.Tensor | None]:
-    matrix, bias = inputs[1], inputs[2] if form.has_bias else None
-    assert matrix is not None
-    return as_tensor(matrix), None if bias is None else as_tensor(bias).reshape(-1)
+class _Matrix:
+    """The matrix and the bias that a product reads, which its kernels do not compare with its rows.
+
+    Args:
+        form: How the product reads the matrix, and whether there is a bias.
+    """
+
+    def __init__(self, form: LinearForm) -> None:
+        self._form = form
+        self._checked: tuple[Value | None, Value | None] = (None, None)
+        self._depth = 0
+
+    def read(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The matrix and the bias for rows.
+
+        Raises:
+            Refusal: They do not fit each other.
+        """
+        matrix, added = inputs[1], inputs[2] if self._form.has_bias else None
+        if self._checked[0] is not matrix or self._checked[1] is not added:
+            self._check(matrix, added)
+        if x.shape[-1] != self._depth or x.dtype is not torch.float32:
+            require_operands(False, "a product with a packed matrix", x, as_tensor(matrix))  # type: ignore[arg-type]
+        return as_tensor(matrix), None if added is None else as_tensor(added).reshape(-1)  # type: ignore[arg-type]
+
+    def _check(self, given: Value | None, added: Value | None) -> None:
+        """Checks a matrix and a bias that were not there in the last run: they change with a refit alone."""
+        assert given is not None
+        matrix, bias = as_tensor(given), None if added is None else as_tensor(added)
+        rows, columns = matrix.shape[-2:] if self._form.is_transposed else (matrix.shape[-1], matrix.shape[-2])
+        fits = matrix.numel() == rows * columns and matrix.dtype is torch.float32
+        fits = fits and (bias is None or (bias.numel() == rows and bias.dtype is torch.float32))
+        require_operands(fits, "a product with a packed matrix", matrix, bias)
+        self._checked, self._depth = (given, added), columns
 
 
 def _as_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:

@@ -20,6 +20,7 @@ from trt_portable.execution.program import Compute, LayerCall, PackingCompute
 from trt_portable.fusion.epilogues import OneByOne
 from trt_portable.fusion.neighbours import Linear, linear_form
 from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape, Shapes
+from trt_portable.kernels.operands import require_operands
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.recurrence import CellKind, Recurrence, Result
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers
@@ -174,13 +175,21 @@ class RecurrentKernel(PackingCompute):
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """The results; layer by layer where the loop is another one for the extents at hand."""
         x, *states = (_tensor(inputs[at]) for at in (0, *self._form.states))
-        length, batch = x.shape[:2]
         count = inputs[self._form.count]
         assert count is not None
-        if not x.numel() or host_numbers(count)[0] != length or any(state.shape[0] != batch for state in states):
+        if not (x.numel() and x.dim() == 3 and self._fits(x, states)) or host_numbers(count)[0] != len(x):
             return self._plain(inputs)
         results = self._run(x, states, self._weights(inputs, x))
         return [results[result.value] for result in self._form.results]
+
+    def _fits(self, x: torch.Tensor, states: Sequence[torch.Tensor]) -> bool:
+        """Whether a sequence and the states before it are the layer's; its kernels do not compare them."""
+        form, batch = self._form, x.shape[1]
+        widths = (form.extents[2][0] if form.is_projected else form.width, form.width)
+        return x.shape[2] == form.extents[0][1] and all(
+            state.shape == (batch, width) and state.dtype is x.dtype
+            for state, width in zip(states, widths, strict=False)
+        )
 
     def forget(self) -> int:
         """Gives up weights in order, and returns how many bytes they were; the next run makes them again."""
@@ -194,6 +203,10 @@ class RecurrentKernel(PackingCompute):
         found = [_tensor(inputs[at]) for at in self._places]
         ordered = self._ordered
         if ordered is None or not all(map(is_, ordered[0], found)):
+            form = self._form
+            sizes = [math.prod(extents) for extents in form.extents] + [form.extents[0][0]] * len(form.biases)
+            fit = all(w.numel() == size and w.dtype is x.dtype for w, size in zip(found, sizes, strict=True))
+            require_operands(fit, "a recurrent layer", x, *found)
             self._ordered = ordered = (found, self._order(found, x))
         return ordered[1]
 

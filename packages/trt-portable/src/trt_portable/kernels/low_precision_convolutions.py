@@ -95,6 +95,10 @@ class ConvolutionKernel(ABC):
     ) -> torch.Tensor:
         """The result (N, K, H', W') of an input (N, C, H, W) and what was prepared."""
 
+    def reads(self, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm) -> bool:
+        """Whether what was prepared is of the form; asked where the kernel does not compare extents itself."""
+        return not kernel.is_mkldnn
+
 
 class DequantizeKernel(ConvolutionKernel):
     """The kernel stays small and becomes floats in every run."""
@@ -172,6 +176,11 @@ class OneDnnConvolution(ConvolutionKernel):
         packed = torch.ops.onednn.qconv_prepack(codes.contiguous(), scale, 1.0, _ZERO, *geometry, form.groups)
         return packed, scale
 
+    def reads(self, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm) -> bool:
+        """A packed kernel, and a scale for every channel of the result."""
+        is_packed = kernel.is_mkldnn and kernel.dtype is torch.int8 and tuple(kernel.shape) == form.kernel
+        return is_packed and scale.dtype is torch.float32 and scale.shape == form.kernel[:1]
+
     def convolve(
         self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish
     ) -> torch.Tensor:
@@ -225,6 +234,10 @@ class PointwiseConvolution(ConvolutionKernel):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The kernel as a matrix."""
         return self._product.prepare(codes.reshape(form.kernel[:2]), scale.reshape(-1, 1), self._form(form))
+
+    def reads(self, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm) -> bool:
+        """As the product does."""
+        return self._product.reads(kernel, scale, self._form(form))
 
     def convolve(
         self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish

@@ -167,6 +167,10 @@ class ProductKernel(ABC):
     ) -> torch.Tensor:
         """The result (M, N) of a left operand (M, K) and what was prepared."""
 
+    def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
+        """Whether what was prepared is of the form; asked where the kernel does not compare extents itself."""
+        return not matrix.is_mkldnn
+
 
 def spread_blocks(scale: torch.Tensor, extents: tuple[int, int]) -> torch.Tensor:
     """Scales of blocks as a matrix that broadcasts to (N, K)."""
@@ -273,6 +277,11 @@ class OneDnnLinear(ProductKernel):
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """In oneDNN's own layout."""
         return torch.ops.onednn.qlinear_prepack(codes.contiguous(), None), scale.reshape(-1).contiguous()
+
+    def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
+        """A packed matrix, and one scale or one for every column."""
+        is_packed = matrix.is_mkldnn and matrix.dtype is torch.int8 and matrix.shape == (form.depth, form.columns)
+        return is_packed and scale.dtype is torch.float32 and scale.shape in ((1,), (form.columns,))
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
@@ -433,6 +442,13 @@ class PackedInt4(ProductKernel):
             return torch._convert_weight_to_int4pack_for_cpu(shifted, 1), pairs
         even, odd = shifted[:, ::2], shifted[:, 1::2]
         return torch._convert_weight_to_int4pack((even << 4 | odd).to(torch.uint8), self._INNER_TILES), pairs
+
+    def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
+        """A packed matrix, and a scale and a zero for every group of every column."""
+        group = _int4_group(form)
+        pairs = (form.depth // (group or 1), form.columns, 2)
+        is_packed = matrix.is_cuda or (matrix.dtype is torch.uint8 and matrix.shape == (form.columns, form.depth // 2))
+        return is_packed and not matrix.is_mkldnn and scale.shape == pairs and scale.dtype is CARRIERS[form.left]
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish

@@ -18,6 +18,7 @@ from trt_portable.enums import (
     LayerType,
 )
 from trt_portable.errors import Refusal
+from trt_portable.kernels.operands import attend
 from trt_portable.layers.products import multiply
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
@@ -169,10 +170,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         softmax = self.norm_op is AttentionNormalizationOp.SOFTMAX
         fused = softmax and scale is None and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
         if fused and not (upper and mask is not None):
-            grouped = query.shape[-3] != key.shape[-3]
-            return F.scaled_dot_product_attention(
-                query, key, value, mask, 0.0, upper, scale=self._factor, enable_gqa=grouped
-            )
+            return attend(query, key, value, mask, is_causal=upper, factor=self._factor)
         if self._factor != 1.0:
             query = query * self._factor
         repeats = query.shape[-3] // key.shape[-3]
@@ -233,7 +231,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             if mask is not None:
                 part = mask[min(batch, mask.shape[0] - 1), :, : q.shape[2], : k.shape[2]].unsqueeze(0)
             parts.append(self._attend(q, k, v, part, scale).squeeze(0).transpose(0, 1))
-        return torch.cat(parts) if parts else torch.empty_like(query)
+        return torch.cat(parts) if parts else torch.zeros_like(query)
 
     def _packed_keys(
         self,
@@ -255,7 +253,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             if mask is not None:
                 part = mask[min(batch, mask.shape[0] - 1), :, :, : k.shape[2]].unsqueeze(0)
             parts.append(self._attend(query[batch : batch + 1], k, v, part, scale))
-        return torch.cat(parts) if parts else torch.empty_like(query)
+        return torch.cat(parts) if parts else torch.zeros_like(query)
 
 
 def _joined(mask: torch.Tensor | None, inside: torch.Tensor) -> torch.Tensor:

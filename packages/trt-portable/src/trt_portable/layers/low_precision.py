@@ -7,12 +7,13 @@ chose; `trt_portable.kernels.low_precision_products` has the kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 
 from trt_portable.attributes import boolean, dims, element_type, integer, text
 from trt_portable.dims import Dims
-from trt_portable.dtypes import CARRIERS
+from trt_portable.dtypes import CARRIERS, is_scratch
 from trt_portable.enums import DataType, LayerType
 from trt_portable.kernels.low_precision_convolutions import (
     CONVOLUTION_REFERENCE,
@@ -21,8 +22,13 @@ from trt_portable.kernels.low_precision_convolutions import (
     convolution_kernel,
 )
 from trt_portable.kernels.low_precision_products import REFERENCE, Finish, ProductForm, ProductKernel, product_kernel
-from trt_portable.network.layer import ILayer
+from trt_portable.kernels.operands import require_operands
+from trt_portable.network.layer import ILayer, ITensor
+from trt_portable.network.rules import require
 from trt_portable.shape_tensors import Value, as_tensor
+
+_FAR: Final = 1 << 31
+"""No window is farther from the next, or from the edge: kernels count places in 32 bits."""
 
 LEFT, LEFT_SCALE, BIAS, OUTPUT_SCALE, MATRIX, SCALE = range(6)
 """Inputs of a product; scale of the left operand, bias and scale of the output may be absent."""
@@ -41,6 +47,12 @@ class _LowPrecisionLayer(ILayer):
     rowwise = boolean(False, "Whether the run computes the scales of the left operand.")
 
     _known: tuple[ProductForm, ProductKernel] | None = None
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        require(self.columns > 0 and self.depth > 0, f"a matrix of {self.columns} by {self.depth}")
+        require(len(self.blocks) == 2, f"scales of extents {self.blocks}")
+        pairs = zip((self.columns, self.depth), self.blocks, strict=True)
+        require(all(block > 0 and extent % block == 0 for extent, block in pairs), f"scales of extents {self.blocks}")
 
     def _form_and_kernel(self) -> tuple[ProductForm, ProductKernel]:
         """The form, and the chosen kernel if this device has it, else the one that always works."""
@@ -110,6 +122,10 @@ class LowPrecisionProductLayer(_LowPrecisionLayer):
     output_type = element_type(DataType.FLOAT, "Type of the result.")
     rectify = boolean(False, "Whether negative numbers become 0.")
 
+    _read: torch.Tensor | None = None
+    _read_scale: torch.Tensor | None = None
+    """What was prepared, and is known to be what the kernel reads."""
+
     @classmethod
     def _plan_type(cls) -> str:
         return "LOW_PRECISION_PRODUCT"
@@ -134,8 +150,15 @@ class LowPrecisionProductLayer(_LowPrecisionLayer):
             self.output_type,
         )
         rows = left.reshape(-1, self.depth)
-        kernel = self._kernel((left, matrix))
-        return (kernel.multiply(rows, matrix, scale, self._form_and_kernel()[0], finish).reshape(extents),)
+        kernel, form = self._kernel((left, matrix)), self._form_and_kernel()[0]
+        if self._read is not matrix or self._read_scale is not scale:
+            require_operands(kernel.reads(matrix, scale, form), f"the product {kernel.name}", left, scale)
+            if self._IS_FROZEN and is_scratch(left):
+                self._read, self._read_scale = matrix, scale
+        bias = finish.bias
+        fits = left.dtype is CARRIERS[self.left_type] and (bias is None or len(bias) == self.columns)
+        require_operands(fits, f"the product {kernel.name}", left, bias)
+        return (kernel.multiply(rows, matrix, scale, form, finish).reshape(extents),)
 
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.output_type
@@ -157,6 +180,13 @@ class _LowPrecisionConvolution(ILayer):
     is_scaled = boolean(False, "Whether the run computes the scale of the input.")
 
     _known: tuple[ConvolutionForm, ConvolutionKernel] | None = None
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        require(len(self.kernel_shape) == 4 and min(self.kernel_shape) > 0, f"a kernel of {self.kernel_shape}")
+        for name in ("stride", "dilation", "padding"):
+            found, least = getattr(self, name), int(name != "padding")
+            require(len(found) == 2 and least <= min(found) and max(found) <= _FAR, f"{name} {found}")
+        require(self.groups > 0 and self.kernel_shape[0] % self.groups == 0, f"{self.groups} groups")
 
     def _form_and_kernel(self) -> tuple[ConvolutionForm, ConvolutionKernel]:
         """The form, and the chosen kernel if this device has it, else the one that always works."""
@@ -227,6 +257,10 @@ class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
     output_type = element_type(DataType.FLOAT, "Type of the result.")
     rectify = boolean(False, "Whether negative numbers become 0.")
 
+    _read: torch.Tensor | None = None
+    _read_scale: torch.Tensor | None = None
+    """What was prepared, and is known to be what the kernel reads."""
+
     @classmethod
     def _plan_type(cls) -> str:
         return "LOW_PRECISION_CONVOLUTION"
@@ -252,7 +286,19 @@ class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
             None if output_scale is None else output_scale.reshape(()),
             self.output_type,
         )
-        return (self._kernel((x, kernel)).convolve(x, kernel, scale, form, finish),)
+        chosen, bias = self._kernel((x, kernel)), finish.bias
+        if self._read is not kernel or self._read_scale is not scale:
+            require_operands(chosen.reads(kernel, scale, form), f"the convolution {chosen.name}", x, scale)
+            if self._IS_FROZEN and is_scratch(x):
+                self._read, self._read_scale = kernel, scale
+        fits = (
+            x.dtype is CARRIERS[self.left_type]
+            and x.dim() == 4
+            and x.shape[1] == form.kernel[1] * form.groups
+            and (bias is None or len(bias) == form.kernel[0])
+        )
+        require_operands(fits, f"the convolution {chosen.name}", x, bias)
+        return (chosen.convolve(x, kernel, scale, form, finish),)
 
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.output_type

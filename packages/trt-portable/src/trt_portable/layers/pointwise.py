@@ -19,6 +19,7 @@ from trt_portable.enums import (
     UnaryOperation,
 )
 from trt_portable.errors import Refusal
+from trt_portable.kernels.operands import divide
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -201,13 +202,21 @@ class IUnaryLayer(ILayer):
 def _quotient(left: Any, right: Any) -> Any:
     if left.dtype.is_floating_point:
         return torch.div(left, right)
-    return torch.div(left, right, rounding_mode="trunc")
+    return _integer_quotient(left, right, "trunc")
 
 
 def _floor_quotient(left: Any, right: Any) -> Any:
     if left.dtype.is_floating_point:
         return torch.floor(torch.div(left, right))
-    return torch.floor_divide(left, right)
+    return _integer_quotient(left, right, "floor")
+
+
+def _integer_quotient(left: Any, right: Any, rounding_mode: str) -> Any:
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return divide(as_tensor(left), as_tensor(right), rounding_mode)
+    if rounding_mode == "floor":
+        return torch.floor_divide(left, right)
+    return torch.div(left, right, rounding_mode=rounding_mode)
 
 
 _ARITHMETIC: Final[dict[ElementWiseOperation, Callable[[Any, Any], Any]]] = {

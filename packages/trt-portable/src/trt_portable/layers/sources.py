@@ -46,7 +46,7 @@ class IConstantLayer(ILayer):
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         dtype, count = self._weight_spec("CONSTANT")
-        if dtype not in _CONSTANT_TYPES:
+        if dtype not in _CONSTANT_TYPES and not self._IS_FROZEN:  # engines have folded what networks must cast
             raise Refusal(f"a constant cannot have type {dtype.name}; cast one of another type")
         require_documented(dtype is not DataType.BOOL, "a constant cannot have type BOOL; cast one of another type")
         extents = self._shape(count)

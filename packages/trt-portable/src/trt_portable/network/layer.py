@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 Extent: TypeAlias = Any
 """An int, or a symbolic expression for an extent that is known only at run time."""
+
+
+class _OpenExtent(int):
+    """An extent of a plan's tensor that only running can tell: -1, and to rules of layers no number."""
+
+
+OPEN: Final = _OpenExtent(-1)
 
 
 class Facts(NamedTuple):

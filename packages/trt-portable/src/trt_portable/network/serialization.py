@@ -25,7 +25,7 @@ import torch
 from trt_core.files import typed
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
-from trt_portable.network.layer import LAYER_CLASSES, ILayer, ITensor
+from trt_portable.network.layer import LAYER_CLASSES, OPEN, ILayer, ITensor
 from trt_portable.network.region import Scope
 from trt_portable.plan import tables
 from trt_portable.weights import Weights
@@ -308,7 +308,8 @@ def _restore_tensor(entry: Any) -> ITensor:
     entry = typed.fields(entry, "a tensor", tables.TENSOR)
     name = typed.text(entry["name"], "the name of a tensor")
     tensor = ITensor(None, None, 0, name, typed.member(DataType, entry["dtype"], f"the type of {name!r}"))
-    tensor._extents = tables.extents(entry["shape"], f"the shape of {name!r}")
+    extents = tables.extents(entry["shape"], f"the shape of {name!r}")
+    tensor._extents = tuple([OPEN if extent < 0 else extent for extent in extents])
     tensor._formats = typed.integer(entry["formats"], f"the formats of {name!r}")
     dimensions = typed.mapping(entry["dimension_names"], f"the dimensions of {name!r}")
     tensor._dimension_names = {

@@ -264,8 +264,11 @@ class ContextShapes:
         shape: Shape | None = self._known_shape(binding)
         if shape is not None and -1 in shape:
             shape = None
-            if not self._insufficient_inputs():
-                shape = self._shape_report().bounds[self.outputs.index(binding)]
+            try:
+                if not self._insufficient_inputs():
+                    shape = self._shape_report().bounds[self.outputs.index(binding)]
+            except (Refusal, LayerFailure) as error:
+                self._reporter.error(f"get_max_output_size({name!r})", str(error))
         return -1 if shape is None else binding.bytes_of(shape)
 
     def peak_bytes(self) -> int:

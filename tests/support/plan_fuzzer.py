@@ -1,0 +1,364 @@
+"""Plans as an attacker writes them: known networks with changed structures, sealed again, loaded and run.
+
+``python plan_fuzzer.py FIRST LAST [NETWORK]`` runs the cases of these seeds in one process and prints each before it
+runs, so that whoever started it knows which one ended the process. `TRT_PORTABLE_GUARD_PAGES` puts operands between
+pages that nobody may touch; bound memory always lies so.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+import trt_portable as trt
+from trt_portable import enums
+from trt_portable.dtypes import CARRIERS
+from trt_portable.execution.guard_pages import guarded
+from trt_portable.plan.container import Plan, read_plan, write_plan
+
+N, T = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+E = trt.ElementWiseOperation
+MEMORY: Final = 3 << 30
+"""Bytes of address space that a case may add; what needs more fails, as it should, without harm to others."""
+
+
+class Net:
+    """A network with short ways to add what most of them have."""
+
+    def __init__(self) -> None:
+        self.builder = trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR))
+        self.network = self.builder.create_network()
+        self.random = np.random.default_rng(0)
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: Any = trt.float32) -> Any:
+        return self.network.add_input(name, dtype, shape)
+
+    def constant(self, *shape: int) -> Any:
+        array = (self.random.standard_normal(shape) / 3).astype(np.float32)
+        return self.network.add_constant(shape, array).get_output(0)
+
+    def numbers(self, values: Any, dtype: Any = np.int32) -> Any:
+        array = np.array(values, dtype)
+        return self.network.add_constant(array.shape, array).get_output(0)
+
+    def linear(self, x: Any, columns: int, rows: int) -> Any:
+        """A linear map with a bias."""
+        rank = len(x.shape)
+        matrix = self.constant(*(1,) * (rank - 2), columns, rows)
+        product = self.network.add_matrix_multiply(x, N, matrix, T).get_output(0)
+        return self.network.add_elementwise(product, self.constant(*(1,) * (rank - 1), columns), E.SUM).get_output(0)
+
+    def plan(self, *outputs: Any, **profile: Any) -> bytes:
+        for tensor in outputs:
+            self.network.mark_output(tensor)
+        config = self.builder.create_builder_config()
+        config.builder_optimization_level = 0
+        if profile:
+            ranges = self.builder.create_optimization_profile()
+            for name, shapes in profile.items():
+                ranges.set_shape(name, *shapes)
+            config.add_optimization_profile(ranges)
+        built = self.builder.build_serialized_network(self.network, config)
+        assert built is not None
+        return bytes(built)
+
+
+def _linear() -> bytes:
+    net = Net()
+    x = net.input("x", (-1, 16))
+    hidden = net.network.add_activation(net.linear(x, 24, 16), trt.ActivationType.RELU).get_output(0)
+    return net.plan(net.linear(hidden, 8, 24), x=((1, 16), (4, 16), (6, 16)))
+
+
+def _convolution() -> bytes:
+    net = Net()
+    x = net.input("x", (1, 4, 9, 9))
+    weights = (net.random.standard_normal((8, 4, 3, 3)) / 3).astype(np.float32)
+    layer = net.network.add_convolution_nd(x, 8, (3, 3), weights, np.zeros(8, np.float32))
+    layer.stride_nd, layer.padding_nd = (2, 2), (1, 1)
+    y = net.network.add_activation(layer.get_output(0), trt.ActivationType.RELU).get_output(0)
+    pool = net.network.add_pooling_nd(y, trt.PoolingType.AVERAGE, (2, 2))
+    pool.padding_nd = (1, 1)
+    back = net.network.add_deconvolution_nd(
+        pool.get_output(0), 4, (2, 2), (net.random.standard_normal((8, 4, 2, 2))).astype(np.float32)
+    )
+    back.stride_nd = (2, 2)
+    return net.plan(back.get_output(0))
+
+
+def _attention() -> bytes:
+    net = Net()
+    query, key, value = (net.input(name, (1, 4, rows, 8)) for name, rows in zip("qkv", (5, 7, 7), strict=True))
+    layer = net.network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, False)
+    return net.plan(layer.get_output(0))
+
+
+def _lstm() -> bytes:
+    """As converters write it: a product of the whole sequence, and a loop over the rest."""
+    net = Net()
+    x = net.input("x", (5, 3, 6))
+    network, width = net.network, 4
+    gates = net.linear(x, 4 * width, 6)
+    count = net.numbers(5)
+    matrix, bias = net.constant(4 * width, width), net.constant(1, 4 * width)
+    first = [net.constant(3, width) for _ in range(2)]
+    loop = network.add_loop()
+    loop.add_trip_limit(count, trt.TripLimit.COUNT)
+    row = loop.add_iterator(gates).get_output(0)
+    hidden, cell = (loop.add_recurrence(state) for state in first)
+    inner = network.add_matrix_multiply(hidden.get_output(0), N, matrix, T).get_output(0)
+    total = network.add_elementwise(row, network.add_elementwise(inner, bias, E.SUM).get_output(0), E.SUM).get_output(0)
+    parts = [network.add_slice(total, (0, at * width), (3, width), (1, 1)).get_output(0) for at in range(4)]
+    kinds = [trt.ActivationType.SIGMOID] * 2 + [trt.ActivationType.TANH, trt.ActivationType.SIGMOID]
+    entry, forget, new, leave = (
+        network.add_activation(part, kind).get_output(0) for part, kind in zip(parts, kinds, strict=True)
+    )
+    kept = network.add_elementwise(forget, cell.get_output(0), E.PROD).get_output(0)
+    added = network.add_elementwise(entry, new, E.PROD).get_output(0)
+    after = network.add_elementwise(kept, added, E.SUM).get_output(0)
+    bent = network.add_activation(after, trt.ActivationType.TANH).get_output(0)
+    shown = network.add_elementwise(leave, bent, E.PROD).get_output(0)
+    hidden.set_input(1, shown)
+    cell.set_input(1, after)
+    rows = loop.add_loop_output(shown, trt.LoopOutput.CONCATENATE, 0)
+    rows.set_input(1, count)
+    return net.plan(
+        rows.get_output(0), loop.add_loop_output(cell.get_output(0), trt.LoopOutput.LAST_VALUE).get_output(0)
+    )
+
+
+def _loop() -> bytes:
+    net = Net()
+    x = net.input("x", (2, 4))
+    loop = net.network.add_loop()
+    count = net.numbers(3)
+    loop.add_trip_limit(count, trt.TripLimit.COUNT)
+    state = loop.add_recurrence(x)
+    state.set_input(1, net.linear(state.get_output(0), 4, 4))
+    rows = loop.add_loop_output(state.get_output(0), trt.LoopOutput.CONCATENATE, 0)
+    rows.set_input(1, count)
+    return net.plan(rows.get_output(0))
+
+
+def _integers() -> bytes:
+    net = Net()
+    x, y = net.input("x", (8,), trt.int32), net.input("y", (8,), trt.int32)
+    quotient = net.network.add_elementwise(x, y, E.DIV).get_output(0)
+    return net.plan(net.network.add_elementwise(quotient, y, E.FLOOR_DIV).get_output(0))
+
+
+def _places() -> bytes:
+    net = Net()
+    x, at = net.input("x", (4, 6)), net.input("at", (4, 3), trt.int32)
+    network = net.network
+    gathered = network.add_gather(x, at, 1).get_output(0)
+    picked = network.add_gather_v2(x, at, trt.GatherMode.ELEMENT)
+    picked.axis = 1
+    scattered = network.add_scatter(x, at, picked.get_output(0), trt.ScatterMode.ELEMENT)
+    scattered.axis = 1
+    values = network.add_topk(scattered.get_output(0), trt.TopKOperation.MAX, 2, 0b10)
+    one_hot = network.add_one_hot(at, net.numbers([0.0, 1.0], np.float32), net.numbers(6), -1)
+    return net.plan(gathered, values.get_output(0), one_hot.get_output(0))
+
+
+def _images() -> bytes:
+    net = Net()
+    x, grid = net.input("x", (1, 3, 6, 6)), net.input("grid", (1, 4, 4, 2))
+    network = net.network
+    resized = network.add_resize(x)
+    resized.shape = (1, 3, 9, 7)
+    resized.resize_mode = trt.InterpolationMode.LINEAR
+    sampled = network.add_grid_sample(x, grid)
+    padded = network.add_padding_nd(x, (1, 2), (2, 1))
+    normal = network.add_lrn(x, 3, 1e-4, 0.75, 2.0)
+    return net.plan(*(layer.get_output(0) for layer in (resized, sampled, padded, normal)))
+
+
+def _rows() -> bytes:
+    net = Net()
+    x = net.input("x", (2, 6, 8))
+    network = net.network
+    normal = network.add_normalization_v2(x, net.constant(1, 1, 8), net.constant(1, 1, 8), 0b100).get_output(0)
+    moved = network.add_shuffle(normal)
+    moved.first_transpose, moved.reshape_dims = (0, 2, 1), (2, 4, 12)
+    parts = [network.add_slice(moved.get_output(0), (0, 0, at), (2, 4, 6), (1, 1, 1)).get_output(0) for at in (0, 6)]
+    joined = network.add_concatenation(parts)
+    joined.axis = 1
+    reduced = network.add_reduce(joined.get_output(0), trt.ReduceOperation.SUM, 0b100, False).get_output(0)
+    running = network.add_cumulative(reduced, net.numbers(1), trt.CumulativeOperation.SUM, False, False)
+    return net.plan(running.get_output(0))
+
+
+def _codes() -> bytes:
+    """An int8 product and an int8 convolution, as explicit quantization writes them."""
+    net = Net()
+    network = net.network
+
+    def quantized(x: Any, scale: Any) -> Any:
+        codes = network.add_quantize(x, scale, trt.int8).get_output(0)
+        return network.add_dequantize(codes, scale, trt.float32).get_output(0)
+
+    x = net.input("x", (4, 32))
+    scale = net.numbers(0.02, np.float32)
+    columns = network.add_constant((16,), np.full(16, 0.01, np.float32)).get_output(0)
+    weights = net.constant(16, 32)
+    held = network.add_quantize(weights, columns, trt.int8)
+    held.axis = 0
+    wide = network.add_dequantize(held.get_output(0), columns, trt.float32)
+    wide.axis = 0
+    product = network.add_matrix_multiply(quantized(x, scale), N, wide.get_output(0), T)
+    return net.plan(product.get_output(0))
+
+
+def _cache() -> bytes:
+    net = Net()
+    network = net.network
+    cache, fresh, start = net.input("c", (2, 3, 8, 4)), net.input("f", (2, 3, 2, 4)), net.input("s", (2,), trt.int32)
+    layer = network.add_kv_cache_update(cache, fresh, start, trt.KVCacheMode.LINEAR)
+    return net.plan(layer.get_output(0))
+
+
+NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
+    "linear": _linear,
+    "convolution": _convolution,
+    "attention": _attention,
+    "lstm": _lstm,
+    "loop": _loop,
+    "integers": _integers,
+    "places": _places,
+    "images": _images,
+    "rows": _rows,
+    "codes": _codes,
+    "cache": _cache,
+}
+INTEGERS: Final = (0, 1, -1, 2, 3, 5, 8, 64, 1000, 2**31 - 1, 2**31, -(2**31), 2**40, 2**63 - 1, -(2**63))
+SMALL: Final = (0, 1, -1, 2, 3, 5, 8, 16)
+NAMES: Final = tuple(
+    name
+    for kind in vars(enums).values()
+    if isinstance(kind, type) and hasattr(kind, "__members__")
+    for name in kind.__members__
+)
+
+
+def _leaves(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Every value that is no list or object, as what holds it and where."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, (dict, list)):
+            yield from _leaves(value)
+        else:
+            yield tree, key
+
+
+def changed(plan: Plan, chance: random.Random) -> bytes:
+    """A plan with one to three changes of its structure, sealed again."""
+    structure = json.loads(json.dumps(plan.structure))
+    network, engine = structure["network"], structure["engine"]
+    if chance.random() < 0.7:
+        engine["prepacked"] = True
+        engine["product_kernels"] = [chance.choice(("onednn", "mkl", "layers", "recurrent")) for _ in range(6)]
+    for _ in range(chance.randint(1, 3)):
+        part = chance.choices((network["layers"], network["tensors"], engine["io"], engine), (6, 4, 1, 1))[0]
+        places = list(_leaves(part))
+        holder, key = chance.choice(places)
+        value = holder[key]
+        if isinstance(value, bool):
+            holder[key] = not value
+        elif isinstance(value, int):
+            holder[key] = chance.choice(SMALL if chance.random() < 0.7 else INTEGERS)
+        elif isinstance(value, float):
+            holder[key] = chance.choice((0.0, -1.0, 1e30, float(chance.choice(SMALL))))
+        elif isinstance(value, str) and value in NAMES:
+            holder[key] = chance.choice(NAMES)
+        if part is network["tensors"] and chance.random() < 0.8:
+            _agree(structure)
+    return bytes(write_plan({"network": network, "engine": engine}, plan.weights, structure["features"]))
+
+
+def _agree(structure: dict[str, Any]) -> None:
+    """Lets bindings and profiles say what the tensors say."""
+    tensors = {tensor["id"]: tensor for tensor in structure["network"]["tensors"]}
+    for binding in structure["engine"]["io"]:
+        tensor = tensors.get(binding["id"])
+        if tensor is not None:
+            binding["shape"], binding["dtype"] = list(tensor["shape"]), tensor["dtype"]
+            binding["extents"] = []
+    structure["engine"]["profiles"] = [{"shapes": {}, "values": {}, "extra_memory_target": 1.0}]
+
+
+def run(plan: bytes, chance: random.Random) -> str:
+    """Loads and runs a plan as an application does; says how it ended.
+
+    Raises:
+        Exception: What should not leave the API did.
+    """
+    engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(plan)
+    if engine is None:
+        return "refused"
+    context = engine.create_execution_context()
+    if context is None:
+        return "no context"
+    held = []
+    for name in engine:
+        if engine.get_tensor_mode(name) is not trt.TensorIOMode.INPUT:
+            continue
+        extents = [extent if extent >= 0 else chance.choice((1, 2, 4)) for extent in engine.get_tensor_shape(name)]
+        if not context.set_input_shape(name, extents) or np.prod(extents, dtype=object) > 1 << 20:
+            return "no shape"
+        held.append(guarded(_random(extents, CARRIERS[engine.get_tensor_dtype(name)], chance)))
+        context.set_tensor_address(name, held[-1].data_ptr())
+    for name in engine:
+        if engine.get_tensor_mode(name) is trt.TensorIOMode.OUTPUT:
+            size = context.get_max_output_size(name)
+            if size > 1 << 26:
+                return "too large"
+            held.append(guarded(torch.zeros(max(size, 1), dtype=torch.uint8)))
+            context.set_tensor_address(name, held[-1].data_ptr())
+    outcomes = {context.execute_async_v3(0) for _ in range(2)}
+    return "ran" if outcomes == {True} else "failed"
+
+
+def _random(extents: list[int], dtype: torch.dtype, chance: random.Random) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(extents).to(dtype)
+    if dtype is torch.bool:
+        return torch.rand(extents) < 0.5
+    info = torch.iinfo(dtype)
+    values = torch.tensor([0, 1, -1 if info.min < 0 else 2, 2, 3, info.min, info.max], dtype=dtype)
+    return values[torch.randint(0, len(values), extents)]
+
+
+def main(first: int, last: int, only: str = "") -> None:
+    """Runs the cases of some seeds."""
+    torch.set_num_threads(1)
+    plans = {name: read_plan(make()) for name, make in NETWORKS.items() if only in ("", name)}
+    names = sorted(plans)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, hard))
+    counts: dict[str, int] = {}
+    for seed in range(first, last):
+        chance = random.Random(seed)
+        torch.manual_seed(seed)
+        name = chance.choice(names)
+        sys.stdout.write(f"case {seed} {name}\n")
+        sys.stdout.flush()
+        try:
+            plan = changed(plans[name], chance)
+        except (ValueError, OverflowError):
+            continue  # what JSON cannot say
+        outcome = run(plan, chance)
+        counts[outcome] = counts.get(outcome, 0) + 1
+    sys.stdout.write(json.dumps(counts) + "\n")
+
+
+if __name__ == "__main__":
+    with trt.device("cpu"):
+        main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
