@@ -344,28 +344,104 @@ def test_movements_around_attention_cancel(both: Any) -> None:
     assert counts["SHUFFLE"] == 4 and counts["SLICE"] == 3  # heads apart, and together again
 
 
-def test_a_full_mask_of_open_extents_is_gone(both: Any) -> None:
+class _Positions:
+    """Integers of open extents, as exporters write masks of them.
+
+    Args:
+        network: Gets the layers.
+        like: A tensor (N, H, L, D), whose L is open.
+    """
+
+    def __init__(self, network: Any, like: Any) -> None:
+        self.network = network
+        shape = network.add_shape(like).get_output(0)
+        self.length = network.add_slice(shape, (2,), (1,), (1,)).get_output(0)
+
+    def number(self, value: int, rank: int = 4) -> Any:
+        return self.network.add_constant((1,) * rank, np.full((1,) * rank, value, np.int64)).get_output(0)
+
+    def range(self, start: int, shape: tuple[int, ...], step: int = 1) -> Any:
+        fill = self.network.add_fill((1,), trt.FillOperation.LINSPACE, trt.int64)
+        for index, value in enumerate((self.length, self.number(start, 0), self.number(step, 1))):
+            fill.set_input(index, value)
+        reshaped = self.network.add_shuffle(fill.get_output(0))
+        reshaped.reshape_dims = shape
+        return reshaped.get_output(0)
+
+    def both(self, first: Any, second: Any, operation: str) -> Any:
+        return self.network.add_elementwise(first, second, trt.ElementWiseOperation[operation]).get_output(0)
+
+    def negated(self, tensor: Any) -> Any:
+        return self.network.add_unary(tensor, trt.UnaryOperation.NOT).get_output(0)
+
+    def anew(self) -> Any:
+        """Whether a position begins another sequence, counted: always 0, in as many words."""
+        positions = self.range(0, (1, -1))
+        before = self.both(self.part(positions, 0, 1), self.number(1, 2), "SUB")
+        joined = self.network.add_concatenation([before, positions])
+        joined.axis = 1
+        later, earlier = (self.part(joined.get_output(0), start) for start in (1, 0))
+        is_next = self.both(self.both(later, earlier, "SUB"), self.number(1, 2), "EQUAL")
+        numbers = self.network.add_cast(self.negated(is_next), trt.int64).get_output(0)
+        axis = self.network.add_constant((), np.array(1, np.int32)).get_output(0)
+        return self.network.add_cumulative(numbers, axis, trt.CumulativeOperation.SUM, False, False).get_output(0)
+
+    def part(self, tensor: Any, start: int, size: int | None = None) -> Any:
+        layer = self.network.add_slice(tensor, (start,), (size or 1,), (1,))
+        layer.axes = (1,)
+        if size is None:
+            layer.set_input(2, self.length)
+        return layer.get_output(0)
+
+    def row_and_column(self, tensor: Any) -> tuple[Any, Any]:
+        found = []
+        for shape in ((1, 1, -1, 1), (1, 1, 1, -1)):
+            layer = self.network.add_shuffle(tensor)
+            layer.reshape_dims = shape
+            found.append(layer.get_output(0))
+        return found[0], found[1]
+
+
+def _mask(kind: str, at: _Positions) -> Any:
+    rows, columns = at.range(0, (1, 1, -1, 1)), at.range(0, (1, 1, 1, -1))
+    causal = at.negated(at.both(columns, rows, "GREATER"))
+    if kind == "all":
+        return at.negated(at.both(columns, at.number(0), "LESS"))
+    if kind == "most":
+        return at.negated(at.both(at.range(-1, (1, 1, 1, -1)), at.number(0), "LESS"))
+    if kind == "causal":
+        return causal
+    if kind == "packed":
+        return at.both(causal, at.both(*at.row_and_column(at.anew()), "EQUAL"), "AND")
+    if kind == "before":
+        return at.both(columns, rows, "LESS")
+    if kind == "later":
+        return at.negated(at.both(rows, columns, "GREATER"))
+    if kind == "every other":
+        return at.negated(at.both(at.range(0, (1, 1, 1, -1), 2), rows, "GREATER"))
+    assert kind == "shifted"
+    return at.negated(at.both(columns, at.range(1, (1, 1, -1, 1)), "GREATER"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_gone"),
+    [
+        *(("all", True), ("causal", True), ("packed", True)),
+        *(("most", False), ("before", False), ("later", False), ("every other", False), ("shifted", False)),
+    ],
+)
+def test_masks_of_open_extents(both: Any, kind: str, is_gone: bool) -> None:
     def define(network: trt.INetworkDefinition) -> None:
         query, key, value = (network.add_input(name, trt.float32, (2, 3, -1, 8)) for name in "qkv")
-        shape = network.add_shape(query).get_output(0)
-        length = network.add_slice(shape, (2,), (1,), (1,)).get_output(0)
-        numbers = network.add_fill((1,), trt.FillOperation.LINSPACE, trt.int64)
-        numbers.set_input(0, length)
-        numbers.set_input(1, network.add_constant((), np.array(least, np.int64)).get_output(0))
-        numbers.set_input(2, network.add_constant((1,), np.array([1], np.int64)).get_output(0))
-        row = network.add_shuffle(numbers.get_output(0))
-        row.reshape_dims = (1, 1, 1, -1)
-        zero = network.add_constant((1, 1, 1, 1), np.zeros((1, 1, 1, 1), np.int64)).get_output(0)
-        less = network.add_elementwise(row.get_output(0), zero, trt.ElementWiseOperation.LESS).get_output(0)
         attention = network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, False)
         attention.decomposable = True
-        attention.mask = network.add_unary(less, trt.UnaryOperation.NOT).get_output(0)
+        attention.mask = _mask(kind, _Positions(network, query))
         output(network, attention.get_output(0))
 
     shapes = dict.fromkeys("qkv", ((2, 3, 1, 8), (2, 3, 4, 8), (2, 3, 9, 8)))
-    for least in (0, -1):  # the first position is hidden then
-        counts = both(define, shapes, **{name: torch.randn(2, 3, 5, 8) for name in "qkv"})
-        assert counts["FILL"] == (least < 0)
+    for length in (1, 5):
+        counts = both(define, shapes, **{name: torch.randn(2, 3, length, 8) for name in "qkv"})
+        assert (counts["FILL"] == 0) == is_gone
 
 
 @pytest.mark.parametrize("causal", [False, True])

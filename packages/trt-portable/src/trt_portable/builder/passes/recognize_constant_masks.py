@@ -1,18 +1,21 @@
 """Attention masks that are known when an engine is built: causal ones become a setting, full ones go.
 
 Fused kernels of attention skip what a causal mask hides, and read no mask. Where lengths are open, a mask is no
-constant, and may be full all the same: exporters write ``arange(length) >= 0``.
+constant, and means one of these all the same: exporters compare ranges of
+positions, and ask of them whether sequences begin anew.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
 
+from trt_portable.builder.passes.arrangement import Arrangement
 from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
+from trt_portable.builder.passes.simplify_movement import MOVEMENTS, moved_by
 from trt_portable.enums import (
     AttentionIOForm,
     CausalMaskKind,
@@ -34,6 +37,7 @@ class RecognizeConstantMasks(PlanPass):
     def call(self, graph: PlanGraph) -> int:
         """Rewrites attentions over padded sequences."""
         producers = graph.producers()
+        elements = _Elements(graph, producers)
         known: dict[int, CausalMaskKind | None] = {}
         changes = 0
         for entry in graph.layers:
@@ -42,8 +46,8 @@ class RecognizeConstantMasks(PlanPass):
             mask = entry["inputs"][MASK]
             if mask not in known:
                 known[mask] = _meaning(graph.constant(producers.get(mask)))
-                if known[mask] is None and _Values(graph, producers).are_all(mask, True):
-                    known[mask] = CausalMaskKind.NONE
+                if known[mask] is None:
+                    known[mask] = _meaning_of_elements(graph, elements.of(mask), mask)
             kind = known[mask]
             if kind is None or (kind is not CausalMaskKind.NONE and not _is_square(graph, entry)):
                 continue
@@ -56,7 +60,13 @@ class RecognizeConstantMasks(PlanPass):
         return changes
 
 
-_INTEGERS: Final = frozenset({DataType.INT32, DataType.INT64})
+_INTEGERS: Final = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL})
+_UNDERSTOOD: Final = frozenset(
+    {
+        *(LayerType.UNARY.name, LayerType.CAST.name, LayerType.IDENTITY.name, LayerType.SLICE.name),
+        *(LayerType.GATHER.name, LayerType.CUMULATIVE.name, *MOVEMENTS),
+    }
+)
 _ENDS = (LayerType.ATTENTION_INPUT.name, LayerType.ATTENTION_OUTPUT.name)
 
 
@@ -93,18 +103,58 @@ def _meaning(mask: torch.Tensor | None) -> CausalMaskKind | None:
     return CausalMaskKind.UPPER_LEFT if bool((mask == causal).all()) else None
 
 
+def _meaning_of_elements(graph: PlanGraph, line: _Line | None, mask: int) -> CausalMaskKind | None:
+    """The same of a mask of open extents."""
+    if line is None:
+        return None
+    if line.truth:
+        return CausalMaskKind.NONE
+    return CausalMaskKind.UPPER_LEFT if _is_causal(line, len(graph.shape(mask))) else None
+
+
 def _is_square(graph: PlanGraph, entry: Entry) -> bool:
     """Whether the mask has one row and column per position, so that nothing was broadcast."""
     query, key, _, mask = (graph.tensors[tensor]["shape"] for tensor in entry["inputs"][: MASK + 1])
-    return bool(query[2] == key[2] == mask[2] == mask[3] != -1)
+    return bool(query[2] == key[2] == mask[2] == mask[3])
 
 
-_MOVEMENTS: Final = frozenset({LayerType.IDENTITY.name, LayerType.SHUFFLE.name, "SQUEEZE", "UNSQUEEZE"})
-_MOST_STEPS: Final = 32
+@dataclass(frozen=True)
+class _Line:
+    """The elements of a tensor as numbers that grow evenly along its axes, whatever its extents.
+
+    Attributes:
+        start: The first element.
+        steps: By axis, how much the next one along it is more, and what tells its extent. Extents of 1 have no step.
+        is_test: Whether an element says that such a number is positive.
+    """
+
+    start: int
+    steps: Mapping[int, tuple[int, Hashable]] = field(default_factory=dict)
+    is_test: bool = False
+
+    def plus(self, other: _Line, sign: int = 1) -> _Line | None:
+        """The sum or the difference; None where extents may differ."""
+        steps = dict(self.steps)
+        for axis, (step, extent) in other.steps.items():
+            known, same = steps.get(axis, (0, extent))
+            if same != extent:
+                return None
+            steps[axis] = (known + sign * step, extent)
+        return _Line(self.start + sign * other.start, {axis: step for axis, step in steps.items() if step[0]})
+
+    @property
+    def truth(self) -> bool | None:
+        """What all elements are, as booleans; None where they may differ."""
+        if not self.is_test:
+            return bool(self.start) if not self.steps else None
+        sizes = [step for step, _ in self.steps.values()]
+        if self.start > 0 and min(sizes, default=0) >= 0:
+            return True
+        return False if self.start <= 0 and max(sizes, default=0) <= 0 else None
 
 
-class _Values:
-    """What is known of the elements of tensors whose extents may be open.
+class _Elements:
+    """What the elements of integer and boolean tensors are, where extents do not matter.
 
     Args:
         graph: The layers.
@@ -114,59 +164,148 @@ class _Values:
     def __init__(self, graph: PlanGraph, producers: Mapping[int, Entry]) -> None:
         self._graph = graph
         self._producers = producers
+        self._known: dict[int, _Line | None] = {}
 
-    def are_all(self, tensor: int, value: bool, steps: int = 0) -> bool:
-        """Whether all elements of a boolean tensor have a value."""
-        entry = self._producers.get(tensor)
-        if entry is None or steps > _MOST_STEPS:
-            return False
-        constant = self._graph.constant(entry)
-        if constant is not None:
-            return constant.dtype is torch.bool and bool((constant == value).all())
-        if _moves(entry):
-            return self.are_all(entry["inputs"][0], value, steps + 1)
-        operation = entry["attributes"].get("op")
-        if entry["type"] == LayerType.UNARY.name and operation == UnaryOperation.NOT.name:
-            return self.are_all(entry["inputs"][0], not value, steps + 1)
-        if entry["type"] != LayerType.ELEMENTWISE.name:
-            return False
-        first, second = entry["inputs"]
-        if operation == ElementWiseOperation.GREATER.name:
-            first, second = second, first
-        elif operation in (ElementWiseOperation.AND.name, ElementWiseOperation.OR.name):
-            needs_both = value is (operation == ElementWiseOperation.AND.name)
-            return (all if needs_both else any)(self.are_all(each, value, steps + 1) for each in (first, second))
-        elif operation != ElementWiseOperation.LESS.name:
-            return False
-        low, high = (first, second) if value else (second, first)  # not less: the second is at most the first
-        most, least = self._bounds(low, steps)[1], self._bounds(high, steps)[0]
-        return most < least if value else most <= least
+    def of(self, tensor: int | None) -> _Line | None:
+        """The elements of a tensor; None where they are something else."""
+        if tensor is None:
+            return None
+        if tensor not in self._known:
+            self._known[tensor] = None  # nothing depends on itself
+            entry = self._producers.get(tensor)
+            is_whole = self._graph.dtype(tensor) in _INTEGERS
+            self._known[tensor] = self._made_by(entry) if entry is not None and is_whole else None
+        return self._known[tensor]
 
-    def _bounds(self, tensor: int, steps: int) -> tuple[float, float]:
-        """The least and the greatest element that there may be."""
-        nothing = (-math.inf, math.inf)
-        entry = self._producers.get(tensor)
-        if entry is None or steps > _MOST_STEPS or self._graph.dtype(tensor) not in _INTEGERS:
-            return nothing
-        constant = self._graph.constant(entry)
-        if constant is not None:
-            return (float(constant.min()), float(constant.max())) if constant.numel() else nothing
-        if _moves(entry):
-            return self._bounds(entry["inputs"][0], steps + 1)
-        operation = entry["attributes"].get("op")
-        if entry["type"] == LayerType.ELEMENTWISE.name and operation == ElementWiseOperation.SUM.name:
-            (low, high), (least, most) = (self._bounds(each, steps + 1) for each in entry["inputs"])
-            return low + least, high + most
-        is_range = entry["attributes"].get("operation") == FillOperation.LINSPACE.name
-        if entry["type"] == LayerType.FILL.name and is_range and len(entry["inputs"]) == 3:
-            start, step = (self._graph.constant(self._producers.get(each)) for each in entry["inputs"][1:])
-            if start is not None and step is not None and bool((step >= 0).all()):
-                return float(start.min()), math.inf
-        return nothing
+    def _made_by(self, entry: Entry) -> _Line | None:
+        kind = entry["type"]
+        if kind == LayerType.CONSTANT.name:
+            value = self._graph.constant(entry)
+            is_one = value is not None and value.numel() > 0 and bool((value == value.reshape(-1)[0]).all())
+            return _Line(int(value.reshape(-1)[0])) if value is not None and is_one else None
+        if kind == LayerType.FILL.name:
+            return self._range(entry)
+        if kind == LayerType.ELEMENTWISE.name:
+            return self._elementwise(entry)
+        if kind == LayerType.CONCATENATION.name:
+            return self._joined(entry)
+        if kind not in _UNDERSTOOD:
+            return None
+        line = self.of(entry["inputs"][0])
+        if line is None:
+            return None
+        if kind == LayerType.UNARY.name:
+            return _opposite(line) if entry["attributes"]["op"] == UnaryOperation.NOT.name else None
+        if kind in (LayerType.CAST.name, LayerType.IDENTITY.name):
+            return line
+        if kind == LayerType.SLICE.name:
+            return self._slice(entry, line)
+        if kind in (LayerType.GATHER.name, LayerType.CUMULATIVE.name):  # of what is the same everywhere, or 0
+            is_kept = not line.steps and (kind == LayerType.GATHER.name or line == _Line(0))
+            return line if is_kept else None
+        return self._moved(entry, line)
+
+    def _range(self, entry: Entry) -> _Line | None:
+        if entry["attributes"]["operation"] != FillOperation.LINSPACE.name or len(entry["inputs"]) != 3:
+            return None
+        length, start, step = entry["inputs"]
+        first, more = self.of(start), self.of(step)
+        if first is None or more is None or len(self._graph.shape(entry["outputs"][0])) != 1:
+            return None
+        return _Line(first.start, {0: (more.start, length)} if more.start else {})
+
+    def _elementwise(self, entry: Entry) -> _Line | None:
+        operation = ElementWiseOperation[entry["attributes"]["op"]]
+        first, second = (self.of(tensor) for tensor in entry["inputs"])
+        if operation in (ElementWiseOperation.AND, ElementWiseOperation.OR):
+            absorbing = operation is ElementWiseOperation.OR
+            for one, other in ((first, second), (second, first)):
+                truth = None if one is None else one.truth
+                if truth is not None:
+                    return _Line(int(absorbing)) if truth is absorbing else other
+            return None
+        if first is None or second is None or first.is_test or second.is_test:
+            return None
+        if operation is ElementWiseOperation.SUM:
+            return first.plus(second)
+        difference = first.plus(second, -1)
+        if difference is None or operation is ElementWiseOperation.SUB:
+            return difference
+        if operation is ElementWiseOperation.EQUAL:
+            return _Line(int(difference.start == 0)) if not difference.steps else None
+        if operation is ElementWiseOperation.LESS:
+            difference = second.plus(first, -1)
+        elif operation is not ElementWiseOperation.GREATER:
+            return None
+        return None if difference is None else replace(difference, is_test=True)
+
+    def _joined(self, entry: Entry) -> _Line | None:
+        """Tensors one behind the other, of which each goes on where the last one ended."""
+        axis = entry["attributes"]["axis"]
+        lines = [self.of(tensor) for tensor in entry["inputs"]]
+        last = lines[-1]
+        if last is None or last.is_test:
+            return None
+        step, at = last.steps.get(axis, (0, None))[0], last.start
+        for tensor, line in zip(reversed(entry["inputs"][:-1]), reversed(lines[:-1]), strict=True):
+            extent = self._graph.shape(tensor)[axis]
+            at -= step * extent
+            if extent == -1 or line is None or line.is_test or line.start != at:
+                return None
+            if {**line.steps, axis: None} != {**last.steps, axis: None} or (
+                extent > 1 and line.steps.get(axis, (0, None))[0] != step
+            ):
+                return None
+        return _Line(at, {**last.steps, axis: (step, ("joined", entry["name"]))} if step else last.steps)
+
+    def _slice(self, entry: Entry, line: _Line) -> _Line | None:
+        attributes = entry["attributes"]
+        if attributes["mode"] != SampleMode.STRICT_BOUNDS.name:
+            return None
+        if not line.steps:
+            return line
+        starts, strides, axes = attributes["start"], attributes["stride"], attributes["axes"]
+        if starts is None or strides is None or len(entry["inputs"]) > 3:
+            return None
+        inputs = [*entry["inputs"], None, None][:3]
+        extent = ("slice", inputs[2], str(attributes["shape"]))
+        steps, start = dict(line.steps), line.start
+        result = self._graph.shape(entry["outputs"][0])
+        for axis, first, stride in zip(range(len(starts)) if axes is None else axes, starts, strides, strict=True):
+            if axis < 0 or first < 0:
+                return None
+            if axis in steps:
+                step, _ = steps.pop(axis)
+                start += step * first
+                if step * stride and result[axis] != 1:
+                    steps[axis] = (step * stride, (extent, axis))
+        return replace(line, start=start, steps=steps)
+
+    def _moved(self, entry: Entry, line: _Line) -> _Line | None:
+        """Elements in other places: axes stay whole, and come elsewhere."""
+        if not line.steps:
+            return line
+        before = Arrangement.of(self._graph.shape(entry["inputs"][0]))
+        behind = moved_by(self._graph, entry, before)
+        if behind is None:
+            return None
+        places = {group: axis for axis, group in enumerate(behind.target) if group}
+        axes = {axis: places.get(behind.source[axis]) for axis in line.steps}
+        if None in axes.values():
+            return None
+        return replace(line, steps={axes[axis]: step for axis, step in line.steps.items()})  # type: ignore[misc]
 
 
-def _moves(entry: Entry) -> bool:
-    """Whether a layer's elements are all among those of its first input."""
-    if entry["type"] == LayerType.SLICE.name:
-        return bool(entry["attributes"]["mode"] == SampleMode.STRICT_BOUNDS.name)
-    return entry["type"] in _MOVEMENTS
+def _opposite(line: _Line) -> _Line | None:
+    """What a boolean is not."""
+    if not line.is_test:
+        return _Line(1 - line.start) if not line.steps and line.start in (0, 1) else None
+    turned = {axis: (-step, extent) for axis, (step, extent) in line.steps.items()}
+    return _Line(1 - line.start, turned, is_test=True)
+
+
+def _is_causal(line: _Line, rank: int) -> bool:
+    """Whether elements say that a column is not behind its row, in as many rows as columns."""
+    rows, columns = (line.steps.get(axis, (0, None)) for axis in (rank - 2, rank - 1))
+    is_told = line.is_test and line.start == 1 and len(line.steps) == 2
+    return is_told and (rows[0], columns[0]) == (1, -1) and rows[1] == columns[1]

@@ -22,6 +22,7 @@ _COPIES: Final = frozenset({LayerType.IDENTITY.name, LayerType.CAST.name})
 _RESHAPES: Final = frozenset({LayerType.SQUEEZE.name, LayerType.UNSQUEEZE.name})
 _POINTWISE: Final = frozenset({LayerType.ACTIVATION.name})
 _SHUFFLE: Final = LayerType.SHUFFLE.name
+MOVEMENTS: Final = frozenset({*_RESHAPES, _SHUFFLE})
 # These know their inputs by more than values: bodies name outer tensors, updates happen in an input's memory, and a
 # plugin may ask where memory is.
 _CLOSE_READERS: Final = frozenset(
@@ -138,22 +139,9 @@ class _Rewrite:
     def _applied(self, entry: Entry, before: Arrangement) -> Arrangement | None:
         """What a movement makes of an arrangement."""
         result = self._graph.shape(entry["outputs"][0])
-        if entry["type"] in _RESHAPES:
-            return before.without_ones(result)
-        attributes = entry["attributes"]
-        first = tuple(attributes["first_transpose"])[: len(before.target)]
-        second = tuple(attributes["second_transpose"])[: len(result)]
-        found: Arrangement | None = before.transposed(first)
-        if attributes["reshape_dims"] is not None or len(entry["inputs"]) > 1:
-            reshape, copied = [0] * len(result), []
-            for axis, origin in enumerate(second):
-                reshape[origin] = result[axis]
-            if attributes["zero_is_placeholder"] and len(entry["inputs"]) == 1:
-                copied = [axis for axis, extent in enumerate(attributes["reshape_dims"]) if extent == 0]
-            is_told = len(entry["inputs"]) == 1 or -1 not in reshape or self._numbers_stay
-            assert found is not None
-            found = None if 0 in reshape or not is_told else found.reshaped(reshape, copied)
-        return None if found is None else found.transposed(second)
+        if -1 in result and len(entry["inputs"]) > 1 and entry["type"] == _SHUFFLE and not self._numbers_stay:
+            return None
+        return moved_by(self._graph, entry, before)
 
     def _copies(self, entry: Entry) -> bool:
         """Whether a layer's result is its first input, and nobody minds reading that instead."""
@@ -322,6 +310,32 @@ class _Rewrite:
     def _may_change(self, tensor: int) -> bool:
         """Whether all that read a tensor may read another one in its place, or another reader may join them."""
         return all(reader["type"] not in _CLOSE_READERS for reader in self._readers[tensor])
+
+
+def moved_by(graph: PlanGraph, entry: Entry, before: Arrangement) -> Arrangement | None:
+    """What one of `MOVEMENTS` makes of an arrangement; None where that cannot be told.
+
+    Args:
+        graph: The layers.
+        entry: The movement.
+        before: How its input lies.
+    """
+    result = graph.shape(entry["outputs"][0])
+    if entry["type"] in _RESHAPES:
+        return before.without_ones(result)
+    attributes = entry["attributes"]
+    first = tuple(attributes["first_transpose"])[: len(before.target)]
+    second = tuple(attributes["second_transpose"])[: len(result)]
+    found: Arrangement | None = before.transposed(first)
+    if attributes["reshape_dims"] is not None or len(entry["inputs"]) > 1:
+        reshape, copied = [0] * len(result), []
+        for axis, origin in enumerate(second):
+            reshape[origin] = result[axis]
+        if attributes["zero_is_placeholder"] and len(entry["inputs"]) == 1:
+            copied = [axis for axis, extent in enumerate(attributes["reshape_dims"]) if extent == 0]
+        assert found is not None
+        found = None if 0 in reshape else found.reshaped(reshape, copied)
+    return None if found is None else found.transposed(second)
 
 
 def _part(entry: Entry, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
