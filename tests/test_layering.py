@@ -173,7 +173,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_only_internals_name_private_parts_of_pytorch(package: str) -> None:
-    allowed = _attributes(package) | _attributes("trt_core" if package != "trt_portable" else package)
+    allowed = _attributes(package) | _attributes("trt_core")
     trees = {
         path: ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / "packages" / _distribution(package) / "src").rglob("*.py"))

@@ -23,7 +23,8 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -57,6 +58,26 @@ def guard_writer() -> Callable[[fx.GraphModule], Any] | None:
     return getattr(torch.export.exported_program, "_convert_guards_to_code", None)
 
 
+@contextlib.contextmanager
+def compile_session() -> Iterator[None]:
+    """Says to all threads that a model is compiled while this one runs `make_fx`, as Dynamo does around a compilation.
+
+    Otherwise Dynamo takes a trace in one thread for one of the optimized model that another thread calls, and refuses
+    the call. Dynamo's lock is held meanwhile; a thread may take it again.
+    """
+    from torch._dynamo.convert_frame import compile_lock  # costly to import
+
+    with compile_lock:
+        if torch.compiler._is_compiling_flag:  # whoever said so takes it back
+            yield
+            return
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = False
+
+
 LATE: Final = {
     "ConstantSource": "torch._dynamo.source",
     "DimDynamic": "torch.fx.experimental.symbolic_shapes",
@@ -78,6 +99,7 @@ ATTRIBUTES: Final = {
     "_erased": "of fx.Node: it is gone from its graph",
     "_get_name": "of nn.Module",
     "_guards_code": "of an ExportedProgram: what it is saved with",
+    "_is_compiling_flag": "of torch.compiler: a model is compiled by some thread",
     "_modules": "of nn.Module",
     "_parameters": "of nn.Module",
     "_schema": "of OpOverload: arguments, results, what is written to and what is a view",

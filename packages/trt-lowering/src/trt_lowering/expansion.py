@@ -11,7 +11,14 @@ import torch
 from torch import fx
 
 from trt_core import logger
-from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, enable_python_dispatcher, make_fx
+from trt_core.internals import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    compile_session,
+    enable_python_dispatcher,
+    make_fx,
+)
 from trt_core.log import unlogged
 from trt_core.paused_collection import paused_collection
 from trt_lowering.decomposition_table import (
@@ -29,7 +36,6 @@ from trt_lowering.operator_traits import (
     mutated_arguments,
 )
 from trt_lowering.passes.functionalize import Functionalize
-from trt_lowering.tracing import compile_session
 
 _GUARD_LOG: Final = "torch.fx.experimental.symbolic_shapes"
 

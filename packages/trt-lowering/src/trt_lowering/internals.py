@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 ATTRIBUTES: Final = {
-    "_is_compiling_flag": "of torch.compiler: a model is compiled by some thread",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
     "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
-
-import torch
 
 from trt_core import LoweringError, TrtError
 
@@ -24,24 +22,6 @@ def tracing_lock() -> contextlib.AbstractContextManager[object]:
     from trt_core.internals import compile_lock  # costly to import
 
     return compile_lock
-
-
-@contextlib.contextmanager
-def compile_session() -> Iterator[None]:
-    """Says to all threads that a model is compiled while this one runs `make_fx`, as Dynamo does around a compilation.
-
-    Otherwise Dynamo takes a trace in one thread for one of the optimized model that another thread calls, and refuses
-    the call. Whoever changes the mark holds the `tracing_lock`.
-    """
-    with tracing_lock():
-        if torch.compiler._is_compiling_flag:  # whoever said so takes it back
-            yield
-            return
-        torch.compiler._is_compiling_flag = True
-        try:
-            yield
-        finally:
-            torch.compiler._is_compiling_flag = False
 
 
 def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -10,7 +10,14 @@ import torch
 from torch import fx
 
 from trt_core import logger
-from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, enable_python_dispatcher, make_fx
+from trt_core.internals import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    compile_session,
+    enable_python_dispatcher,
+    make_fx,
+)
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import GraphPass
@@ -18,7 +25,6 @@ from trt_lowering.expansion import make_functional, no_new_guards
 from trt_lowering.inlining import copy_module
 from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import provenance_of
-from trt_lowering.tracing import compile_session
 
 _ACCESS = "export::access_subclass_inner_tensor"
 

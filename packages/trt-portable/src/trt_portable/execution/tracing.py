@@ -7,8 +7,7 @@ layers compute from shapes become expressions of the graph. Weights become its a
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +24,7 @@ from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.internals import FakeTensorMode
+    from trt_core.internals import FakeTensorMode
     from trt_portable.network.layer import ILayer
     from trt_portable.optimization_profile import Profile
     from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
@@ -189,7 +188,7 @@ def _placeholders(
     inputs: Sequence[IOTensor], profile: Profile, device: torch.device, dynamic: bool
 ) -> tuple[FakeTensorMode, list[torch.Tensor | int | torch.SymInt]]:
     """Arguments without data: a tensor per input, or numbers for shape inputs."""
-    from trt_portable.internals import FakeTensorMode, ShapeEnv
+    from trt_core.internals import FakeTensorMode, ShapeEnv
 
     shape_env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
@@ -225,7 +224,7 @@ def traced_hint(low: int, opt: int, high: int) -> int:
 
 def _number(shape_env: Any, low: int, opt: int, high: int, name: str, dynamic: bool) -> Any:
     """A symbolic number within a range; the optimal one where nothing else is allowed."""
-    from trt_portable.internals import ConstantSource, DimDynamic, ValueRanges
+    from trt_core.internals import ConstantSource, DimDynamic, ValueRanges
 
     if not dynamic or low == high:
         return opt
@@ -245,7 +244,7 @@ def _record(
     given: Sequence[Any],
     decompositions: Mapping[Any, Callable[..., Any]] | None,
 ) -> fx.GraphModule:
-    from trt_portable.internals import enable_python_dispatcher, make_fx
+    from trt_core.internals import compile_session, enable_python_dispatcher, make_fx
 
     def run(parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
         weights.bind(program, parameters)
@@ -254,31 +253,12 @@ def _record(
     flat = [mode.from_tensor(tensor, static_shapes=True) for tensor in weights.parameters.values()]
     try:
         # Python's shape rules know symbolic extents, some of C++ do not
-        with _compile_session(), mode, enable_python_dispatcher():
+        with compile_session(), mode, enable_python_dispatcher():
             fakes = [layout.of(fake) for fake, layout in zip(flat, weights.layouts, strict=True)]
             graph: fx.GraphModule = make_fx(run, dict(decompositions or {}))(fakes, *given)
     except PortableError as error:
         raise TraceFailure(f"the engine cannot be traced: {error}") from error
     return graph
-
-
-@contextlib.contextmanager
-def _compile_session() -> Iterator[None]:
-    """Says to all threads that something is compiled, as Dynamo does, whose lock is held around that.
-
-    Otherwise Dynamo takes this trace for one of an optimized model that another thread calls, and refuses the call.
-    """
-    from trt_portable.internals import compile_lock
-
-    with compile_lock:
-        if torch.compiler._is_compiling_flag:  # whoever said so takes it back
-            yield
-            return
-        torch.compiler._is_compiling_flag = True
-        try:
-            yield
-        finally:
-            torch.compiler._is_compiling_flag = False
 
 
 def _values(inputs: Sequence[IOTensor], arguments: Sequence[Any], device: torch.device) -> list[Value]:

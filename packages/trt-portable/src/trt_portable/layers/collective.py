@@ -261,7 +261,8 @@ def _find_group(ranks: tuple[int, ...], name: str) -> Any:
             "torch.distributed.init_process_group first",
             ErrorCodeTRT.FAILED_EXECUTION,
         )
-    from trt_portable.internals import process_groups, resolve_process_group
+    from trt_core.internals import resolve_process_group
+    from trt_portable.internals import process_groups
 
     resolve: Any = resolve_process_group  # names are strings, which PyTorch types as its own
     if name:

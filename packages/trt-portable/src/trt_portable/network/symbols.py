@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from trt_portable.internals import FakeTensorMode, ShapeEnv
+    from trt_core.internals import FakeTensorMode, ShapeEnv
 
 
 class Symbols:
@@ -86,7 +86,7 @@ class Symbols:
 
     def _open(self) -> tuple[ShapeEnv, FakeTensorMode]:
         if self._environment is None or self._mode is None:
-            from trt_portable.internals import FakeTensorMode, ShapeEnv
+            from trt_core.internals import FakeTensorMode, ShapeEnv
 
             self._environment = ShapeEnv()
             self._mode = FakeTensorMode(shape_env=self._environment)

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import fx
 
-from trt_portable.internals import OpOverload, has_kernel, suggest_memory_format
+from trt_core.internals import OpOverload, has_kernel
+from trt_portable.internals import suggest_memory_format
 from trt_portable.kernels.device_kernels import POINTER
 from trt_portable.layers.windows import convolved_extents
 

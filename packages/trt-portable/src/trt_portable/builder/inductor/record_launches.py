@@ -16,10 +16,10 @@ from typing import Any, Final
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trt_core.internals import FakeTensor, TorchDispatchMode, pytree
 from trt_portable.builder.inductor.operators import Launch, OwnOperators
 from trt_portable.errors import PortableError
 from trt_portable.execution.launch_list import EXTENT
-from trt_portable.internals import FakeTensor, TorchDispatchMode, pytree
 from trt_portable.kernels.device_kernels import POINTER
 from trt_portable.plan.extents import expression_of
 

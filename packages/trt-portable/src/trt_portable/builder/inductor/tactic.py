@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import torch
 from torch import fx, nn
 
+from trt_core.internals import OpOverload
 from trt_portable.builder.inductor.operators import OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.record_launches import RecordingFailure, record
 from trt_portable.builder.inductor.size_range import Limits, places_of, served_sizes
@@ -26,7 +27,6 @@ from trt_portable.execution.tracing import TracedProgram, trace_program, traced_
 from trt_portable.execution.weight_layout import FLAT, WeightLayout
 from trt_portable.fusion.cuda_products import is_compiled_depthwise
 from trt_portable.fusion.programs import interpreted_program, traced_program
-from trt_portable.internals import OpOverload
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.extents import Expression
@@ -260,7 +260,7 @@ def write_out_constants(module: nn.Module, graph: fx.Graph) -> None:
         module: Holds the constants.
         graph: Is changed.
     """
-    from trt_portable.internals import FakeTensor
+    from trt_core.internals import FakeTensor
 
     for node in graph.find_nodes(op="get_attr"):
         value, fake = getattr(module, node.target), node.meta.get("val")
@@ -301,7 +301,7 @@ def _in_equal_steps(value: torch.Tensor) -> tuple[Any, tuple[Any, ...], dict[str
 
 def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """A tensor of a graph in dense memory, copied if it lies in another way."""
-    from trt_portable.internals import FakeTensor
+    from trt_core.internals import FakeTensor
 
     value = node.meta.get("val")
     if not isinstance(value, FakeTensor) or value.is_contiguous():

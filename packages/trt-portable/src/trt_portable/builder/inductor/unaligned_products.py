@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.internals import FakeTensor
 from trt_portable.builder.autotune.kernels import fastest
 from trt_portable.builder.autotune.oracle import first_difference
 from trt_portable.builder.inductor.operators import (
@@ -22,7 +23,6 @@ from trt_portable.builder.inductor.operators import (
     start_compiling,
     teach_compilers,
 )
-from trt_portable.internals import FakeTensor
 from trt_portable.kernels.unaligned_products import period_of, write_interleaved, write_joined
 
 OPERATOR: Final = "trt_portable::unaligned_linear"
