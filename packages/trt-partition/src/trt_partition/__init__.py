@@ -12,7 +12,7 @@ from trt_partition.planner import make_plan
 from trt_partition.recommendations import Recommendation
 from trt_partition.report.builder import make_report
 from trt_partition.report.diff import NodeChange, ReportDiff, diff_reports
-from trt_partition.report.entries import BlockReport, NodeReport, Transition
+from trt_partition.report.entries import BlockReport, Communication, NodeReport, Transition
 from trt_partition.report.file import require_report_path, save_report, write_report
 from trt_partition.report.partition_report import PartitionReport
 from trt_partition.split import split_into_blocks
@@ -27,6 +27,7 @@ __all__ = [
     "Boundaries",
     "Boundary",
     "Bridge",
+    "Communication",
     "Group",
     "NodeChange",
     "NodeReport",
