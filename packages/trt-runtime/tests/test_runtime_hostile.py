@@ -14,7 +14,7 @@ from trt_core import ExecutionError, InputError, PlanError
 from trt_core.files.strict_json import MAX_DEPTH
 from trt_runtime import load
 from trt_runtime.command_line import main
-from trt_runtime.program.operators import allowed_operators, find_operator
+from trt_runtime.program.operators import allowed_operators, find_operator, reviewed_operators
 from trt_runtime.testing import ProgramFile
 
 
@@ -338,3 +338,33 @@ def _found(name: str, overload: str) -> Any:
         return find_operator(name, overload)
     except PlanError:
         return None
+
+
+UNREVIEWED = {
+    "memory of somebody else": _operator("aten::empty.memory_format", [[3, 3]], [3, 3]),
+    "memory of somebody else, like another": _operator("aten::empty_like", [{"value": 1}], [3, 3]),
+    "a view of any shape": _operator("aten::as_strided", [{"value": 1}, [3, 3], [3, 1]], [3, 3]),
+    "a copy of any shape": _operator("aten::as_strided_copy", [{"value": 1}, [3, 3], [3, 1]], [3, 3]),
+    "new memory": _operator("aten::new_empty", [{"value": 1}, [3, 3]], [3, 3]),
+    "columns of an image": _operator("aten::col2im", [{"value": 1}, [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], [3, 1, 1]),
+    "a power of a matrix": _operator("aten::matrix_power", [{"value": 1}, 2], [3, 3]),
+    "eigenvalues": _operator("aten::linalg_eigvals", [{"value": 1}], [3], dtype="complex64"),
+}
+
+
+@pytest.mark.parametrize("change", UNREVIEWED.values(), ids=UNREVIEWED.keys())
+def test_operators_without_a_contract_need_trust(
+    parts: ProgramFile, path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    change(parts.graph)
+    name = parts.graph["steps"][-1]["name"].replace("::", ".")
+    with pytest.raises(PlanError, match=f"calls {name}.*only programs may call that are trusted") as caught:
+        load(parts.write(path))
+    assert "it is not signed" in caught.value.why and "trust=True" in caught.value.hint
+    load(path, trust=True)
+
+
+def test_whatever_is_reviewed_is_allowed() -> None:
+    for namespace, names in reviewed_operators().items():
+        assert names <= allowed_operators()[namespace]
+        assert not any(name.startswith(("empty", "new_empty", "as_strided", "rnn", "lstm", "gru")) for name in names)

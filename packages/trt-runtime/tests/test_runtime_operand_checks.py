@@ -24,6 +24,10 @@ def _indices(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
+def _least() -> torch.Tensor:
+    return torch.tensor([torch.iinfo(torch.int64).min])
+
+
 HOSTILE: dict[str, tuple[Any, ...]] = {
     "fewer weights than channels": (
         aten.native_batch_norm.default,
@@ -53,6 +57,39 @@ HOSTILE: dict[str, tuple[Any, ...]] = {
     "no statistics at all": (aten._native_batch_norm_legit.no_stats, torch.ones(1, 4), None, None, False, 0.1, 1e-5),
     "fewer magnitudes": (aten._weight_norm_interface.default, _zeros(LARGE, 8), torch.ones(1), 0),
     "magnitudes of an inner axis": (aten._weight_norm_interface.default, _zeros(2, 8, 2), torch.ones(1, 8, 1), 1),
+    "no bags": (aten._embedding_bag.default, torch.ones(9, 4), _indices(0, 1), _indices()),
+    "more keys than values": (
+        aten.scaled_dot_product_attention.default,
+        *(torch.ones(1, 2, 3, 8), _zeros(1, 2, LARGE, 8), torch.ones(1, 2, 3, 8)),
+    ),
+    "no queries": (aten.scaled_dot_product_attention.default, torch.ones(1, 2, 0, 8), *[torch.ones(1, 2, 3, 8)] * 2),
+    "no queries, in one kernel": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        *(torch.ones(1, 2, 0, 8), *[torch.ones(1, 2, 3, 8)] * 2),
+    ),
+    "the least integer by -1": (aten.div.Tensor_mode, _least(), _indices(-1)),
+    "the least integer by the number -1": (aten.floor_divide.Scalar, _least(), -1),
+    "the rest of the least integer": (aten.remainder.Tensor, _least(), _indices(2, -1)),
+    "the multiple of the least integer": (aten.lcm.default, _least(), _indices(-1)),
+    "the least integer, by a primitive": (torch.ops.prims.div.default, _least(), _indices(-1)),
+    "eigenvalues of NaN": (aten.linalg_eigvals.default, torch.full((4, 4), float("nan"))),
+    "states of fewer sequences": (
+        aten.lstm.input,
+        *(torch.ones(3, 8, 4), [torch.ones(1, 1, 4)] * 2, [torch.ones(16, 4)] * 2, False, 1, 0.0, False, False, False),
+    ),
+    "a state of fewer layers": (
+        aten.gru.input,
+        *(torch.ones(3, 8, 4), torch.ones(1, 8, 4), [torch.ones(12, 4)] * 4, False, 2, 0.0, False, False, False),
+    ),
+    "no steps": (
+        aten.rnn_tanh.data,
+        *(torch.ones(0, 4), _indices(), torch.ones(1, 1, 4), [torch.ones(4, 4)] * 2, False, 1, 0.0, False, False),
+    ),
+    "steps of more sequences than there are": (
+        aten.lstm.data,
+        *(torch.ones(2, 4), _indices(LARGE, LARGE), [torch.ones(1, 2, 4)] * 2, [torch.ones(16, 4)] * 2),
+        *(False, 1, 0.0, False, False),
+    ),
     "offsets before the first index": (
         aten._embedding_bag.default,
         torch.ones(9, 4),
@@ -199,3 +236,25 @@ def test_operands_that_fit_give_what_the_operator_gives(name: str) -> None:
 def test_what_interpolate_passes_on_fits(extent: int, factor: float) -> None:
     made = F.interpolate(torch.zeros(1, 1, extent), scale_factor=max(factor, 1 / extent)).shape[2]
     checked(aten.upsample_nearest1d.default)(torch.zeros(1, 1, extent), [made], max(factor, 1 / extent))
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (lambda: checked(aten.div.Tensor_mode)(_indices(-7, 7), _indices(-1, 2), rounding_mode="trunc"), [7, 3]),
+        (lambda: checked(aten.floor_divide.default)(_indices(-7), _indices(2)), [-4]),
+        (lambda: checked(aten.remainder.Scalar)(_indices(7), -1), [0]),
+        (lambda: checked(aten.div.Tensor_mode)(torch.tensor([-1.0]), torch.tensor([-1.0]), rounding_mode="floor"), [1]),
+    ],
+)
+def test_other_quotients_are_computed(call: Any, wanted: list[int]) -> None:
+    assert call().tolist() == wanted
+
+
+def test_recurrent_layers_run_with_states_that_fit() -> None:
+    layer = torch.nn.LSTM(4, 4, 2, bidirectional=True)
+    x, states = torch.randn(3, 5, 4), [torch.randn(4, 5, 4)] * 2
+    weights = [weight.detach() for weight in layer._flat_weights]
+    wanted = aten.lstm.input(x, states, weights, True, 2, 0.0, False, True, False)
+    found = checked(aten.lstm.input)(x, states, weights, True, 2, 0.0, False, True, False)
+    assert all(torch.equal(left, right) for left, right in zip(found, wanted, strict=True))

@@ -36,7 +36,7 @@ from trt_runtime.plan_notes import is_own, note_own, plan_bytes, plan_digest
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked
-from trt_runtime.program.operators import why_refused
+from trt_runtime.program.operators import why_not_an_argument, why_refused
 
 Weights = Mapping[str, torch.Tensor]
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -212,7 +212,15 @@ def _admit(operator: OpOverload) -> Callable[..., Any]:
     why = why_refused(operator)
     if why:
         raise RefitError(f"weights cannot be made again with {operator}", why=why)
-    return checked(operator)
+    run = checked(operator)
+
+    def run_if_it_fits(*args: Any, **kwargs: Any) -> Any:
+        wrong = why_not_an_argument(operator, args, kwargs)
+        if wrong:
+            raise RefitError(f"weights cannot be made again with {operator}", why=wrong)
+        return run(*args, **kwargs)
+
+    return run_if_it_fits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
+from trt_runtime.program.operators import why_not_an_argument
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""
@@ -298,15 +299,6 @@ def _count(shape: tuple[Extent, ...], place: str) -> int:
     return elements
 
 
-_NAMED: Final[dict[str, type]] = {
-    "ScalarType": torch.dtype,
-    "Layout": torch.layout,
-    "MemoryFormat": torch.memory_format,
-    "Device": torch.device,
-}
-"""Types of arguments that schemas take numbers for as well."""
-
-
 def _check_arguments(step: OperatorCall, operator: OpOverload, place: str) -> None:
     """The arguments fit the schema in number and by name."""
     schema = operator._schema
@@ -320,11 +312,8 @@ def _check_arguments(step: OperatorCall, operator: OpOverload, place: str) -> No
     }
     if not set(step.kwargs) <= allowed or missing - set(step.kwargs):
         raise malformed(place, "arguments are missing, unknown or given twice")
-    given = {**dict(zip((argument.name for argument in schema.arguments), step.args, strict=False)), **step.kwargs}
-    for argument in schema.arguments:
-        kind = _NAMED.get(str(argument.real_type).removeprefix("Optional[").removesuffix("]"))
-        value = given.get(argument.name)
-        if kind is not None and value is not None and not isinstance(value, kind):  # kernels trust numbers for these
-            raise malformed(place, f"{argument.name} is no {kind.__name__}")
+    wrong = why_not_an_argument(operator, step.args, step.kwargs)
+    if wrong:
+        raise malformed(place, wrong)
     if any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in leaves(list(step.args))):
         raise malformed(place, "programs do not run on the meta device")

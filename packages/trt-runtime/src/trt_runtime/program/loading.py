@@ -16,6 +16,7 @@ from trt_core.errors import InputError, PlanError
 from trt_core.files.container import Section, kinds_in
 from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path, file_name
+from trt_core.internals import OpOverload
 from trt_core.log import logger
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import PLAN
@@ -29,7 +30,7 @@ from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
 from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 from trt_runtime.program.module import LoadedProgram, most_untold
-from trt_runtime.program.operators import find_operator
+from trt_runtime.program.operators import find_operator, needs_trust
 from trt_runtime.program.weights import unpack
 from trt_runtime.signatures import read_keys, why_not_trusted
 
@@ -157,6 +158,8 @@ def program_from_memory(
     targets = [
         find_operator(step.name, step.overload, operators) for step in program.steps if isinstance(step, OperatorCall)
     ]
+    if not any_operator:
+        _require_reviewed(targets, trusted)
     check_agreement(program, targets, data_dependent_elements)
     device = _device(program)
     check_stored(program.tensors, device.type)
@@ -198,6 +201,22 @@ class _Trust:
     def is_given(self) -> bool:
         """Whether it is."""
         return not self.why
+
+
+def _require_reviewed(operators: Sequence[OpOverload], trusted: _Trust) -> None:
+    """A program that is not trusted calls only operators with a contract.
+
+    Raises:
+        PlanError: It calls another one; the message names it.
+    """
+    name = next((str(operator) for operator in operators if needs_trust(operator)), "")
+    if name and not trusted.is_given:
+        raise PlanError(
+            f"the program calls {name}, which only programs may call that are trusted",
+            why=trusted.why,
+            hint="if you trust whoever wrote it: list their key (trtc trust), sign the file (trtc sign), or load it "
+            "with trust=True",
+        )
 
 
 def _carries_code(data: memoryview, section: Section) -> bool:

@@ -73,6 +73,9 @@ DATA_COUNTS: Final[dict[str, Callable[[Operands], int]]] = {
 """Elements that a call makes, by the operator's name; 0 where that cannot be told."""
 
 
+_TRUE_QUOTIENTS: Final = frozenset({"aten::div", "aten::divide"})
+"""Operators that make floats of integers, but where an overload says how to round."""
+
 Check = Callable[[Operands], str]
 """Says what does not fit, or nothing."""
 
@@ -88,6 +91,8 @@ def checked(operator: OpOverload, untold: int = UNTOLD) -> Callable[..., Any]:
     """
     name = operator._schema.name
     check, count = _CHECKS.get(name), DATA_COUNTS.get(name)
+    if check is _quotient and name in _TRUE_QUOTIENTS and "mode" not in operator._schema.overload_name:
+        check = None
     if check is None and count is None:
         return operator
     arguments = operator._schema.arguments
@@ -146,7 +151,7 @@ def _embedding_bag(operands: Operands) -> str:
     if indices.dim() != 1 or offsets.dim() != 1 or offsets.is_floating_point():
         return "indices and offsets are lists of integers"
     if not offsets.numel():
-        return ""
+        return f"there are no bags for {indices.numel()} indices" if indices.numel() else ""
     if not has_numbers(offsets):
         return ""
     low, high = (int(end) for end in offsets.aminmax())
@@ -185,6 +190,8 @@ def _attention(operands: Operands) -> str:
     query, key, value = operands["query"], operands["key"], operands["value"]
     if not query.dim() == key.dim() == value.dim() == 4:
         return "query, key and value have rank 4"
+    if 0 in query.shape or 0 in key.shape:
+        return f"there is nothing to attend with: shapes {tuple(query.shape)} and {tuple(key.shape)}"
     if key.shape[:3] != value.shape[:3] or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
         return f"shapes {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
     if not key.shape[1] or query.shape[1] % key.shape[1]:
@@ -196,6 +203,84 @@ def _attention(operands: Operands) -> str:
         if mask.dim() > 4 or any(extent not in (1, wanted) for extent, wanted in pairs):
             return f"a mask of shape {tuple(mask.shape)} for {whole}"
     return ""
+
+
+def _public_attention(operands: Operands) -> str:
+    """As many values as keys, in the same batches; PyTorch compares the rest."""
+    query, key, value = operands["query"], operands["key"], operands["value"]
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        return "query, key and value are matrices, or batches of them"
+    if key.shape[-2] != value.shape[-2] or query.shape[-1] != key.shape[-1] or key.shape[:-2] != value.shape[:-2]:
+        return f"shapes {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+    if 0 in query.shape or 0 in key.shape:
+        return f"there is nothing to attend with: shapes {tuple(query.shape)} and {tuple(key.shape)}"
+    return ""
+
+
+def _quotient(operands: Operands) -> str:
+    """The least integer divided by -1 has no result, and processors end the process."""
+    x, other = operands["self"], operands["other"]
+    if isinstance(other, (int, float)) and other != -1:
+        return ""
+    if any(_is_inexact(value) for value in (x, other)) or operands.get("rounding_mode", "trunc") is None:
+        return ""
+    tensors = [value for value in (x, other) if isinstance(value, torch.Tensor)]
+    if not all(value.device.type == "cpu" and has_numbers(value) and value.numel() for value in tensors):
+        return ""
+    divides = (other == -1).any() if isinstance(other, torch.Tensor) else True
+    dtype = torch.result_type(x, other)
+    if dtype in (torch.bool, torch.uint8) or not divides:
+        return ""
+    least = torch.iinfo(dtype).min
+    has_least = (x == least).any() if isinstance(x, torch.Tensor) else x == least
+    return f"{least} divided by -1 is no {str(dtype).removeprefix('torch.')}" if has_least else ""
+
+
+def _is_inexact(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point() or value.is_complex()
+    return type(value) is not int
+
+
+def _finite(operands: Operands) -> str:
+    """LAPACK's search for eigenvalues does not end well where a number is none."""
+    x = operands["self"] if "self" in operands else operands["A"]
+    can_look = isinstance(x, torch.Tensor) and x.device.type == "cpu" and has_numbers(x)
+    return "not all numbers are finite" if can_look and not bool(torch.isfinite(x).all()) else ""
+
+
+def _states(operands: Operands) -> str:
+    """Each state has one vector for each layer, direction and sequence; kernels of one library write all of them."""
+    x, states = operands["input"], operands["hx"]
+    if "data" in operands:
+        return ""
+    states = states if isinstance(states, (list, tuple)) else [states]
+    if x.dim() != 3:
+        return f"an input of rank {x.dim()} has no steps and sequences"
+    layers = operands["num_layers"] * (2 if operands["bidirectional"] else 1)
+    wanted = (layers, x.shape[0 if operands["batch_first"] else 1])
+    for state in states:
+        if state.dim() != 3 or tuple(state.shape[:2]) != wanted:
+            return f"a state of shape {tuple(state.shape)}, not of {wanted} and a width"
+    return "" if x.numel() else f"an input of shape {tuple(x.shape)} has nothing in it"
+
+
+def _packed_steps(operands: Operands) -> str:
+    """There is a first step, and each has as many sequences as the one before, or fewer."""
+    if "data" not in operands:
+        return _states(operands)
+    sizes, data = operands["batch_sizes"], operands["data"]
+    if sizes.dim() != 1 or not sizes.numel() or sizes.is_floating_point() or not data.dim():
+        return "there are no steps"
+    if not has_numbers(sizes):
+        return ""
+    falls = bool((sizes[1:] <= sizes[:-1]).all()) and int(sizes[-1]) > 0
+    if not falls or int(sizes.sum()) != data.shape[0]:
+        return f"steps of {data.shape[0]} sequences do not follow from {sizes.numel()} sizes"
+    states = operands["hx"] if isinstance(operands["hx"], (list, tuple)) else [operands["hx"]]
+    wanted = (operands["num_layers"] * (2 if operands["bidirectional"] else 1), int(sizes[0]))
+    wrong = [state for state in states if state.dim() != 3 or tuple(state.shape[:2]) != wanted]
+    return f"a state of shape {tuple(wrong[0].shape)}, not of {wanted} and a width" if wrong else ""
 
 
 def _distances(operands: Operands) -> str:
@@ -248,6 +333,11 @@ def _repetitions(operands: Operands) -> str:
 
 
 _CHECKS: Final[dict[str, Check]] = {
+    "aten::scaled_dot_product_attention": _public_attention,
+    **dict.fromkeys(("aten::div", "aten::divide", "aten::floor_divide", "aten::remainder", "aten::fmod"), _quotient),
+    **dict.fromkeys(("aten::lcm", "prims::div", "prims::fmod", "prims::remainder"), _quotient),
+    **dict.fromkeys(("aten::linalg_eig", "aten::linalg_eigvals"), _finite),
+    **dict.fromkeys(("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"), _packed_steps),
     "aten::repeat_interleave": _repetitions,
     "aten::_stack": _stacked,
     **{

@@ -4,6 +4,9 @@ A program names an operator by its schema, `aten::relu`. It is looked up in PyTo
 `torch.ops` also answers for TorchScript's own operators, of which some write files. It must be on the list in
 `operators.txt`, and its schema must say that it writes to no argument (`WriteCall` is how programs write).
 
+Programs of strangers, which nobody signed whom this user trusts, may call those in `reviewed_operators.txt` only, of
+which each group has a written contract.
+
 An operator that a later PyTorch adds is not allowed until somebody has looked at it and listed it there. On the list
 are public operators of which some overload is functional, and of the private ones those that capturing and decomposing
 real models leaves in graphs. Not on it, though functional:
@@ -21,7 +24,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,10 +118,54 @@ def _import(namespace: str, title: str) -> None:
 
 @functools.cache
 def allowed_operators() -> Mapping[str, frozenset[str]]:
-    """Names of operators by namespace, without overloads."""
+    """Names of operators by namespace, without overloads, that programs may call which are trusted."""
+    return _listed("operators.txt")
+
+
+@functools.cache
+def reviewed_operators() -> Mapping[str, frozenset[str]]:
+    """Those that a stranger's program may call."""
+    return _listed("reviewed_operators.txt")
+
+
+_NAMED: Final[dict[str, type]] = {
+    "ScalarType": torch.dtype,
+    "Layout": torch.layout,
+    "MemoryFormat": torch.memory_format,
+    "Device": torch.device,
+}
+"""Types of arguments that schemas take numbers for as well."""
+
+
+def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Says which argument is a number where a type, layout, format or device is needed; nothing if none is.
+
+    Kernels believe such a number, whatever it is.
+
+    Args:
+        operator: The operator.
+        args, kwargs: What it is called with.
+    """
+    arguments = operator._schema.arguments
+    given = {**dict(zip((argument.name for argument in arguments), args, strict=False)), **kwargs}
+    for argument in arguments:
+        kind = _NAMED.get(str(argument.real_type).removeprefix("Optional[").removesuffix("]"))
+        value = given.get(argument.name)
+        if kind is not None and value is not None and not isinstance(value, kind):
+            return f"{argument.name} is no {kind.__name__}"
+    return ""
+
+
+def needs_trust(operator: OpOverload) -> bool:
+    """Whether only programs that are trusted may call an operator of PyTorch."""
+    namespace, _, base = operator._schema.name.partition("::")
+    return namespace in OWN_NAMESPACES and base not in reviewed_operators()[namespace]
+
+
+def _listed(file: str) -> dict[str, frozenset[str]]:
     found: dict[str, list[str]] = {}
     names: list[str] = []
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="ascii").splitlines():
+    for line in (Path(__file__).parent / file).read_text(encoding="ascii").splitlines():
         if line.startswith("["):
             names = found.setdefault(line.strip("[]"), [])
         elif not line.startswith("#"):
