@@ -120,7 +120,8 @@ def test_whatever_is_imported_is_declared(package: str) -> None:
     for extra in project.get("optional-dependencies", {}).values():
         declared |= _requirement_names(extra)
     inherited = {"torch"} if "trt-core" in declared else set()  # trt-core's API is PyTorch's types
-    known = declared | inherited | {package.replace("_", "-")}
+    own = {_distribution(path.name) for path in (ROOT / "packages" / _distribution(package) / "src").iterdir()}
+    known = declared | inherited | own
     wrong = [
         f"{place} imports {name}"
         for place, name in _imports(package)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
+from trtc import app
 from typer.testing import CliRunner
 
 import trt_frontends
@@ -17,7 +18,6 @@ from trt_core import CompilationSettings, SettingsError, read_settings
 from trt_core.settings import setting_names
 from trt_core.settings_reader import RETIRED_SETTINGS, NoEffect, Refused, Renamed
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.cli import app
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

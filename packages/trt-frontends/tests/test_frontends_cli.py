@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
+from rich.console import Console
 from torch import nn
+from trtc import app
+from trtc.progress import ConsoleProgress
 from typer.testing import CliRunner
 
 import trt_frontends
-from trt_frontends.cli import app
 from trt_partition import PartitionReport
 
 MODELS = """
 import torch
+from rich.console import Console
 from torch import nn
 
 class Interrupted(nn.Module):
@@ -229,3 +236,43 @@ def test_saved_programs_have_the_commands_of_the_runtime(tmp_path: Path, mlp: nn
     assert f"trtc {command}" in run(command, "--help").stdout
     refused = run(command, str(tmp_path / "absent.trt"))
     assert refused.exit_code == 2
+
+
+def test_the_help_and_the_version_need_no_pytorch() -> None:
+    code = """
+import sys
+from trtc import main
+for argument in ("--help", "--version"):
+    sys.argv = ["trtc", argument]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
+assert "torch" not in sys.modules
+"""
+    assert f"trtc {trt_frontends.__version__}" in run_python(code).stdout.splitlines()
+
+
+@pytest.mark.parametrize("program", ["trtc", "trt_runtime"])
+def test_a_reader_that_leaves_is_no_error(program: str, tmp_path: Path) -> None:
+    compiled = trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(2),), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    command = [sys.executable, "-m", program, "inspect", str(tmp_path / "model.trtp")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+def test_each_step_of_the_progress_has_its_own_time_and_leaves_nothing_behind() -> None:
+    stream = io.StringIO()
+    with ConsoleProgress(Console(file=stream, force_terminal=True, width=80)) as progress:
+        progress("looking for culprit 1", 3, 4)
+        (task,) = progress._bar.tasks
+        before = task.start_time
+        progress("proving the setting", 0, 1)
+        assert (task.description, task.completed, task.total) == ("proving the setting", 0, 1)
+        assert before is not None and task.start_time is not None and task.start_time > before
+    assert stream.getvalue().endswith("\x1b[1A\x1b[2K")

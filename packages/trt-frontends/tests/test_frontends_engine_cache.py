@@ -11,11 +11,11 @@ import torch
 from engine_builds import record_builds
 from fresh_process import run_python
 from torch import nn
+from trtc import app
 from typer.testing import CliRunner
 
 import trt_frontends
 from trt_core import CacheError, Input
-from trt_frontends.cli import app
 from trt_runtime.engine_cache import EngineCache
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

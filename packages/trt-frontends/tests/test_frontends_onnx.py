@@ -13,11 +13,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
+from trtc.app import app
 from typer.testing import CliRunner
 
 import trt_frontends
 from trt_core import Input, InputError
-from trt_frontends.cli.app import app
 from trt_frontends.onnx_models import explain_onnx, export_onnx
 
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)

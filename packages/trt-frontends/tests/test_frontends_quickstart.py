@@ -9,11 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from trtc import app, quickstart
+from trtc.quickstart import Example, examples, run_quickstart
 from typer.testing import CliRunner
 
 from trt_core import Input
-from trt_frontends.cli import app, quickstart
-from trt_frontends.cli.quickstart import Example, examples, run_quickstart
 
 WIDTH = 80
 ROWS = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))
@@ -46,14 +46,14 @@ def test_the_story_is_told_within_eighty_columns(monkeypatch: pytest.MonkeyPatch
     assert agreed
     told = [
         "provider", "Two (results)", "traced in", "explained (nothing built) in", "100.00% coverage",
-        "Compiled with: ", "compiled beside eager", "worst relative error", "milliseconds per call", "saved two.pt2",
+        "Compiled with: ", "compiled beside eager", "worst relative error", "milliseconds per call", "saved two.trtp",
         "another process", "loaded beside eager", "every output agrees with eager",
     ]  # fmt: skip
     positions = [text.index(part) for part in told]
     assert positions == sorted(positions)
     assert text.count("output 1") == 2
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["two.pt2"]
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["two.trtp"]
 
 
 @pytest.mark.parametrize(

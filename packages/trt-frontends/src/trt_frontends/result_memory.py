@@ -251,7 +251,8 @@ class ResultViews:
                         made[view] = split.graph.node_copy(view, made.__getitem__)
             results: list[Any] = [made[item] if isinstance(item, fx.Node) else item for item in self.results]
             self._part(split.graph, results)
-        output.args = (tuple(results),)
+        is_flat = isinstance(lowered.graph.output_node().args[0], (tuple, list))
+        output.args = (tuple(results) if is_flat else results[0],)
         split.graph.eliminate_dead_code()
         for name in engines:
             _drop_unused_outputs(split, name)

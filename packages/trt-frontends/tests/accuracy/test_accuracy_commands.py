@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from trtc.app import app
+from trtc.assignments import read_assignments
 from typer.testing import CliRunner
 
 from trt_core import InputError
-from trt_frontends.cli.app import app
-from trt_frontends.cli.assignments import read_assignments
 
 SOURCE = """
 import torch

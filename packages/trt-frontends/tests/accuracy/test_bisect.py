@@ -289,7 +289,8 @@ def test_a_search_goes_on_from_its_state(deep: nn.Module, plant_fault: Any, tmp_
     asked: list[str] = []
 
     def interrupt(what: str, done: int, total: int) -> None:
-        asked.append(what)
+        if what.startswith("looking for culprit"):
+            asked.append(what)
         if len(asked) == 4:
             raise Interrupted
 
@@ -347,3 +348,12 @@ def test_models_that_return_nothing_are_right(plant_fault: Any) -> None:
 
 def test_the_package_offers_it() -> None:
     assert trt_frontends.bisect is bisect
+
+
+def test_progress_is_told_to_the_end(deep: nn.Module, plant_fault: Any) -> None:
+    plant_fault(aten.tanh.default)
+    told: list[str] = []
+    bisect(deep, arg_inputs=(torch.randn(2, 8),), progress=lambda what, *_: told.append(what))
+    phases = list(dict.fromkeys(told))
+    assert phases[:2] == ["running eager", "capturing"]
+    assert phases[-3:] == ["looking for culprit 1", "looking at culprits alone", "proving the setting"]

@@ -244,3 +244,11 @@ def test_renderings_hold_every_output(deep: nn.Module) -> None:
 
 def test_the_package_offers_it() -> None:
     assert trt_frontends.verify is verify
+
+
+def test_progress_is_told(deep: nn.Module) -> None:
+    told: list[str] = []
+    verify(deep, arg_inputs=(torch.randn(2, 8),), samples=1, depth=True, progress=lambda what, *_: told.append(what))
+    assert list(dict.fromkeys(told)) == [
+        "capturing", "lowering", "building engines", "comparing with eager", "comparing inside of engines"
+    ]  # fmt: skip

@@ -79,10 +79,11 @@ def bisect(
     """
     model = without_wrapper(model)
     require_no_engines(model)
-    subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
+    subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
     require_tolerance(tolerance)
     cases = cases_of(subject, inputs, samples, seed)
     eager = subject.eager
+    progress("running eager", 0, 1)
     with torch.no_grad(), eager_only():
         expected = [tensors_of(run_case(case, eager, "the model")) for case in cases]
     allowed = tolerance_of(settings, expected[0]) if tolerance is None else tolerance
@@ -132,6 +133,7 @@ class _Search:
         engines = tuple(EngineError(engine, experiment.error_of_engine(engine)) for engine in built.blocks)
         search = CulpritSearch(experiment, allowed, self.most, self.progress)
         found = search.run()
+        self.progress("looking at culprits alone", 0, len(found))
         culprits = _describe(found, experiment, built, self.cases)
         operators = {"torch_executed_ops": tuple(sorted({culprit.operator for culprit in culprits}))}
         remedies = (
@@ -217,7 +219,8 @@ class _Proof:
 
     def first_right(self, remedies: Sequence[Remedy], allowed: float) -> tuple[Remedy, float]:
         """Returns the first remedy that makes the output right, else the last, and the error with it."""
-        for remedy in remedies:
+        for done, remedy in enumerate(remedies):
+            self._subject.progress("proving the setting", done, len(remedies))
             error = self._error(remedy)
             if error <= allowed:
                 break

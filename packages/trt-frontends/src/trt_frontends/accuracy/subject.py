@@ -15,7 +15,7 @@ from trt_converters import ConverterRegistry
 from trt_core import InputError
 from trt_core.wording import kind_of
 from trt_frontends.compiler import lower
-from trt_frontends.pipeline import CapturedModel, LoweredModel, capture_model
+from trt_frontends.pipeline import CapturedModel, LoweredModel, Progress, capture_model, no_progress
 from trt_lowering.contract import Observer
 from trt_runtime import TRTModule
 from trt_runtime.exchange import engines_in
@@ -30,6 +30,7 @@ class Subject:
         arg_inputs, kwarg_inputs: See `compile`.
         registry: Where converters are looked up.
         settings: Compilation settings as the user gave them.
+        progress: Told what is being done.
     """
 
     model: Model
@@ -37,6 +38,7 @@ class Subject:
     kwarg_inputs: Mapping[str, Any] | None
     registry: ConverterRegistry
     settings: Mapping[str, Any]
+    progress: Progress = no_progress
 
     @property
     def eager(self) -> Callable[..., Any]:
@@ -60,6 +62,7 @@ class Subject:
             self.arg_inputs,
             self.kwarg_inputs,
             self.settings,
+            self.progress,
             registry=self.registry,
             needs_weights=needs_weights,
             observe=observe,

@@ -24,7 +24,7 @@ from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.compiler import build
 from trt_frontends.entry_point import entry_point, outside_autocast
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.pipeline import BuiltModel, settings_in
+from trt_frontends.pipeline import BuiltModel, Progress, no_progress, settings_in
 
 TOLERANCES: Final = {
     torch.float64: 1e-4,
@@ -48,6 +48,7 @@ def verify(
     seed: int = 0,
     exact: bool = True,
     depth: bool = False,
+    progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
 ) -> AccuracyReport:
@@ -68,6 +69,7 @@ def verify(
         seed: Seed of the first.
         exact: Whether to compare both with float64, which costs a run in float64 for each input.
         depth: Whether to compare the values inside the engines too, which builds every engine once more.
+        progress: Told what is being done.
         registry: Where converters are looked up, when `compiled` is left out, and for `depth`.
         settings: Compilation settings, when `compiled` is left out.
 
@@ -90,7 +92,7 @@ def verify(
     if compiled is None:
         require_no_engines(model)
     model = without_wrapper(model)
-    subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings)
+    subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
     cases = cases_of(subject, inputs, samples, seed)
     require_tolerance(tolerance)
     if compiled is not None and not callable(compiled):
@@ -103,10 +105,12 @@ def verify(
         built, compiled = _compile(subject)
     comparison = _Comparison(subject.eager, compiled, exact=exact)
     with torch.no_grad():
-        for case in cases:
+        for done, case in enumerate(cases):
+            progress("comparing with eager", done, len(cases))
             comparison.add(case)
     errors_inside: tuple[DepthError, ...] = ()
     if depth:
+        progress("comparing inside of engines", 0, 1)
         errors_inside = errors_along_depth(built or subject.lower().build(), cases[0])
     return AccuracyReport(
         model=subject.name,

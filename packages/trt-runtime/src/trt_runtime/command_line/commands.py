@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import pickle
 import sys
 import threading
@@ -31,6 +32,7 @@ from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, Program, Te
 from trt_runtime.program.module import LoadedProgram, captured_from
 
 BAD_INPUT = 2
+_READER_LEFT = 141  # what shells say of a process that a pipe has ended
 
 _EXIT_CODES = "Exit codes: 0 success, 2 bad usage or input."
 
@@ -48,6 +50,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runt
     parsed = _parser(prog).parse_args(arguments)
     try:
         parsed.command(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_LEFT
     except (TrtError, OSError) as error:
         _say(f"error: {_told(error)}", sys.stderr)
         return BAD_INPUT

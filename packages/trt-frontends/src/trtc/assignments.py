@@ -6,8 +6,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from trt_core import InputError
-
 Settings = Annotated[
     list[str] | None,
     typer.Option("--setting", "-s", help="A compilation setting as NAME=VALUE, such as precision=float16; repeatable."),
@@ -26,6 +24,8 @@ def read_assignments(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
+            from trt_core import InputError
+
             raise InputError(f"{text!r} is not NAME=VALUE", hint="write for instance --setting precision=float16")
         name, read = name.strip(), _value(name.strip(), value.strip())
         found[name] = {*found.get(name, ()), *read} if name in _LISTS else read

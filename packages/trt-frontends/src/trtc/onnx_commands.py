@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trt_core import InputError
-from trt_frontends.cli.assignments import Settings, read_assignments
-from trt_frontends.cli.output_file import require_new
+from trtc.assignments import Settings, read_assignments
+from trtc.output_file import require_new
 
 Shapes = Annotated[
     list[str] | None,
@@ -45,10 +44,12 @@ def compile_model(
         inputs = inputs_of_types(model, ranges) if ranges else None
         save(compile_(model, kwarg_inputs=inputs, **given), output)
         return
-    from trt_frontends.cli.model_source import load_model
+    from trtc.model_source import load_model
 
     module, arg_inputs, kwarg_inputs = load_model(model)
     if ranges:
+        from trt_core import InputError
+
         raise InputError("--shape is for .onnx models", hint="the callable returns the inputs with the model")
     save(compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given), output)
 
@@ -72,7 +73,7 @@ def export_onnx_model(
     if is_onnx_path(model):
         data = export_onnx(model, **given)
     else:
-        from trt_frontends.cli.model_source import load_model
+        from trtc.model_source import load_model
 
         module, arg_inputs, kwarg_inputs = load_model(model)
         data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
@@ -82,8 +83,8 @@ def export_onnx_model(
 
 def explain_onnx_model(model: str, json: Path | None, fail_under: float) -> tuple[str, bool]:
     """The text of the report of an ONNX model, and whether it covers enough; writes the JSON that was asked for."""
-    from trt_frontends.cli.output_file import write_new
     from trt_frontends.onnx_models import explain_onnx
+    from trtc.output_file import write_new
 
     report = explain_onnx(model)
     write_new(json, report.to_json())
@@ -104,6 +105,8 @@ def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int
         except ValueError:
             shapes = []
         if not separator or not name or len(shapes) not in (1, 3):
+            from trt_core import InputError
+
             raise InputError(f"{text!r} is no shape", hint="write --shape x=2x3x224x224, or --shape x=1x3:4x3:8x3")
         found[name] = shapes
     return found

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from trt_frontends.cli.assignments import Settings, read_assignments
-from trt_frontends.cli.output_file import require_new, write_new
+from trtc.assignments import Settings, read_assignments
+from trtc.output_file import require_new, write_new
 
 if TYPE_CHECKING:
     from trt_frontends.accuracy import AccuracyReport, BisectReport
@@ -45,20 +45,23 @@ def verify(
     for path in (json, html):
         require_new(path)
     from trt_frontends.accuracy import verify as verify_model
-    from trt_frontends.cli.model_source import load_model
+    from trtc.model_source import load_model
+    from trtc.progress import ConsoleProgress
 
     module, arg_inputs, kwarg_inputs = load_model(model)
-    report = verify_model(
-        module,
-        arg_inputs=arg_inputs,
-        kwarg_inputs=kwarg_inputs,
-        tolerance=fail_above,
-        samples=samples,
-        seed=seed,
-        exact=exact,
-        depth=depth,
-        **read_assignments(setting or ()),
-    )
+    with ConsoleProgress(Console(stderr=True)) as progress:
+        report = verify_model(
+            module,
+            arg_inputs=arg_inputs,
+            kwarg_inputs=kwarg_inputs,
+            tolerance=fail_above,
+            samples=samples,
+            seed=seed,
+            exact=exact,
+            depth=depth,
+            progress=progress,
+            **read_assignments(setting or ()),
+        )
     if html is not None:
         write_new(html, report.to_html())
     _conclude(report, json, is_right=report.passed)
@@ -83,8 +86,8 @@ def bisect(
     require_new(json)
     from trt_frontends.accuracy import Stage
     from trt_frontends.accuracy import bisect as bisect_model
-    from trt_frontends.cli.model_source import load_model
-    from trt_frontends.cli.progress import ConsoleProgress
+    from trtc.model_source import load_model
+    from trtc.progress import ConsoleProgress
 
     module, arg_inputs, kwarg_inputs = load_model(model)
     with ConsoleProgress(Console(stderr=True)) as progress:
@@ -120,9 +123,9 @@ def precision(
     """
     require_new(json)
     from trt_core.settings_reader import DEFAULT_MAX_ERROR
-    from trt_frontends.cli.model_source import load_model
-    from trt_frontends.cli.progress import ConsoleProgress
     from trt_frontends.precision.automatic import choose_precision
+    from trtc.model_source import load_model
+    from trtc.progress import ConsoleProgress
 
     module, arg_inputs, kwarg_inputs = load_model(model)
     given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_assignments(setting or ())}

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trt_frontends.cli.assignments import Settings, read_assignments
+from trtc.assignments import Settings, read_assignments
 
 if TYPE_CHECKING:
     from trt_runtime.engine_cache import EngineCache
@@ -78,9 +78,9 @@ def why_miss(
 
     Builds nothing. Exits with 1 when an engine is missing.
     """
-    from trt_frontends.cli.model_source import load_model
     from trt_frontends.compiler import lower
     from trt_frontends.pipeline import capture_model
+    from trtc.model_source import load_model
 
     given = read_assignments(setting or ())
     given["engine_cache_dir"] = str(_open(directory).directory)

@@ -19,8 +19,10 @@ class ConsoleProgress:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=console,
+            transient=True,  # the report says what came of it, and a bar that stands says that something goes on
         )
-        self._task = self._bar.add_task("compiling", total=1)
+        self._what = "compiling"
+        self._task = self._bar.add_task(self._what, total=1)
 
     def __enter__(self) -> ConsoleProgress:
         self._bar.start()
@@ -33,4 +35,8 @@ class ConsoleProgress:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Takes one report of progress."""
-        self._bar.update(self._task, description=what, completed=done, total=total)
+        if what != self._what:  # another step has its own time and its own count
+            self._what = what
+            self._bar.reset(self._task, description=what, completed=done, total=total)
+        else:
+            self._bar.update(self._task, completed=done, total=total)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +12,10 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from trt_core import TrtError
-from trt_frontends.cli import accuracy_commands, onnx_commands
-from trt_frontends.cli.assignments import Settings, read_assignments
-from trt_frontends.cli.cache_commands import cache_app
-from trt_frontends.cli.output_file import require_new, write_new
+from trtc import accuracy_commands, onnx_commands
+from trtc.assignments import Settings, read_assignments
+from trtc.cache_commands import cache_app
+from trtc.output_file import require_new, write_new
 
 FAILED = 1
 BAD_INPUT = 2
@@ -31,10 +32,20 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except TrtError as error:
+        except Exception as error:
+            if not _is_ours(error):
+                raise
             errors.print("error:", style="bold red", end=" ")
             errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(BAD_INPUT) from error
+
+
+def _is_ours(error: Exception) -> bool:
+    if "trt_core" not in sys.modules:
+        return False
+    from trt_core import TrtError
+
+    return isinstance(error, TrtError)
 
 
 app = typer.Typer(
@@ -43,9 +54,23 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Compiles PyTorch models into TensorRT engines.",
     epilog=_EXIT_CODES,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        console.print(f"trtc {version('trt-frontends')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Compiles PyTorch models into TensorRT engines."""
 
 
 def quickstart(
@@ -56,7 +81,7 @@ def quickstart(
 
     Exits with 1 when an output differs from what PyTorch computes.
     """
-    from trt_frontends.cli.quickstart import run_quickstart
+    from trtc.quickstart import run_quickstart
 
     if not run_quickstart(console, seed=seed, directory=keep):
         raise typer.Exit(FAILED)
@@ -86,8 +111,8 @@ def explain(
         _explain_onnx(model, html, json, fail_under)
         return
 
-    from trt_frontends.cli.model_source import load_model
     from trt_frontends.compiler import explain as explain_model
+    from trtc.model_source import load_model
 
     module, arg_inputs, kwarg_inputs = load_model(model)
     given = {"min_block_size": size, **read_assignments(setting or ())}
@@ -148,6 +173,7 @@ def _block_size(text: str) -> float | int:
 
 
 def _read_report(path: Path) -> Any:
+    from trt_core import TrtError
     from trt_partition import PartitionReport
 
     try:

@@ -19,9 +19,9 @@ from torch import nn
 
 from trt_core import Input, TrtError, provider_identity
 from trt_frontends.capture import trace
-from trt_frontends.cli.progress import ConsoleProgress
 from trt_frontends.compiler import compile, explain
 from trt_runtime import save
+from trtc.progress import ConsoleProgress
 
 RELATIVE_TOLERANCE = 1e-3
 """Largest error allowed relative to the largest output: float32 sums in another order, through a few dozen layers."""
@@ -108,7 +108,7 @@ def _run(console: Console, example: Example, seed: int, folder: Path) -> bool:
         agreed = _compare(console, "compiled beside eager", expected, found)
         _time_side_by_side(console, model, compiled, inputs)
 
-    path = folder / (example.title.split(" ")[0].lower() + ".pt2")
+    path = folder / (example.title.split(" ")[0].lower() + ".trtp")
     _timed(console, f"saved {path.name}", lambda: save(compiled, path, arg_inputs=inputs))
     reloaded = _timed(console, "loaded and run in another process", lambda: _run_elsewhere(path, inputs))
     return _compare(console, "loaded beside eager", expected, reloaded) and agreed
