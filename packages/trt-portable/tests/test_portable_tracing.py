@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable import internals
+from trt_core import internals
 from trt_portable.execution.tracing import TraceFailure
 
 E = trt.ElementWiseOperation
