@@ -309,9 +309,12 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "l2_limit_for_tiling": NoEffect(_TUNING, (-1, None)),
     "timing_cache_prefix": Renamed("timing_cache_path"),
     "save_timing_cache": NoEffect("timings are kept where timing_cache_path says", _OFF),
+    "save_engine_cache": Renamed("cache_built_engines"),
+    "load_engine_cache": Renamed("reuse_cached_engines"),
     "custom_engine_cache": Refused("built engines are kept in files", "give engine_cache_dir", (None,)),
     # running
     "lazy_engine_init": NoEffect("engines are always set up at their first call", (True, None)),
+    "use_python": NoEffect("engines always run through one registered operator", _OFF),
     "use_experimental_rt": NoEffect("engines always run through one registered operator", (True, False, None)),
     "cuda_graph_batch_size": NoEffect(_TUNING, (-1, None)),
 }

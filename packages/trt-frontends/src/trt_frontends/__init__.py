@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trt_frontends.generation import compile_generation
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import MutableModule, refit_module_weights
+    from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.saving import save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
@@ -36,6 +37,7 @@ _LATE: Final = {
     "BisectReport": "trt_frontends.accuracy",
     "ModelReport": "trt_frontends.torch_compile.model_report",
     "MutableModule": "trt_frontends.refit",
+    "MutableTorchTensorRTModule": "trt_frontends.refit:MutableModule",
     "PartitionReport": "trt_partition",
     "QuantizationConfig": "trt_frontends.quantization",
     "bisect": "trt_frontends.accuracy",
@@ -64,6 +66,7 @@ __all__ = [
     "Input",
     "ModelReport",
     "MutableModule",
+    "MutableTorchTensorRTModule",
     "PartitionReport",
     "QuantizationConfig",
     "bisect",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import InputError, RefitError, logger
+from trt_core import Input, InputError, RefitError, logger
+from trt_core.files.replacing import Path
 from trt_core.internals import pytree
 from trt_core.settings_reader import present_settings
 from trt_core.wording import kind_of
+from trt_frontends import mutable_file
 from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
+from trt_runtime import LoadedProgram
+from trt_runtime.program.module import takes
 from trt_runtime.refit import refit_module
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -164,6 +168,68 @@ class MutableModule:
         """Forgets all engines; the next call compiles again."""
         self._own.forget()
 
+    def set_expected_dynamic_shape_range(self, args_dynamic_shape: Any, kwargs_dynamic_shape: Any = None) -> None:
+        """Has one engine serve a range of sizes, where each combination of sizes would have its own.
+
+        Calls outside of the range are compiled for their sizes. What is compiled already is forgotten.
+
+        Args:
+            args_dynamic_shape: For each positional input None, or its dynamic axes, `{axis: Dim(name, min=, max=)}`;
+                nested as the inputs are. Axes with the same `Dim` have the same size.
+            kwargs_dynamic_shape: The same by name; inputs that are left out have fixed sizes.
+
+        Raises:
+            InputError: A range cannot be read.
+        """
+        self._own.expect(_ExpectedSizes(args_dynamic_shape, kwargs_dynamic_shape))
+
+    @staticmethod
+    def save(module: MutableModule, path: Path) -> None:
+        """Saves the weights and all that is compiled; no code of the model, and nothing that is run when it is loaded.
+
+        Args:
+            module: What to save. Call it before with inputs of all sizes that it is to have engines for.
+            path: The file.
+
+        Raises:
+            InputError: Nothing is compiled yet.
+            ExportError: The model holds something that has no place in a saved program.
+            OSError: The file cannot be written.
+        """
+        own = module._own
+        compiled = own.all_compiled()
+        if not compiled:
+            raise InputError(
+                "there is nothing to save: no call has compiled the module", hint="call it first, then save it"
+            )
+        mutable_file.write(path, weights_in(own.module), compiled)
+
+    @staticmethod
+    def load(path: Path, module: nn.Module | None = None, **settings: Any) -> MutableModule:
+        """Loads what `save` wrote; it may come from anyone.
+
+        Args:
+            path: The file.
+            module: The model, which takes the saved weights. Without it, only what was compiled can be called, with
+                other weights too (`load_state_dict`); calls that would compile are an error.
+            settings: For what is compiled later; or `trust`, `operators`, `allow_host_code` and `trusted_keys`, see
+                `trt_runtime.load`.
+
+        Raises:
+            InputError: The model has other weights than those that were saved.
+            FileError, PlanError: The file is none of ours, damaged, or its engines cannot run here.
+            OSError: The file cannot be read.
+        """
+        trust = {name: settings.pop(name) for name in _TRUST if name in settings}
+        weights, programs = mutable_file.read(path, **trust)
+        if module is None:
+            module = _SavedWeights(weights)
+        else:
+            _give(module, weights)
+        loaded = MutableModule(module, **settings)
+        loaded._own.adopt(programs)
+        return loaded
+
     def __getattr__(self, name: str) -> Any:
         if name == "_own":  # while unpickling
             raise AttributeError(name)
@@ -186,22 +252,38 @@ class _State:
         self.module = module
         self._registry = registry
         self._settings = settings
-        self._compiled: dict[Any, fx.GraphModule] = {}
+        self._compiled: dict[Any, nn.Module] = {}
+        self._loaded: list[LoadedProgram] = []
+        self._expected: _ExpectedSizes | None = None
         self._seen: Any = None
         self._lock = threading.RLock()
 
-    def compiled_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    def compiled_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
         """Returns the compiled module for inputs, with the present weights."""
         with self._lock:
             self.refresh()
-            key = self._key(args, kwargs)
-            found = self._compiled.get(key)
+            inputs = None if self._expected is None else self._expected.inputs(args, kwargs)
+            key = self._key(inputs or (args, kwargs))
+            found = self._compiled.get(key) or self._loaded_for(args, kwargs)
             if found is None:
-                found = compile(
-                    self.module, arg_inputs=args, kwarg_inputs=kwargs, registry=self._registry, **self._settings
-                )
-                self._compiled[key] = found
+                given_args, given_kwargs = inputs or (args, kwargs)
+                found = self._compile(given_args, given_kwargs)
+            self._compiled[key] = found
             return found
+
+    def _compile(self, args: Any, kwargs: Any) -> nn.Module:
+        if isinstance(self.module, _SavedWeights):
+            raise InputError(
+                "no program of this file takes such inputs, and the file has no model to compile for them",
+                hint="save it after a call with inputs like these, or give the model: "
+                "MutableModule.load(path, module=model)",
+            )
+        return compile(self.module, arg_inputs=args, kwarg_inputs=kwargs, registry=self._registry, **self._settings)
+
+    def _loaded_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LoadedProgram | None:
+        """Returns the loaded program that takes inputs: a program says of itself what it takes."""
+        programs = () if self.module.training else self._loaded
+        return next((program for program in programs if takes(program, args, kwargs)), None)
 
     def refresh(self, *, force: bool = False) -> None:
         """Refits what is compiled when weights have changed; what cannot be refitted is compiled at its next call."""
@@ -210,26 +292,148 @@ class _State:
             if present == self._seen and not force:
                 return
             self._seen = present
-            weights = weights_in(self.module) if self._compiled else {}
+            weights = weights_in(self.module) if self._compiled or self._loaded else {}
+            loaded = {id(program): self._refitted(program, weights) for program in self._loaded}
+            self._loaded = [program for program in loaded.values() if program is not None]
             for key, compiled in list(self._compiled.items()):
-                try:
-                    self._compiled[key] = refit_module(compiled, weights)
-                except RefitError as error:
-                    logger.info("the model is compiled again: %s", error)
+                found = loaded[id(compiled)] if id(compiled) in loaded else self._refitted(compiled, weights)
+                if found is None:
                     del self._compiled[key]
+                else:
+                    self._compiled[key] = found
+
+    def _refitted(self, program: _Module, weights: dict[str, torch.Tensor]) -> _Module | None:
+        try:
+            return refit_module(program, weights)
+        except RefitError as error:
+            if isinstance(self.module, _SavedWeights):
+                raise
+            logger.info("the model is compiled again: %s", error)
+            return None
+
+    def all_compiled(self) -> list[nn.Module]:
+        """Returns what is compiled, each once, with the present weights."""
+        with self._lock:
+            self.refresh()
+            return list({id(program): program for program in (*self._compiled.values(), *self._loaded)}.values())
+
+    def adopt(self, programs: Sequence[LoadedProgram]) -> None:
+        """Takes programs that have the weights of the model."""
+        with self._lock:
+            self._seen = _versions(self.module)
+            self._loaded = list(programs)
+
+    def expect(self, expected: _ExpectedSizes) -> None:
+        """Sets the ranges of sizes, and forgets what was compiled for others."""
+        with self._lock:
+            self._expected = expected
+            self._compiled.clear()
 
     def forget(self) -> None:
         """Drops everything that is compiled."""
         with self._lock:
             self._compiled.clear()
+            self._loaded.clear()
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        described = tuple(
-            (tuple(leaf.shape), leaf.dtype, leaf.device) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
-            for leaf in leaves
+    def _key(self, inputs: tuple[Any, Any]) -> Any:
+        leaves, structure = pytree.tree_flatten(inputs)
+        return structure, tuple(map(_described, leaves)), self.module.training
+
+
+def _described(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype, leaf.device
+    return (Input, str(leaf)) if isinstance(leaf, Input) else (type(leaf), leaf)
+
+
+class _ExpectedSizes:
+    """Ranges of sizes that a mutable module compiles for."""
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self._args = tuple(args or ())
+        self._kwargs = dict(kwargs or {})
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """Returns inputs to compile for in place of those of a call; None where a size is outside of its range."""
+        ranges = (*self._args, *[None] * (len(args) - len(self._args)))
+        try:
+            found = tuple(_with_range(value, axes) for value, axes in zip(args, ranges, strict=True))
+            named = {name: _with_range(value, self._kwargs.get(name)) for name, value in kwargs.items()}
+        except _OutsideError:
+            return None
+        return found, named
+
+
+class _OutsideError(Exception):
+    """A size is outside of its range."""
+
+
+def _with_range(value: Any, axes: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _ranged_input(value, axes) if axes else value
+    if isinstance(value, Mapping) and isinstance(axes, Mapping):
+        return {name: _with_range(item, axes.get(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)) and isinstance(axes, (list, tuple)):
+        padded = (*axes, *[None] * (len(value) - len(axes)))
+        return type(value)(_with_range(item, range_) for item, range_ in zip(value, padded, strict=True))
+    return value
+
+
+def _ranged_input(value: torch.Tensor, axes: Any) -> Input:
+    if not isinstance(axes, Mapping):
+        raise InputError(
+            f"the range of an input cannot be read: {kind_of(axes)}", hint="write {axis: torch.export.Dim(name)}"
         )
-        return structure, described, self.module.training
+    low, high, names = list(value.shape), list(value.shape), {}
+    for axis, dim in axes.items():
+        if dim is None:
+            continue
+        least, most = getattr(dim, "min", None), getattr(dim, "max", None)
+        if not isinstance(least, int) or not isinstance(most, int) or not 0 <= axis < value.dim():
+            raise InputError(
+                f"the range of axis {axis} cannot be read",
+                why=f"{dim!r} has no least and largest size, or the input has {value.dim()} axes",
+                hint='write torch.export.Dim("batch", min=1, max=8)',
+            )
+        if not least <= value.shape[axis] <= most:
+            raise _OutsideError
+        low[axis], high[axis], names[axis] = least, most, dim.__name__
+    return Input(min_shape=low, opt_shape=high, max_shape=high, dtype=value.dtype, dimensions=names)
+
+
+_TRUST: Final = ("operators", "trust", "allow_host_code", "trusted_keys", "data_dependent_elements")
+
+
+class _SavedWeights(nn.Module):
+    """In place of a model whose code is not there: its weights, by their names."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, value in weights.items():
+            *path, last = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.register_buffer(last, value)
+        self.eval()
+
+
+def _give(module: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    own = weights_in(module)
+    differing = sorted(own.keys() ^ weights.keys()) or sorted(
+        name for name, value in own.items() if (value.shape, value.dtype) != (weights[name].shape, weights[name].dtype)
+    )
+    if differing:
+        raise InputError(
+            "the model has other weights than those that were saved",
+            where=", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else ""),
+            hint="give a model of the same architecture and types",
+        )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(weights[name])
 
 
 def _versions(module: nn.Module) -> list[tuple[int, int, int]]:

@@ -156,6 +156,13 @@ class LoadedProgram(nn.Module):
         refuse_moves(self, fn, "a saved program", self.__device)
         return self
 
+    def _takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        try:
+            self.__door.read(args, kwargs)
+        except InputError:
+            return False
+        return True
+
     @property
     def _most_untold(self) -> int:
         return self.__untold
@@ -190,6 +197,11 @@ def _refuse_taken(owner: nn.Module, name: str) -> None:
 def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     """A loaded program with its present tensors and plans, as it is saved."""
     return loaded._captured_program()
+
+
+def takes(loaded: LoadedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a program can be called with inputs; nothing runs."""
+    return loaded._takes(args, kwargs)
 
 
 def most_untold(loaded: LoadedProgram) -> int:

@@ -1,0 +1,148 @@
+"""Mutable modules: settings of either generation, ranges of sizes, and files of them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import trt_frontends
+from trt_core import FileError, InputError
+from trt_frontends import MutableModule, MutableTorchTensorRTModule, refit
+
+X = torch.ones(3, 4)
+
+
+def _model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()).eval()
+
+
+def _count_builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    built: list[Any] = []
+    original = refit.compile
+    monkeypatch.setattr(refit, "compile", lambda *args, **given: built.append(args) or original(*args, **given))
+    return built
+
+
+def test_settings_of_either_generation() -> None:
+    assert MutableTorchTensorRTModule is MutableModule is trt_frontends.MutableModule
+    model = _model()
+    with pytest.warns(DeprecationWarning, match="immutable_weights"):
+        mutable = MutableTorchTensorRTModule(
+            model, immutable_weights=False, use_python=False, enabled_precisions={torch.float32}, min_block_size=1
+        )
+    torch.testing.assert_close(mutable(X), model(X))
+
+
+def test_a_range_of_sizes_has_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = _count_builds(monkeypatch)
+    model = _model()
+    mutable = MutableModule(model, min_block_size=1)
+    mutable.set_expected_dynamic_shape_range(({0: Dim("batch", min=2, max=6)},))
+    for rows, builds in ((3, 1), (6, 1), (2, 1), (7, 2), (5, 2)):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(mutable(x), model(x))
+        assert len(built) == builds
+    mutable.load_state_dict(_model().state_dict())
+    torch.testing.assert_close(mutable(X), model(X))
+    assert len(built) == 2
+    mutable.set_expected_dynamic_shape_range(({1: None},), {})
+    torch.testing.assert_close(mutable(X), model(X))
+    assert len(built) == 3
+
+
+@pytest.mark.parametrize("axes", [{0: 4}, {5: Dim("batch", min=1, max=4)}, [1]])
+def test_ranges_that_cannot_be_read(axes: Any) -> None:
+    mutable = MutableModule(_model(), min_block_size=1)
+    mutable.set_expected_dynamic_shape_range((axes,))
+    with pytest.raises(InputError, match="range of"):
+        mutable(X)
+
+
+def test_a_file_without_the_model_follows_other_weights(tmp_path: Path) -> None:
+    model, other, path = _model(), _model(), tmp_path / "mutable.pkl"
+    mutable = MutableModule(model, min_block_size=1)
+    with pytest.raises(InputError, match="nothing to save"):
+        MutableModule.save(mutable, path)
+    mutable(X), mutable(X[:2])
+    MutableModule.save(mutable, path)
+    loaded = MutableModule.load(path)
+    for x in (X, X[:2]):
+        torch.testing.assert_close(loaded(x), model(x))
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    loaded.load_state_dict(other.state_dict())
+    for x in (X, X[:2]):
+        torch.testing.assert_close(loaded(x), other(x))
+    with pytest.raises(InputError, match=r"load\(path, module=model\)"):
+        loaded(torch.ones(1, 4))
+    again = tmp_path / "again.pkl"
+    MutableModule.save(loaded, again)
+    torch.testing.assert_close(MutableModule.load(again)(X), other(X))
+
+
+def test_a_file_with_the_model_compiles_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = _model(), tmp_path / "mutable.pkl"
+    mutable = MutableModule(model, min_block_size=1)
+    mutable(X)
+    MutableModule.save(mutable, path)
+    built = _count_builds(monkeypatch)
+    twin = _model()
+    loaded = MutableModule.load(path, twin, min_block_size=1)
+    torch.testing.assert_close(loaded(X), model(X))
+    assert not built
+    torch.testing.assert_close(loaded(X[:1]), model(X[:1]))
+    assert len(built) == 1
+    with torch.no_grad():
+        twin[0].bias.add_(3)
+    torch.testing.assert_close(loaded(X), twin(X))
+    assert len(built) == 1
+    with pytest.raises(InputError, match=r"other weights than those that were saved\n  where: 1\.bias"):
+        MutableModule.load(path, nn.Sequential(nn.Linear(4, 8), nn.Identity()).eval())
+
+
+def test_a_loaded_program_runs_once_a_call(tmp_path: Path) -> None:
+    model, path = _Counter().eval(), tmp_path / "mutable.pkl"
+    mutable = MutableModule(model, min_block_size=1)
+    torch.testing.assert_close(mutable(X), X.relu() + 1)
+    MutableModule.save(mutable, path)
+    loaded = MutableModule.load(path)
+    for count in (2, 3):
+        torch.testing.assert_close(loaded(X), X.relu() + count)
+
+
+class _Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: any shape, float32."""
+        self.count.add_(1)
+        return torch.relu(x) + self.count
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mutable.pkl"
+    mutable = MutableModule(_model(), min_block_size=1)
+    mutable(X)
+    MutableModule.save(mutable, path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"no archive", whole[:-40], whole.replace(b"float32", b"float99")):
+        path.write_bytes(damaged)
+        with pytest.raises(FileError, match="no saved mutable module"):
+            MutableModule.load(path)
+    path.write_bytes(whole)
+    with zipfile.ZipFile(path) as archive:
+        start = archive.getinfo("weights/0").header_offset + 60
+    path.write_bytes(whole[:start] + bytes([whole[start] ^ 1]) + whole[start + 1 :])
+    with pytest.raises(FileError, match="CRC"):
+        MutableModule.load(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("weights.json", "[" + " " * 100000 + "]")
+    with pytest.raises(FileError, match="compressed"):
+        MutableModule.load(path)
