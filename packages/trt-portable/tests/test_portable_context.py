@@ -387,3 +387,23 @@ def test_user_managed_memory(builder: Any, load: Load, logger: Any) -> None:
     assert context.get_runtime_config() is config
     context.set_device_memory(512, 16)
     assert "not created with user-managed" in logger.errors[-1]
+
+
+def test_user_managed_memory_is_that_of_the_profile_in_use(builder: Any, logger: Any) -> None:
+    """A context takes as many bytes as the engine says for its profile, wherever the CPU has them."""
+    network = relu_network(builder, (-1, 4))
+    config = builder.create_builder_config()
+    for most in (2, 64):
+        profile = builder.create_optimization_profile()
+        profile.set_shape(network.get_input(0).name, (1, 4), (2, 4), (most, 4))
+        config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+    memory = torch.empty(4096, dtype=torch.uint8)
+    for index in (0, 1):
+        assert context.set_optimization_profile_async(index, 0)
+        context.set_device_memory(memory.data_ptr() + 16, engine.get_device_memory_size_for_profile_v2(index))
+        assert not logger.errors
+    context.set_device_memory(memory.data_ptr(), engine.get_device_memory_size_for_profile_v2(0))
+    assert "profile 1 needs" in logger.errors[-1]

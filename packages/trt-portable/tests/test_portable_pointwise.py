@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -267,3 +268,34 @@ def test_large_tensors_have_the_same_gelu(run_network: Any) -> None:
     expected = torch.nn.functional.gelu(x.double(), approximate="tanh").float()
     (found,) = run_network(build, x)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("LEAKY_RELU", F.leaky_relu),
+        ("ELU", F.elu),
+        ("SELU", F.selu),
+        ("SOFTPLUS", F.softplus),
+        ("HARD_SIGMOID", lambda x: torch.clamp(0.2 * x + 0.5, 0, 1)),
+        ("SCALED_TANH", torch.tanh),
+        ("THRESHOLDED_RELU", lambda x: torch.where(x > 1, x, 0)),
+    ],
+)
+def test_coefficients_that_are_not_set(
+    network: Any, load: Any, execute: Any, kind: str, wanted: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """As ONNX has them, whether the kind is given at first or set later; what is set stays with another kind."""
+    x = network.add_input("x", trt.float32, (7,))
+    first = network.add_activation(x, getattr(trt.ActivationType, kind))
+    later = network.add_activation(x, trt.ActivationType.RELU)
+    assert (later.alpha, later.beta) == (0.0, 0.0)
+    later.type = getattr(trt.ActivationType, kind)
+    for layer in (first, later):
+        network.mark_output(layer.get_output(0))
+    given = torch.linspace(-3, 3, 7)
+    for found in execute(load(network).create_execution_context(), {"x": given}).values():
+        torch.testing.assert_close(found, wanted(given))
+    later.alpha = 0.75
+    later.type = trt.ActivationType.SELU
+    assert later.alpha == 0.75

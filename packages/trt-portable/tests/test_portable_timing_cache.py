@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -116,3 +118,25 @@ def test_times_from_elsewhere_need_consent(builder: Any, filled: Any) -> None:
     local = config.create_timing_cache(b"")
     assert not local.combine(foreign, False)
     assert local.combine(foreign, True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        {"made_in": {}},
+        {"made_in": [], "entries": {}},
+        {"made_in": {}, "entries": []},
+        {"made_in": {}, "entries": [["0x1", [1, 1.0]]]},
+        {"made_in": {}, "entries": {"0x1": 1}},
+        {"made_in": {}, "entries": {"0x1": [1]}},
+        {"made_in": {}, "entries": {"0x1": ["a", "b"]}},
+        {"made_in": {"torch": 1}, "entries": {}},
+        {"made_in": {}, "entries": {}, "more": 1},
+    ],
+)
+def test_sealed_nonsense_is_no_cache(builder: Any, logger: Any, document: Any) -> None:
+    text = json.dumps(document).encode()
+    content = b"TRTPTIME" + hashlib.sha256(text).digest() + text
+    assert builder.create_builder_config().create_timing_cache(content) is None
+    assert "timing cache" in logger.errors[-1]

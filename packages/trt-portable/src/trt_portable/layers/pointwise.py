@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -46,8 +46,36 @@ def _finite(value: Any) -> float:
     return converted
 
 
+_DEFAULTS: Final[Mapping[ActivationType, tuple[float, float]]] = {
+    ActivationType.LEAKY_RELU: (0.01, 0.0),
+    ActivationType.ELU: (1.0, 0.0),
+    ActivationType.SELU: (1.6732632423543772, 1.0507009873554805),
+    ActivationType.SOFTPLUS: (1.0, 1.0),
+    ActivationType.HARD_SIGMOID: (0.2, 0.5),
+    ActivationType.SCALED_TANH: (1.0, 1.0),
+    ActivationType.THRESHOLDED_RELU: (1.0, 0.0),
+}
+"""What alpha and beta are before they are set. TensorRT documents none: those of ONNX, and of its parser, which clients
+that leave them unset rely on; 0 would make zeros of SOFTPLUS, SCALED_TANH and HARD_SIGMOID in silence."""
+
+
 class _Coefficient(Attribute[float]):
-    """A coefficient of an activation: a finite float; others are reported and ignored."""
+    """A coefficient of an activation: a finite float; others are reported and ignored.
+
+    Args:
+        place: 0 for alpha, 1 for beta.
+        doc: What the property's docstring says.
+    """
+
+    def __init__(self, place: int, doc: str) -> None:
+        super().__init__(_finite, 0.0, doc=doc)
+        self._place = place
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is None:
+            return self
+        stored = layer.__dict__.get(self.slot)
+        return _DEFAULTS.get(layer.type, (0.0, 0.0))[self._place] if stored is None else stored
 
     def __set__(self, layer: ILayer, value: Any) -> None:
         try:
@@ -123,8 +151,8 @@ class IActivationLayer(ILayer):
     _SHAPE_ALGEBRA = True
 
     type = member(ActivationType, ActivationType.RELU, "The activation function.")
-    alpha = _Coefficient(_finite, 0.0, doc="First coefficient, where the function has one.")
-    beta = _Coefficient(_finite, 0.0, doc="Second coefficient, where the function has one.")
+    alpha = _Coefficient(0, "First coefficient, where the function has one.")
+    beta = _Coefficient(1, "Second coefficient, where the function has one.")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         (x,) = inputs

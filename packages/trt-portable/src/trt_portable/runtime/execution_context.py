@@ -44,6 +44,7 @@ class Execution:
         input_consumed_event: CUDA event that is recorded when the inputs may be overwritten; 0 for none.
         lacks_memory: Whether the application has yet to provide memory for intermediate values, as it said it would.
         replay: Runs by recorded CUDA graphs; None where there can be none.
+        device: Where the engine runs.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Execution:
         self._times = times
         self._debug = debug
         self._reporter = reporter
-        self._device = state.device
+        self.device = self._device = state.device
         self._kind = state.device.type
         self._is_cuda = self._kind == "cuda"
         self._inputs, self._outputs = shapes.inputs, shapes.outputs
@@ -607,11 +608,12 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
                 ErrorCodeTRT.INVALID_STATE,
             )
             return
-        needed = self._engine.device_memory_size_v2
-        if memory % CUDA_ALIGNMENT or size < needed:
+        needed = self._engine.get_device_memory_size_for_profile_v2(self._shapes.profile)
+        if not is_aligned(memory, self._execution.device) or size < needed:
+            aligned = f" aligned to {CUDA_ALIGNMENT}" if self._execution.device.type == "cuda" else ""
             self._reporter.error(
                 "set_device_memory",
-                f"needs {needed} bytes aligned to {CUDA_ALIGNMENT}, got {size} at {memory:#x}",
+                f"profile {self._shapes.profile} needs {needed} bytes{aligned}, got {size} at {memory:#x}",
             )
             return
         self._provide(memory, size)

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.files import typed
+from trt_core.files.strict_json import parse_json
 from trt_portable.memory import IHostMemory
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.engine_plan import is_host_constant
@@ -103,10 +105,14 @@ class ITimingCache(Sealed):
             raise ValueError("not a timing cache of trt-portable")
         if hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
             raise ValueError("the timing cache is truncated or corrupted")
-        document = json.loads(data[head:])
-        cache = ITimingCache(document["made_in"])
-        for key, (tactic, milliseconds) in document["entries"].items():
-            cache._entries[TimingCacheKey.parse(key)] = TimingCacheValue(tactic, milliseconds)
+        what = "the timing cache"
+        document = typed.fields(parse_json(data[head:], max_bytes=len(data)), what, ("made_in", "entries"))
+        made_in = typed.mapping(document["made_in"], what)
+        cache = ITimingCache({name: typed.text(value, what) for name, value in made_in.items()})
+        for key, entry in typed.mapping(document["entries"], "the entries of the timing cache").items():
+            tactic, milliseconds = typed.items(entry, f"entry {key!r:.60} of the timing cache", 2)
+            value = TimingCacheValue(typed.integer(tactic, what, -(2**63)), typed.number(milliseconds, what))
+            cache._entries[TimingCacheKey.parse(key)] = value
         return cache
 
     def serialize(self) -> IHostMemory:
