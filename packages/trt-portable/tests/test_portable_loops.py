@@ -230,3 +230,70 @@ def test_a_cache_is_updated_in_place(network: Any, load: Any, logger: Any, packe
     wanted[0, :, 1:3] = fresh[0]
     wanted[1, :, 7] = fresh[1, :, 0]  # what lies beyond the cache is ignored
     torch.testing.assert_close(memory, wanted)
+
+
+def _endless(network: Any, constant: Any, *, collects: bool, rows: int = 4) -> None:
+    """A loop that its condition never ends, or one of more rows than anybody has memory for."""
+    x = network.add_input("x", trt.float32, (256,))
+    loop = network.add_loop()
+    if collects:
+        loop.add_trip_limit(constant(network, 3, np.int32), trt.TripLimit.COUNT)
+    else:
+        always = network.add_elementwise(constant(network, 1.0), constant(network, 2.0), E.LESS).get_output(0)
+        loop.add_trip_limit(network.add_identity(always).get_output(0), trt.TripLimit.WHILE)
+    state = loop.add_recurrence(x)
+    state.set_input(1, network.add_activation(state.get_output(0), trt.ActivationType.TANH).get_output(0))
+    kind = L.CONCATENATE if collects else L.LAST_VALUE
+    result = loop.add_loop_output(state.get_output(0), kind, 0)
+    if collects:
+        result.set_input(1, constant(network, rows, np.int32))
+    network.mark_output(result.get_output(0))
+
+
+def test_turns_of_a_run_are_bounded(
+    network: Any, constant: Any, load: Any, logger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_PORTABLE_MAX_LOOP_TURNS", "500")
+    _endless(network, constant, collects=False)
+    context = load(network).create_execution_context()
+    x, y = torch.ones(256), torch.empty(256)
+    for name, tensor in zip(context.engine, (x, y), strict=True):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert not context.execute_async_v3(0)
+    assert "more than 500 turns" in logger.errors[-1] and "TRT_PORTABLE_MAX_LOOP_TURNS" in logger.errors[-1]
+
+
+def test_turns_of_loops_in_loops_count_together(
+    network: Any, constant: Any, load: Any, logger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_PORTABLE_MAX_LOOP_TURNS", "60")
+    x = network.add_input("x", trt.float32, (2,))
+    count = constant(network, 8, np.int32)
+    around, inside = network.add_loop(), network.add_loop()
+    for loop in (around, inside):
+        loop.add_trip_limit(count, trt.TripLimit.COUNT)
+    outer = around.add_recurrence(x)
+    inner = inside.add_recurrence(outer.get_output(0))
+    inner.set_input(1, network.add_elementwise(inner.get_output(0), x, E.SUM).get_output(0))
+    outer.set_input(1, inside.add_loop_output(inner.get_output(0), L.LAST_VALUE).get_output(0))
+    network.mark_output(around.add_loop_output(outer.get_output(0), L.LAST_VALUE).get_output(0))
+    context = load(network).create_execution_context()
+    given, found = torch.ones(2), torch.empty(2)
+    for name, tensor in zip(context.engine, (given, found), strict=True):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert not context.execute_async_v3(0)
+    assert "more than 60 turns" in logger.errors[-1]
+    monkeypatch.setenv("TRT_PORTABLE_MAX_LOOP_TURNS", "72")
+    assert context.execute_async_v3(0)
+    assert found.tolist() == [65.0, 65.0]
+
+
+def test_memory_of_what_loops_collect_is_bounded(network: Any, constant: Any, load: Any, logger: Any) -> None:
+    """Three rows of 1 KiB, in a result of 2^30 of them, of which the rest would be zeros."""
+    _endless(network, constant, collects=True, rows=1 << 30)
+    context = load(network).create_execution_context()
+    x = torch.ones(256)
+    for name in context.engine:
+        assert context.set_tensor_address(name, x.data_ptr())
+    assert not context.execute_async_v3(0)
+    assert "collect more than" in logger.errors[-1]

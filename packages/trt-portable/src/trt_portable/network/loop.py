@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import contextvars
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -22,6 +25,68 @@ from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
+
+TURNS_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_TURNS"
+BYTES_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_BYTES"
+_TURNS: Final = 1 << 20
+_BYTES: Final = 4 << 30
+
+
+class Account:
+    """Turns and bytes that the loops of a run have left: a plan may come from anyone, and both are data."""
+
+    def __init__(self) -> None:
+        self._turns = int(os.environ.get(TURNS_VARIABLE, _TURNS))
+        self._bytes = int(os.environ.get(BYTES_VARIABLE, _BYTES))
+
+    def turn(self, loop: str) -> None:
+        """Counts a turn.
+
+        Raises:
+            Refusal: There were more than a run may have.
+        """
+        self._turns -= 1
+        if self._turns < 0:
+            most = os.environ.get(TURNS_VARIABLE, _TURNS)
+            raise Refusal(
+                f"the loops of a run take more than {most} turns, at last loop {loop!r}; set {TURNS_VARIABLE} if a "
+                "model that you trust needs more",
+                ErrorCodeTRT.FAILED_EXECUTION,
+            )
+
+    def collect(self, size: int, loop: str) -> None:
+        """Counts bytes that a loop collects.
+
+        Raises:
+            Refusal: There were more than a run may have.
+        """
+        self._bytes -= size
+        if self._bytes < 0:
+            most = os.environ.get(BYTES_VARIABLE, _BYTES)
+            raise Refusal(
+                f"the loops of a run collect more than {most} bytes, at last loop {loop!r}; set {BYTES_VARIABLE} if "
+                "a model that you trust needs more",
+                ErrorCodeTRT.FAILED_EXECUTION,
+            )
+
+
+_open: contextvars.ContextVar[Account | None] = contextvars.ContextVar("trt_portable_loops", default=None)
+
+
+@contextlib.contextmanager
+def account() -> Iterator[Account]:
+    """The account of the run: that of the loop around, or a new one."""
+    found = _open.get()
+    if found is not None:
+        yield found
+        return
+    made = Account()
+    token = _open.set(made)
+    try:
+        yield made
+    finally:
+        _open.reset(token)
+
 
 _Slices = tuple[Any, Callable[[int], torch.Tensor]]
 """The extent of an axis, and what gives the slices of a tensor along it."""
@@ -96,11 +161,23 @@ class LoopRegion(Region):
         state = [outside[id(layer._inputs[0])] for layer in self._recurrences]
         if any(isinstance(v, torch.Tensor) and v.device.type == "meta" for v in inputs):
             return self._shapes(outside, state)
+        with account() as budget:
+            return self._take_turns(outside, state, test, body, budget)
+
+    def _take_turns(
+        self,
+        outside: Values,
+        state: list[Any],
+        test: Callable[[Values], None],
+        body: Callable[[Values], None],
+        budget: Account,
+    ) -> tuple[Value, ...]:
         count = None if self._count is None else host_numbers(outside[id(self._count)])[0]
         walked = [_slices(as_tensor(outside[id(layer._inputs[0])]), layer.axis) for layer in self._iterators]
         collected: list[list[torch.Tensor]] = [[] for _ in self._results]
         trip = 0
         while count is None or trip < count:
+            budget.turn(self.name)
             values = self._begin(outside, state, walked, trip, count)
             if self._while is not None:
                 test(values)
@@ -110,11 +187,14 @@ class LoopRegion(Region):
             for kept, layer in zip(collected, self._results, strict=True):
                 if layer.kind is not LoopOutput.LAST_VALUE:
                     kept.append(as_tensor(values[id(layer._inputs[0])]))
+                    budget.collect(kept[-1].nbytes, self.name)
             state = [values[id(layer._inputs[1])] for layer in self._recurrences]
             trip += 1
         final = {id(layer._outputs[0]): value for layer, value in zip(self._recurrences, state, strict=True)}
         return tuple(
-            final[id(layer._inputs[0])] if layer.kind is LoopOutput.LAST_VALUE else self._stack(layer, kept, outside)
+            final[id(layer._inputs[0])]
+            if layer.kind is LoopOutput.LAST_VALUE
+            else self._stack(layer, kept, outside, budget)
             for layer, kept in zip(self._results, collected, strict=True)
         )
 
@@ -137,7 +217,9 @@ class LoopRegion(Region):
             values[id(iterator._outputs[0])] = slice_at(at)
         return values
 
-    def _stack(self, layer: ILoopOutputLayer, kept: list[torch.Tensor], outside: Values) -> torch.Tensor:
+    def _stack(
+        self, layer: ILoopOutputLayer, kept: list[torch.Tensor], outside: Values, budget: Account
+    ) -> torch.Tensor:
         """The values of all iterations along a new axis, padded with zeros to its extent."""
         assert layer._inputs[1] is not None and layer._inputs[0] is not None
         length = host_numbers(outside[id(layer._inputs[1])])[0]
@@ -146,6 +228,8 @@ class LoopRegion(Region):
                 f"loop {self.name!r} made {len(kept)} values for an axis of {length}",
                 ErrorCodeTRT.FAILED_EXECUTION,
             )
+        size = max(kept[0].nbytes, 1) if kept else 1
+        budget.collect(size * length, self.name)
         if not kept:
             return self._no_values(layer, length, outside)
         missing = [torch.zeros_like(kept[0])] * (length - len(kept))
