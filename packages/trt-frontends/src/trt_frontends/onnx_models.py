@@ -34,8 +34,8 @@ from trt_core import (
     trt,
 )
 from trt_core.internals import FakeTensorMode
-from trt_core.provider_log import forget_errors, provider_logger, take_errors
-from trt_core.suggest import did_you_mean
+from trt_core.log import forget_errors, provider_logger, take_errors
+from trt_core.wording import did_you_mean
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import engine_module
 from trt_frontends.example_inputs import ExampleInputs
