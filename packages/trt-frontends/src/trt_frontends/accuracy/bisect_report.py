@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trt_core.dtypes import dtype_name
+from trt_core.shown_report import ShownReport
 from trt_frontends.comparison.output_error import jsonable
 
 
@@ -81,8 +82,8 @@ class EngineError:
     error: float
 
 
-@dataclass(frozen=True)
-class BisectReport:
+@dataclass(frozen=True, repr=False)
+class BisectReport(ShownReport):
     """What a search for wrong operators found.
 
     Attributes:

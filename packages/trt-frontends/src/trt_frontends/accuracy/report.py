@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import jinja2
 
+from trt_core.shown_report import ShownReport
 from trt_frontends.comparison.output_error import HISTOGRAM_LOW, OutputError, jsonable
 
 
@@ -60,8 +61,8 @@ class DepthError:
     accumulated: float
 
 
-@dataclass(frozen=True)
-class AccuracyReport:
+@dataclass(frozen=True, repr=False)
+class AccuracyReport(ShownReport):
     """How far a compiled model is from eager PyTorch.
 
     Attributes:

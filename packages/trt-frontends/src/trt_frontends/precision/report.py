@@ -6,6 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from trt_core.shown_report import ShownReport
 from trt_frontends.comparison.output_error import jsonable
 
 
@@ -31,8 +32,8 @@ class GroupPrecision:
     why: str
 
 
-@dataclass(frozen=True)
-class PrecisionReport:
+@dataclass(frozen=True, repr=False)
+class PrecisionReport(ShownReport):
     """How precision was chosen. Errors are relative to the largest magnitude of an output.
 
     Attributes:

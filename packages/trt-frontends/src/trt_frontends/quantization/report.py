@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.shown_report import ShownReport
 from trt_frontends.quantization.config import QuantizationConfig
 from trt_frontends.quantization.layers import Choice
 
@@ -37,8 +38,8 @@ class QuantizedLayer:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class QuantizationReport:
+@dataclass(frozen=True, repr=False)
+class QuantizationReport(ShownReport):
     """What `quantize` did.
 
     Attributes:

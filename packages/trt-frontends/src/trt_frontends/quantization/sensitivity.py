@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trt_core import InputError
+from trt_core.shown_report import ShownReport
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.quantization.bias_correction import quantized_operands
@@ -41,8 +42,8 @@ class LayerSensitivity:
     cosine: float
 
 
-@dataclass(frozen=True)
-class SensitivityReport:
+@dataclass(frozen=True, repr=False)
+class SensitivityReport(ShownReport):
     """Every layer that can be quantized, the most sensitive one first.
 
     Attributes:

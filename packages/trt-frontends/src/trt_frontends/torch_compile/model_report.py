@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch import fx, nn
 
 from trt_core import InputError
+from trt_core.shown_report import ShownReport
 from trt_core.wording import kind_of
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
 from trt_partition import PartitionReport
@@ -36,8 +37,8 @@ class GraphReport:
     in_pytorch: str
 
 
-@dataclass(frozen=True)
-class ModelReport:
+@dataclass(frozen=True, repr=False)
+class ModelReport(ShownReport):
     """All graphs of a model, in the order in which they were captured.
 
     Attributes:

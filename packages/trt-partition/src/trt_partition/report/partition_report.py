@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trt_core.shown_report import ShownReport
 from trt_partition.report.data import ReportData
 from trt_partition.report.html import render_html
 from trt_partition.report.json import parse_fields, render_json
 from trt_partition.report.text import render_text
 
 
-@dataclass(frozen=True)
-class PartitionReport(ReportData):
+@dataclass(frozen=True, repr=False)
+class PartitionReport(ShownReport, ReportData):
     """What a partition plan makes of a graph, with its renderings; see `ReportData` for what it holds."""
+
+    @property
+    def headline(self) -> str:
+        """The report in one line."""
+        engines, refused = len(self.engines), len(self.unsupported)
+        return (
+            f"{self.coverage:.2%} coverage of {self.total_operators} operators, {engines} engine{'s' * (engines != 1)}"
+            + (f", {refused} kind{'s' * (refused != 1)} of operators in PyTorch" if refused else "")
+        )
 
     def to_text(self) -> str:
         """Returns the report as text."""
