@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ranks import run_failing_ranks, run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
+ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 4.0
 """Seconds after which a process group gives up, where a rank is meant to fail."""
 
@@ -74,3 +76,20 @@ def test_a_rank_that_fails_ends_the_call_of_the_others(way: str, tmp_path: Path)
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     first, _ = run_failing_ranks(2, tmp_path, rank_programs.never_come, group_seconds=LIMIT)
     assert first.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")
+
+
+def test_equal_shards_are_built_once(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    assert run_ranks(4, tmp_path, rank_programs.build_once, str(cache)) == [1, 0, 0, 0]
+
+
+SAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/distributed.md").read_text(encoding="utf-8"), re.S)
+NAMES = ["tensor", "pipeline", "data"]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=NAMES)
+def test_scripts_of_the_documentation_run(sample: str, tmp_path: Path) -> None:
+    if "from accelerate" in sample:
+        pytest.importorskip("accelerate")
+    run_ranks(2, tmp_path, rank_programs.run_sample, sample, str(tmp_path))

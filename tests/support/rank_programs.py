@@ -226,3 +226,33 @@ def never_come(rank: int) -> None:
     if rank == 0:
         compiled(x)
     time.sleep(15)
+
+
+def build_once(rank: int, directory: str) -> int:
+    """Compiles for refitting with a cache that all ranks share; returns how many engines this rank has built."""
+    from trt_frontends import engine_source
+
+    built = 0
+    build_block = engine_source.build_block
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        nonlocal built
+        built += 1
+        return build_block(*args, **kwargs)
+
+    engine_source.build_block = count
+    model = parallel_perceptron("tensor")
+    x = torch.randn(2, 4, 16)
+    dist.broadcast(x, 0)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=True, engine_cache_dir=directory)
+    torch.testing.assert_close(compiled(x), model(x) + 0, rtol=1e-4, atol=1e-5)
+    return built
+
+
+def run_sample(rank: int, code: str, directory: str) -> None:
+    """Runs a script of the documentation in the process group that is there."""
+    os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    os.chdir(directory)
+    ends = ("dist.init_process_group", "dist.destroy", "accelerator.end")  # the group is the test's
+    lines = [line for line in code.splitlines() if not line.startswith(ends)]
+    exec(compile("\n".join(lines), "sample", "exec"), {"__name__": "__main__"})

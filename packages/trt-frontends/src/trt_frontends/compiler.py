@@ -23,7 +23,7 @@ from trt_frontends.pipeline import (
     no_progress,
     visible_log,
 )
-from trt_frontends.sharded_models import keep_boundary
+from trt_frontends.sharded_models import first_rank_first, keep_boundary
 from trt_partition import PartitionReport
 from trt_runtime.sharded import compare_at_first_call, digests_of
 
@@ -87,7 +87,8 @@ def compile(
 
         return compile_onnx(module, inputs if arg_inputs is None else arg_inputs, kwarg_inputs, given)
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
-    built = build(captured)
+    with first_rank_first(captured.module, captured.settings):
+        built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
     keep_boundary(captured.module, result)
     if report := result.meta.get("partition_report"):

@@ -37,8 +37,8 @@ def keep_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
         yield
 
 
-def _is_keepable(operator: OpOverload) -> bool:
-    if not is_composite(operator) or mutated_arguments(operator):
+def _is_keepable(operator: Any) -> bool:
+    if not isinstance(operator, OpOverload) or not is_composite(operator) or mutated_arguments(operator):
         return False
     return not any(argument.alias_info is not None for argument in operator._schema.arguments)
 

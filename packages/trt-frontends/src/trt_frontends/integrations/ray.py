@@ -1,0 +1,285 @@
+"""Saved programs on Ray: a class for `ray.data.Dataset.map_batches`, and a deployment for Ray Serve.
+
+Ray starts processes, moves rows, and begins again what was lost with a process. What is here loads a program once in
+each of them and fits batches into the sizes that it was compiled for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from trt_core import InputError
+from trt_core.internals import pytree
+from trt_core.wording import kind_of
+from trt_runtime import LoadedProgram, load
+from trt_runtime.program.graph import TensorInput
+from trt_runtime.program.module import captured_from
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+_MOST_ROWS: Final = 1 << 31
+
+
+class BatchInference:
+    """Runs a saved program on batches of columns: the class that `ray.data.Dataset.map_batches` makes actors of.
+
+    A batch of more rows than the program takes is split, one of fewer is filled up with copies of its last row, whose
+    results are dropped. Columns that are no inputs are kept.
+
+    Args:
+        path: A file that `trt_runtime.save` wrote, which every machine sees.
+        columns: Column of each of the program's inputs, by name of the input; by default the column of that name.
+        outputs: Columns for the results, in their order; by default `output`, or `output_0`, `output_1`, and so on.
+        options: Further arguments of `trt_runtime.load`.
+
+    Raises:
+        InputError: The program's inputs are not tensors whose first dimension counts rows.
+        PlanError: The program cannot be loaded.
+
+    Example:
+        >>> import tempfile, pathlib, torch, trt_runtime
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.trtp"
+        >>> trt_runtime.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2, 2),)), path)
+        >>> infer = BatchInference(path, columns={"input": "x"})
+        >>> infer({"x": np.array([[-1.0, 1.0]] * 3), "id": np.arange(3)})["output"].shape
+        (3, 2)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: Mapping[str, str] | None = None,
+        outputs: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        program = load(path, **options)
+        if not isinstance(program, LoadedProgram):
+            raise InputError(f"{os.fspath(path)!s} is no program of one process", hint="save it with trt_runtime.save")
+        self._program = program
+        self._outputs = tuple(outputs)
+        signature = captured_from(program).program.signature
+        self._inputs: dict[str, TensorInput] = {}
+        for name, leaf in zip(signature.names, signature.leaves, strict=False):
+            if not isinstance(leaf, TensorInput) or not leaf.shape:
+                raise InputError(
+                    f"the input {name!r} of the program is no tensor with a dimension of rows",
+                    where=os.fspath(path),
+                    hint="compile a module that takes tensors, one row for each row of the data",
+                )
+            self._inputs[name] = leaf
+        if len(signature.leaves) != len(signature.names):
+            raise InputError("the program takes nested inputs", hint="compile a module that takes plain tensors")
+        given = dict(columns or {})
+        if unknown := sorted(set(given) - set(self._inputs)):
+            raise InputError(
+                f"the program has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(self._inputs) or 'none'}"
+            )
+        self._columns = {name: given.get(name, name) for name in self._inputs}
+        self._positional = signature.positional
+        self.least_rows = max((leaf.shape[0].low for leaf in self._inputs.values()), default=1)
+        self.most_rows = min((leaf.shape[0].high for leaf in self._inputs.values()), default=_MOST_ROWS)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a batch with the results as further columns.
+
+        Args:
+            batch: Arrays by column, rows in their first dimension.
+
+        Raises:
+            InputError: A column is missing or does not fit, or a result has not one row for each row.
+        """
+        tensors = {name: self._tensor(name, batch) for name in self._inputs}
+        rows = {len(tensor) for tensor in tensors.values()}
+        if len(rows) != 1:
+            raise InputError(f"the columns have {sorted(rows)} rows")
+        (count,) = rows
+        parts = [self._run(tensors, start, count) for start in range(0, count, self.most_rows)]
+        results = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+        taken = set(self._columns.values())
+        return {**{name: column for name, column in batch.items() if name not in taken}, **results}
+
+    def row(self, given: Any) -> dict[str, np.ndarray]:
+        """Returns one row of each input, checked on its own, so that it spoils no batch.
+
+        Args:
+            given: Values by column, without the dimension of rows.
+
+        Raises:
+            InputError: A column is missing or does not fit.
+        """
+        if not isinstance(given, Mapping):
+            raise InputError(f"a request is an object with a value for each column, not {kind_of(given)}")
+        found: dict[str, np.ndarray] = {}
+        for name, leaf in self._inputs.items():
+            column = self._columns[name]
+            tensor = self._tensor(name, {key: np.asarray(value)[None] for key, value in given.items()})[0]
+            wanted = leaf.shape[1:]
+            fits = len(wanted) == tensor.dim() and all(
+                item.low <= size <= item.high for size, item in zip(tensor.shape, wanted, strict=True)
+            )
+            if not fits:
+                sizes = ", ".join(f"{item.low} to {item.high}" for item in wanted)
+                raise InputError(f"a row of {column!r} has shape {tuple(tensor.shape)}, not ({sizes})")
+            found[column] = tensor.cpu().numpy()
+        return found
+
+    def _tensor(self, name: str, batch: Mapping[str, Any]) -> torch.Tensor:
+        column = self._columns[name]
+        if column not in batch:
+            raise InputError(
+                f"the batch has no column {column!r} for the input {name!r}",
+                why=f"its columns are {', '.join(batch) or 'none'}",
+                hint=f"name the column: columns={{{name!r}: ...}}",
+            )
+        array = batch[column]
+        if isinstance(array, np.ndarray) and array.dtype == object:  # rows of lists
+            array = np.stack(array.tolist())
+        leaf = self._inputs[name]
+        try:
+            return torch.as_tensor(np.ascontiguousarray(array)).to(leaf.device, leaf.dtype)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the column {column!r} is {kind_of(array)}, not numbers", why=str(error)) from error
+
+    def _run(self, tensors: Mapping[str, torch.Tensor], start: int, count: int) -> dict[str, np.ndarray]:
+        """Runs rows from a first one on, as many as the program takes."""
+        rows = min(self.most_rows, count - start)
+        filled = max(rows, self.least_rows)
+        given = [_filled(tensor[start : start + rows], filled) for tensor in tensors.values()]
+        named = dict(zip(list(tensors)[self._positional :], given[self._positional :], strict=True))
+        with torch.inference_mode():
+            result = self._program(*given[: self._positional], **named)
+        found = _named(result, self._outputs)
+        for name, tensor in found.items():
+            if not tensor.dim() or tensor.shape[0] != filled:
+                raise InputError(
+                    f"the result {name!r} has shape {tuple(tensor.shape)} for {filled} rows",
+                    hint="compile a module that returns one row for each row",
+                )
+        return {name: tensor[:rows].cpu().numpy() for name, tensor in found.items()}
+
+
+def _filled(rows: torch.Tensor, count: int) -> torch.Tensor:
+    missing = count - len(rows)
+    return torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])]) if missing > 0 else rows
+
+
+def _named(result: Any, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Names of results: those given, keys of a dict, or numbers.
+
+    Raises:
+        InputError: There are more names than results, or fewer.
+    """
+    flat = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    if isinstance(result, dict) and not names and len(flat) == len(result):
+        return dict(zip(result, flat, strict=True))
+    found = list(names) or (["output"] if len(flat) == 1 else [f"output_{index}" for index in range(len(flat))])
+    if len(found) != len(flat):
+        raise InputError(f"{len(found)} columns are named for {len(flat)} results", hint="name one for each result")
+    return dict(zip(found, flat, strict=True))
+
+
+class ProgramServer:
+    """Serves a program: batches what comes at the same time, and takes a new program without stopping.
+
+    Args:
+        path: A file that `trt_runtime.save` wrote.
+        max_batch_size: Most requests that one call of the program takes.
+        batch_wait_seconds: How long a request waits for others.
+        options: Further arguments of `BatchInference`.
+    """
+
+    def __init__(
+        self, path: str, *, max_batch_size: int = 8, batch_wait_seconds: float = 0.005, **options: Any
+    ) -> None:
+        from ray import serve
+
+        self._options = options
+        self._path = path
+        self._infer = BatchInference(path, **options)
+        size = min(max_batch_size, self._infer.most_rows)
+        batching: Any = serve.batch(max_batch_size=size, batch_wait_timeout_s=batch_wait_seconds)
+
+        async def together(requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+            return await asyncio.to_thread(self._answer, self._infer, requests)
+
+        self._together: Callable[[Mapping[str, Any]], Any] = batching(together)
+
+    async def infer(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the results for one row; for callers that hold a handle of the deployment.
+
+        Args:
+            inputs: One row of each column, without the dimension of rows.
+        """
+        return await self._together(self._infer.row(inputs))  # type: ignore[no-any-return]
+
+    async def __call__(self, request: Any) -> Any:
+        """Answers an HTTP request: a JSON object with a row for each column. Wrong requests are answered with 400."""
+        from starlette.responses import JSONResponse
+
+        try:
+            found = await self.infer(await request.json())
+        except (InputError, ValueError, TypeError) as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return {name: np.asarray(value).tolist() for name, value in found.items()}
+
+    def reconfigure(self, config: Mapping[str, Any]) -> None:
+        """Takes another program, `{"path": ...}`; requests are answered by the old one until the new one is loaded."""
+        path = str(config.get("path", self._path))
+        if path != self._path:
+            self._infer = BatchInference(path, **self._options)
+            self._path = path
+
+    def check_health(self) -> None:
+        """Fails where the program is gone; Ray then starts another replica.
+
+        Raises:
+            RuntimeError: There is no program.
+        """
+        if self._infer is None:
+            raise RuntimeError("no program is loaded")
+
+    @staticmethod
+    def _answer(infer: BatchInference, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, Any]]:
+        """Runs requests as the rows of batches, those of the same sizes together."""
+        groups: dict[Any, list[int]] = {}
+        for index, request in enumerate(requests):
+            groups.setdefault(tuple(row.shape for row in request.values()), []).append(index)
+        answers: list[dict[str, Any]] = [{} for _ in requests]
+        for members in groups.values():
+            found = infer(
+                {name: np.stack([requests[index][name] for index in members]) for name in requests[members[0]]}
+            )
+            for row, index in enumerate(members):
+                answers[index] = {name: column[row] for name, column in found.items()}
+        return answers
+
+
+def deployment(
+    path: str | os.PathLike[str],
+    *,
+    name: str = "model",
+    deployment_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Application:
+    """Returns an application for `ray.serve.run` that serves a program.
+
+    Args:
+        path: A file that `trt_runtime.save` wrote, which every machine sees. To serve another one without stopping, run
+            the application again with `deployment_options={"user_config": {"path": new}}`.
+        name: Name of the deployment.
+        deployment_options: Arguments of `ray.serve.deployment`: replicas, resources, autoscaling.
+        options: Arguments of `ProgramServer`.
+    """
+    from ray import serve
+
+    made: Any = serve.deployment(name=name, **dict(deployment_options or {}))(ProgramServer)
+    application: Application = made.bind(os.fspath(path), **options)
+    return application
