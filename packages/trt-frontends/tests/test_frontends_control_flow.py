@@ -98,7 +98,42 @@ class Nested(nn.Module):
         return found
 
 
-MODELS = [Branch, Newton, Scanned, Mapped, Nested]
+class OtherTypes(nn.Module):
+    """Results that are bools, integers and constants."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def yes(y: torch.Tensor) -> Any:
+            return y > 1, y.long(), torch.ones(2)
+
+        return torch.cond((x > 0).all(), yes, lambda y: (y < 1, y.long() + 1, torch.zeros(2)), (x,))
+
+
+class FoldedWeights(nn.Module):
+    """Operators that take constants only: a convolution and a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1), nn.BatchNorm1d(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.cond(x.sum() > 0, self.layers, lambda y: self.layers[0](y) * 3, (x[:, None],))
+        return found
+
+
+class InARow(nn.Module):
+    """A branch on what another one makes; a scan whose results have an axis more than its states."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        one, two = torch.cond(x.sum() > 0, lambda y: (y.sin(), y.sin() + 1), lambda y: (y.cos(), y.abs()), (x,))
+        last = torch.cond(one.sum() > 0, lambda y: y * 2, lambda y: y * 3, (one,))
+
+        def combine(state: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return state + item, (state * item)[None].expand(2, 4).clone()
+
+        return two, last, scan(combine, x[0] + 0, one, dim=0)
+
+
+MODELS = [Branch, Newton, Scanned, Mapped, Nested, OtherTypes, FoldedWeights, InARow]
 
 
 def _inputs(rows: int) -> list[torch.Tensor]:
@@ -154,6 +189,21 @@ def test_a_body_that_draws_random_numbers_stays_in_pytorch() -> None:
     verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
     assert not verdicts["torch.ops.higher_order.cond"].supported
     torch.testing.assert_close(compiled(x := _inputs(3)[1]), x * 2)
+
+
+def test_extents_that_depend_on_data_in_a_body_keep_it_in_pytorch() -> None:
+    class Counting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            zeros = torch.zeros(2, dtype=torch.int64)
+            found: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y.nonzero().sum(0), lambda y: zeros + 1, (x,))
+            return found
+
+    model = Counting().eval()
+    compiled = _compile(model, optimization_level=0)
+    verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
+    assert "has shape (u0, 2)" in verdicts["torch.ops.higher_order.cond"].message
+    for x in _inputs(4):
+        torch.testing.assert_close(compiled(x), model(x))
 
 
 def test_engines_of_other_bodies_are_other_engines(tmp_path: Path) -> None:
