@@ -21,8 +21,16 @@ NAMES: Final = {
     "torch_tensorrt.load": "trt_runtime.load",
     "torch_tensorrt.dynamo.refit_module_weights": "trt_frontends.refit_module_weights",
     "torch_tensorrt.MutableTorchTensorRTModule": "trt_frontends.MutableModule",
-    "torch_tensorrt.runtime.enable_cudagraphs": "trt_runtime.cuda_graphs",
+    "torch_tensorrt.runtime.enable_cudagraphs": "trt_frontends.runtime.enable_cudagraphs",
+    "torch_tensorrt.runtime.set_cudagraphs_mode": "trt_frontends.runtime.set_cudagraphs_mode",
+    "torch_tensorrt.runtime.enable_pre_allocated_outputs": "trt_frontends.runtime.enable_pre_allocated_outputs",
+    "torch_tensorrt.runtime.enable_output_allocator": "trt_frontends.runtime.enable_output_allocator",
+    "torch_tensorrt.runtime.set_multi_device_safe_mode": "trt_frontends.runtime.set_multi_device_safe_mode",
+    "torch_tensorrt.runtime.optimization_profile": "trt_frontends.runtime.optimization_profile",
     "torch_tensorrt.runtime.weight_streaming": "trt_runtime.weight_streaming",
+    "torch_tensorrt.logging": "trt_frontends.logging",
+    "torch_tensorrt.dynamo._defaults": "trt_frontends.dynamo._defaults",
+    "torch_tensorrt.dynamo.utils": "trt_frontends.dynamo.comparing",
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "trt_converters.converter",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": "trt_converters.plugin_from_operator",
     "torch_tensorrt.dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS": "trt_converters.DYNAMO_CONVERTERS",
@@ -30,6 +38,9 @@ NAMES: Final = {
         "trt_frontends.dynamo.partitioning.get_graph_converter_support"
     ),
     "torch_tensorrt.dynamo.runtime.TorchTensorRTModule": "trt_runtime.TRTModule",
+    "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": (
+        "trt_frontends.dynamo.runtime.ResourceAllocationStrategy"
+    ),
 }
 """What scripts write there, and what stands for it here."""
 
@@ -40,12 +51,24 @@ DIFFERENCES: Final = {
     "torch_tensorrt.Input": "also names dimensions (`dimensions=`), and has several profiles (`profiles=`)",
     "torch_tensorrt.save": "writes a format of its own; PyTorch's with `output_format='exported_program'`",
     "torch_tensorrt.load": (
-        "returns the model itself, without `.module()`; reads files from anyone, PyTorch's format with `trust=True`"
+        "returns the model itself, as `.module()` of it does; reads files from anyone, PyTorch's format with "
+        "`trust=True`"
     ),
-    "torch_tensorrt.runtime.enable_cudagraphs": "records whole modules; `use_cuda_graphs=True` does so at compile time",
+    "torch_tensorrt.runtime.enable_cudagraphs": (
+        "records calls of the whole module that it yields; `use_cuda_graphs=True` does so at compile time"
+    ),
+    "torch_tensorrt.runtime.set_cudagraphs_mode": "True has no effect, and a warning says so",
+    "torch_tensorrt.runtime.enable_pre_allocated_outputs": "no effect: PyTorch keeps the memory of results",
+    "torch_tensorrt.runtime.enable_output_allocator": "always so",
+    "torch_tensorrt.runtime.set_multi_device_safe_mode": "always so",
+    "torch_tensorrt.runtime.optimization_profile": "each call runs in the profile that fits best",
+    "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": "no effect: PyTorch allocates, and reuses memory",
+    "torch_tensorrt.dynamo.utils": "what compares outputs and names devices",
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "parameters mirror the operator's schema",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": "one call, a plugin and its converter",
-    "torch_tensorrt.MutableTorchTensorRTModule": "refits when weights change",
+    "torch_tensorrt.MutableTorchTensorRTModule": (
+        "refits when weights change; `save` uses no pickle, and `load` takes the model to compile for other shapes"
+    ),
 }
 
 _BUT: Final = {
@@ -117,4 +140,5 @@ def _arguments() -> set[str]:
 
 def _require(place: str) -> None:
     module, _, name = place.rpartition(".")
-    getattr(importlib.import_module(module), name)
+    if not hasattr(importlib.import_module(module), name):
+        importlib.import_module(place)

@@ -73,6 +73,19 @@ def test_modules_without_streaming_say_what_to_do(static_engine: TRTModule) -> N
         pass
 
 
+def test_a_budget_can_be_set_without_a_block(model: nn.Sequential) -> None:
+    streaming = weight_streaming(model)
+    before, total = streaming.device_budget, streaming.total_device_budget
+    assert 0 <= streaming.get_automatic_weight_streaming_budget() <= total
+    streaming.device_budget = 0
+    assert weight_streaming(model).device_budget == 0
+    streaming.restore(streaming.of_each())
+    with weight_streaming(model) as inner:
+        inner.device_budget = total
+    assert streaming.device_budget == 0
+    streaming.device_budget = before
+
+
 def test_an_engine_in_use_keeps_its_budget(model: nn.Sequential) -> None:
     first = model[0]
     x = torch.randn(2, WIDTH)

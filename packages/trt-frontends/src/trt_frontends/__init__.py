@@ -12,7 +12,7 @@ from trt_core import CompilationSettings, Device, Input, set_provider
 from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from trt_frontends import dynamo, quantization
+    from trt_frontends import dynamo, logging, quantization, runtime
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
@@ -47,11 +47,13 @@ _LATE: Final = {
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.torch_tensorrt",
     "load": "trt_runtime",
+    "logging": "trt_frontends.logging",
     "model_report": "trt_frontends.torch_compile.model_report",
     "optimize": "trt_frontends.torch_compile.optimize",
     "quantization": "trt_frontends.quantization",
     "quantize": "trt_frontends.quantization",
     "refit_module_weights": "trt_frontends.refit",
+    "runtime": "trt_frontends.runtime",
     "save": "trt_frontends.saving",
     "trace": "trt_frontends.capture",
     "verify": "trt_frontends.accuracy",
@@ -76,11 +78,13 @@ __all__ = [
     "explain",
     "install_alias",
     "load",
+    "logging",
     "model_report",
     "optimize",
     "quantization",
     "quantize",
     "refit_module_weights",
+    "runtime",
     "save",
     "set_provider",
     "trace",

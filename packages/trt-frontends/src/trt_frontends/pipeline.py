@@ -90,19 +90,23 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def visible_log(settings: CompilationSettings) -> Iterator[None]:
     """With `debug`, shows the log of the compilation on stderr, also where logging was never set up."""
-    if not settings.debug:
+    with log_shown(logging.DEBUG) if settings.debug else contextlib.nullcontext():
         yield
-        return
-    level = logger.level
+
+
+@contextlib.contextmanager
+def log_shown(level: int) -> Iterator[None]:
+    """Logs what has a level or is worse inside a block, on stderr where logging was never set up."""
+    before = logger.level
     handler = None if logger.hasHandlers() else logging.StreamHandler()
     if handler is not None:
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
+    logger.setLevel(level)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.setLevel(before)
         if handler is not None:
             logger.removeHandler(handler)
 

@@ -7,12 +7,18 @@ import importlib.util
 import sys
 
 _ALIAS = "torch_tensorrt"
-_SUBMODULES = (
-    "dynamo",
-    "dynamo.conversion",
-    "dynamo.conversion._ConverterRegistry",
-    "dynamo.partitioning",
-)
+_SUBMODULES = {
+    "dynamo": "dynamo",
+    "dynamo._defaults": "dynamo._defaults",
+    "dynamo.conversion": "dynamo.conversion",
+    "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
+    "dynamo.partitioning": "dynamo.partitioning",
+    "dynamo.runtime": "dynamo.runtime",
+    "dynamo.utils": "dynamo.comparing",
+    "logging": "logging",
+    "runtime": "runtime",
+}
+"""What scripts import, and the module of this package that stands for it."""
 
 
 def install_alias() -> None:
@@ -30,5 +36,5 @@ def install_alias() -> None:
     if known is not None or importlib.util.find_spec(_ALIAS) is not None:
         raise ImportError(f"a package called {_ALIAS} is installed; the alias would hide it")
     sys.modules[_ALIAS] = package
-    for name in _SUBMODULES:
-        sys.modules[f"{_ALIAS}.{name}"] = importlib.import_module(f"{own_name}.{name}")
+    for name, own in _SUBMODULES.items():
+        sys.modules[f"{_ALIAS}.{name}"] = importlib.import_module(f"{own_name}.{own}")

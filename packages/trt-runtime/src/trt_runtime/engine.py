@@ -435,7 +435,7 @@ class WeightBudget:
         if not self._is_settled:
             self._is_settled = True
             if self.streamable:
-                self._set(self._proposed())
+                self._set(self.proposed())
 
     def _set(self, budget: int) -> None:
         """Sets the budget, which only an engine without contexts allows.
@@ -457,7 +457,8 @@ class WeightBudget:
                 hint="change it while no call runs, and outside of blocks of trt_runtime.cuda_graphs",
             )
 
-    def _proposed(self) -> int:
+    def proposed(self) -> int:
+        """Bytes of weights that the GPU has memory for now."""
         size = self.streamable
         if size < _MOST_TOLD or not self._is_tensorrt:
             return min(max(int(self._native.get_weight_streaming_automatic_budget()), 0), size)

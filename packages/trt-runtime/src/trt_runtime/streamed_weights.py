@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -23,6 +23,13 @@ class StreamingBudget:
 
     def __init__(self, engines: Sequence[LoadedEngine]) -> None:
         self._engines = tuple(engines)
+        self._before = self.of_each()
+
+    def __enter__(self) -> StreamingBudget:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore(self._before)
 
     @property
     def total_device_budget(self) -> int:
@@ -51,6 +58,10 @@ class StreamingBudget:
         for engine, begin, end in zip(self._engines, shares[:-1], shares[1:], strict=True):
             engine.weight_budget.resident = end - begin
 
+    def get_automatic_weight_streaming_budget(self) -> int:
+        """Bytes that would stay on the GPU if nobody had set a budget: as many as it has memory for now."""
+        return sum(engine.weight_budget.proposed() for engine in self._engines)
+
     def restore(self, budgets: Sequence[int]) -> None:
         """Sets the budget of each engine.
 
@@ -65,19 +76,18 @@ class StreamingBudget:
         return [engine.weight_budget.resident for engine in self._engines]
 
 
-@contextlib.contextmanager
-def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Iterator[StreamingBudget]:
-    """Bounds the GPU memory of a module's weights inside a block.
+def weight_streaming(module: nn.Module, device_budget: int | None = None) -> StreamingBudget:
+    """Bounds the GPU memory of a module's weights; inside a block, where what is returned is entered by `with`.
 
     Engines that were compiled with `enable_weight_streaming=True` keep as many weights on the GPU as it has memory for
-    when they are first called. Inside this block they keep as many as they are told.
+    when they are first called. From here on they keep as many as they are told.
 
     Args:
         module: A compiled model or a loaded program.
         device_budget: Bytes of weights that stay on the GPU; None leaves it as it is, to be set on what is yielded.
 
-    Yields:
-        What tells and changes the budget. What it was before comes back when the block ends.
+    Returns:
+        What tells and changes the budget. Where it is entered, what it was before comes back when the block ends.
 
     Raises:
         ExecutionError: No engine of the module was compiled for it, or one is in use.
@@ -100,13 +110,14 @@ def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Ite
             hint="compile the model with enable_weight_streaming=True",
         )
     streaming = StreamingBudget(tuple(found.values()))
-    before = streaming.of_each()
-    try:
-        if device_budget is not None:
+    if device_budget is not None:
+        try:
             streaming.device_budget = device_budget
-        yield streaming
-    finally:
-        streaming.restore(before)
+        except ExecutionError:
+            with contextlib.suppress(ExecutionError):  # one engine is in use; the others get back what they had
+                streaming.__exit__()
+            raise
+    return streaming
 
 
 def _device_of(module: TRTModule) -> torch.device:

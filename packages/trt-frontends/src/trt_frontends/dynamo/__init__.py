@@ -5,6 +5,8 @@ from __future__ import annotations
 from trt_core import CompilationSettings
 from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
+from trt_frontends.dynamo import comparing as utils
+from trt_frontends.dynamo import runtime
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 from trt_frontends.refit import refit_module_weights
 from trt_frontends.saving import save
@@ -20,6 +22,8 @@ __all__ = [
     "get_dynamic_shapes_kwargs",
     "load",
     "refit_module_weights",
+    "runtime",
     "save",
     "trace",
+    "utils",
 ]

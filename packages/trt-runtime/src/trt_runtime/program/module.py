@@ -85,6 +85,13 @@ class LoadedProgram(nn.Module):
             owner, name = self.__owner(stored.name)
             owner.add_module(name, engine)
         self.eval()
+        self.__is_complete = True
+
+    def __getattr__(self, name: str) -> Any:
+        # no method, which would refuse models with an attribute of this name
+        if name == "module" and "_LoadedProgram__is_complete" in self.__dict__ and name not in self._modules:
+            return lambda: self  # scripts ask an exported program for its module
+        return super().__getattr__(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program.

@@ -1,0 +1,41 @@
+"""What scripts compare outputs with, and how they read devices; they import it as `torch_tensorrt.dynamo.utils`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from trt_core import Device
+
+__all__ = ["COSINE_THRESHOLD", "cosine_similarity", "to_torch_device", "to_torch_tensorrt_device"]
+
+COSINE_THRESHOLD: Final = 0.99
+"""Cosine of the angle between outputs that scripts take for the same."""
+
+
+def cosine_similarity(gt_tensor: torch.Tensor, pred_tensor: torch.Tensor) -> float:
+    """Returns the cosine of the angle between two tensors as vectors, in float64; 1 where both are zero.
+
+    Args:
+        gt_tensor: What is expected.
+        pred_tensor: What was found; as many elements, of any type.
+    """
+    expected, found = (value.detach().double().flatten().cpu() for value in (gt_tensor, pred_tensor))
+    if not expected.any() and not found.any():
+        return 1.0
+    return float(torch.nn.functional.cosine_similarity(expected, found, dim=0))
+
+
+def to_torch_tensorrt_device(device: Any) -> Device:
+    """Returns a device as settings have it; None for the default.
+
+    Raises:
+        SettingsError, InputError: It names no device.
+    """
+    return Device() if device is None else device if isinstance(device, Device) else Device(device)
+
+
+def to_torch_device(device: Any) -> torch.device:
+    """Returns PyTorch's name for a device; see `to_torch_tensorrt_device`."""
+    return to_torch_tensorrt_device(device).torch_device

@@ -1,0 +1,173 @@
+"""How compiled models run, by the names that scripts of this field write.
+
+What those names switch on elsewhere and always holds here is taken in silence; what has no effect says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from torch import nn
+
+from trt_core.settings_reader import level_of_caller
+from trt_runtime import TRTModule, weight_streaming
+from trt_runtime.graphed_calls import cuda_graphs
+
+__all__ = [
+    "enable_cudagraphs",
+    "enable_output_allocator",
+    "enable_pre_allocated_outputs",
+    "get_cudagraphs_mode",
+    "optimization_profile",
+    "set_cudagraphs_mode",
+    "set_multi_device_safe_mode",
+    "weight_streaming",
+]
+
+_WHOLE: Final = (
+    "calls of one whole module are recorded: call what enable_cudagraphs(module) yields, or set use_cuda_graphs"
+)
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def enable_cudagraphs(compiled_module: nn.Module | None = None) -> contextlib.AbstractContextManager[nn.Module | None]:
+    """Runs calls of a module as CUDA graphs inside a block; see `trt_runtime.cuda_graphs`.
+
+    Args:
+        compiled_module: A compiled model or a loaded program.
+
+    Returns:
+        What yields the module to call. On the CPU that is the module itself.
+
+    Raises:
+        ExecutionError: Calls of the module cannot be recorded; the message says why.
+
+    Warns:
+        UserWarning: Nothing is recorded: the module runs on the CPU, or there is none.
+    """
+    if compiled_module is None:
+        _has_no_effect("enable_cudagraphs() without a module", _WHOLE)
+        return contextlib.nullcontext()
+    if not _runs_on_cuda(compiled_module):
+        _has_no_effect("enable_cudagraphs", "the module runs on the CPU")
+        return contextlib.nullcontext(compiled_module)
+    return cuda_graphs(compiled_module)
+
+
+def set_cudagraphs_mode(mode: bool) -> None:
+    """Takes False; True has no effect, for no mode of the process records calls.
+
+    Args:
+        mode: Whether all engines of the process are to run as CUDA graphs.
+
+    Warns:
+        UserWarning: The mode is True.
+    """
+    if mode:
+        _has_no_effect("set_cudagraphs_mode(True)", _WHOLE)
+
+
+def get_cudagraphs_mode() -> bool:
+    """Whether all engines of the process run as CUDA graphs: never."""
+    return False
+
+
+def enable_pre_allocated_outputs(module: nn.Module) -> Switch:
+    """Returns a switch without an effect, which may be entered by `with`.
+
+    Args:
+        module: A compiled model or a loaded program.
+
+    Warns:
+        UserWarning: It is switched on.
+    """
+    return Switch(
+        module,
+        lambda: _has_no_effect(
+            "enable_pre_allocated_outputs", "PyTorch keeps the memory of results, and gives it to the next ones at once"
+        ),
+    )
+
+
+def enable_output_allocator(module: nn.Module) -> Switch:
+    """Returns a switch without an effect: outputs whose sizes depend on data are always allocated as they come.
+
+    Args:
+        module: A compiled model or a loaded program.
+    """
+    return Switch(module)
+
+
+def set_multi_device_safe_mode(mode: bool) -> contextlib.AbstractContextManager[None]:
+    """Has no effect: engines always run on the device of their tensors, and refuse those of another.
+
+    Args:
+        mode: Whether that is to be made sure of.
+
+    Returns:
+        What may be entered by `with`.
+    """
+    return contextlib.nullcontext()
+
+
+def optimization_profile(module: _Module, profile: int | str = "auto") -> contextlib.AbstractContextManager[_Module]:
+    """Has no effect beyond `"auto"`: each call runs in the profile that fits its sizes best.
+
+    Args:
+        module: A compiled model or a loaded program.
+        profile: Number of a profile, or `"auto"`.
+
+    Returns:
+        What yields the module.
+
+    Warns:
+        UserWarning: A profile is named.
+    """
+    if profile != "auto":
+        _has_no_effect(
+            f"optimization_profile(..., {profile!r})", "each call runs in the profile that fits its sizes best"
+        )
+    return contextlib.nullcontext(module)
+
+
+class Switch:
+    """What scripts switch on and off where nothing is to be switched here.
+
+    Args:
+        module: What it is for.
+        notify: Called when it is switched on.
+    """
+
+    def __init__(self, module: nn.Module, notify: Callable[[], None] = lambda: None) -> None:
+        self.module = module
+        self._notify = notify
+
+    def set_pre_allocated_output(self, enable: bool) -> None:
+        """Switches it."""
+        if enable:
+            self._notify()
+
+    set_output_allocator_output = set_pre_allocated_output
+
+    def __enter__(self) -> Switch:
+        self._notify()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _runs_on_cuda(module: nn.Module) -> bool:
+    engines = [child for child in module.modules() if isinstance(child, TRTModule)]
+    if engines:
+        return any(engine.header.device == "cuda" for engine in engines)
+    tensors: list[Any] = [*module.parameters(), *module.buffers()]
+    return any(tensor.is_cuda for tensor in tensors)
+
+
+def _has_no_effect(what: str, why: str) -> None:
+    warnings.warn(f"{what} has no effect: {why}", UserWarning, stacklevel=level_of_caller())

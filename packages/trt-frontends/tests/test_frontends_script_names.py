@@ -1,0 +1,142 @@
+"""What scripts of this field call: runtime switches, log levels, defaults, under the alias too."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+from trt_core import ExecutionError, logger
+from trt_frontends import dynamo, runtime
+from trt_frontends.dynamo import _defaults, utils
+from trt_frontends.dynamo.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
+from trt_runtime import TRTModule
+
+X = torch.ones(2, 4)
+
+
+@pytest.fixture
+def compiled(mlp: nn.Module) -> nn.Module:
+    return trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1)
+
+
+def test_calls_on_the_cpu_are_not_recorded(compiled: nn.Module) -> None:
+    with pytest.warns(UserWarning, match="runs on the CPU"), runtime.enable_cudagraphs(compiled) as graphed:
+        assert graphed is compiled
+    with pytest.warns(UserWarning, match=r"call what enable_cudagraphs\(module\) yields"), runtime.enable_cudagraphs():
+        torch.testing.assert_close(compiled(X), compiled(X))
+    with pytest.warns(UserWarning, match="has no effect"):
+        runtime.set_cudagraphs_mode(True)
+    assert runtime.get_cudagraphs_mode() is False
+
+
+def test_switches_say_when_they_have_no_effect(compiled: nn.Module) -> None:
+    switch = runtime.enable_pre_allocated_outputs(compiled)
+    with pytest.warns(UserWarning, match="PyTorch keeps the memory"):
+        switch.set_pre_allocated_output(True)
+    with pytest.warns(UserWarning, match="PyTorch keeps the memory"), switch:
+        compiled(X)
+    with pytest.warns(UserWarning, match="and reuses it"):
+        ResourceAllocationStrategy(compiled)
+    with pytest.warns(UserWarning, match="fits its sizes best"), runtime.optimization_profile(compiled, 1) as chosen:
+        assert chosen is compiled
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        switch.set_pre_allocated_output(False)
+        runtime.set_cudagraphs_mode(False)
+        with (
+            runtime.enable_output_allocator(compiled),
+            runtime.set_multi_device_safe_mode(True),
+            ResourceAllocationStrategy(compiled, dynamically_allocate_resources=False),
+            runtime.optimization_profile(compiled),
+        ):
+            compiled(X)
+    with pytest.raises(ExecutionError, match="enable_weight_streaming=True"):
+        runtime.weight_streaming(compiled)
+
+
+def test_engines_have_one_class(compiled: nn.Module) -> None:
+    assert TorchTensorRTModule is PythonTorchTensorRTModule is TRTModule
+    assert any(isinstance(child, TorchTensorRTModule) for child in compiled.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("internal_errors", logging.CRITICAL),
+        ("errors", logging.ERROR),
+        ("warnings", logging.WARNING),
+        ("info", logging.INFO),
+        ("debug", logging.DEBUG),
+        ("graphs", logging.DEBUG),
+    ],
+)
+def test_levels_hold_inside_a_block(name: str, level: int) -> None:
+    before = logger.level
+    with getattr(trt_frontends.logging, name)():
+        assert logger.getEffectiveLevel() == level
+    assert logger.level == before
+
+
+def test_a_level_is_set_for_good() -> None:
+    before = logger.level
+    try:
+        trt_frontends.logging.set_level(logging.ERROR)
+        assert logger.level == logging.ERROR
+    finally:
+        trt_frontends.logging.set_level(before)
+
+
+def test_defaults_are_those_of_settings() -> None:
+    assert dynamo.CompilationSettings().min_block_size == _defaults.MIN_BLOCK_SIZE
+    assert _defaults.TIMING_CACHE_PATH.startswith(_defaults.ENGINE_CACHE_DIR)
+    with pytest.raises(AttributeError, match="MIN_BLOCK_SIZES"):
+        _ = _defaults.MIN_BLOCK_SIZES
+
+
+def test_outputs_are_compared_by_their_angle() -> None:
+    assert utils.cosine_similarity(X, X.half() * 2) == pytest.approx(1)
+    assert utils.cosine_similarity(X, -X) == pytest.approx(-1)
+    assert utils.cosine_similarity(X * 0, X * 0) == 1 > utils.COSINE_THRESHOLD
+    assert utils.to_torch_device("cpu") == torch.device("cpu") == utils.to_torch_tensorrt_device("cpu").torch_device
+
+
+def test_a_loaded_program_is_its_module(compiled: nn.Module, tmp_path: Path) -> None:
+    trt_frontends.save(compiled, tmp_path / "model.ep", inputs=[X])
+    loaded = trt_frontends.load(tmp_path / "model.ep")
+    assert loaded.module() is loaded
+    torch.testing.assert_close(loaded.module()(X), compiled(X))
+    with pytest.raises(AttributeError, match="modul"):
+        _ = loaded.modul
+
+
+def test_models_with_a_part_called_module_are_loaded(tmp_path: Path) -> None:
+    model = nn.Sequential()
+    model.add_module("module", nn.Linear(4, 4))
+    compiled = trt_frontends.compile(model.eval(), arg_inputs=(X,), dryrun=True)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_frontends.load(tmp_path / "model.trtp")
+    torch.testing.assert_close(loaded(X), model(X))
+    assert isinstance(loaded.module, nn.Module)
+
+
+def test_submodules_are_imported_under_the_alias() -> None:
+    script = (
+        "import trt_frontends; trt_frontends.install_alias()\n"
+        "import torch_tensorrt, torch_tensorrt.logging\n"
+        "from torch_tensorrt.dynamo._defaults import TIMING_CACHE_PATH\n"
+        "from torch_tensorrt.dynamo.runtime import TorchTensorRTModule\n"
+        "from torch_tensorrt.dynamo.utils import COSINE_THRESHOLD, cosine_similarity\n"
+        "from torch_tensorrt.runtime import enable_cudagraphs, weight_streaming\n"
+        "assert torch_tensorrt.runtime.enable_cudagraphs is enable_cudagraphs\n"
+        "with torch_tensorrt.logging.errors(): print(torch_tensorrt.dynamo.runtime.TorchTensorRTModule.__name__)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.stdout.strip() == "TRTModule", result.stderr
