@@ -398,3 +398,16 @@ def test_what_a_program_refuses_is_refused(compiled_fours: Sequence[nn.Module], 
     else:
         for module in ours:
             torch.testing.assert_close(module(x), expected)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_size_that_a_program_derives_from_a_dimension_takes_its_least_value(offset: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    rows = 8 * torch.export.Dim("blocks", min=1, max=8) + offset
+    program = torch.export.export(model, (torch.randn(16 + offset, 4),), dynamic_shapes=({0: rows},))
+    compiled = trt_frontends.compile(program, min_block_size=1)
+    for count in (1, 2, 8):
+        x = torch.randn(8 * count + offset, 4)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match=f"must be|compiled for {8 + offset} to {64 + offset}"):
+        compiled(torch.randn(offset or 1, 4))

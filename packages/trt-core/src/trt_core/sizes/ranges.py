@@ -161,13 +161,27 @@ def _add_exported(symbols: dict[str, Bounds], extent: torch.SymInt, constraints:
         name = str(symbol)
         if name in symbols:
             continue
-        known = constraints.get(name) or shape_env.var_to_range.get(symbol)
+        known = _derived(extent, constraints) or constraints.get(name) or shape_env.var_to_range.get(symbol)
         low = max(_finite(known.lower, 0), 0) if known is not None else 0
         if name not in constraints and low == 2:
             low = 1  # tracing assumes at least 2, and allows 1 when it runs
         high = _finite(known.upper, UNBOUNDED) if known is not None else UNBOUNDED
         hint = _hint(shape_env, symbol)
         symbols[name] = low, min(max(hint if hint is not None else low, low), high), high
+
+
+def _derived(extent: torch.SymInt, constraints: Mapping[str, Any]) -> Any:
+    """The range of the symbol of a multiple, from that of the multiple: of the symbol export says what it assumed."""
+    stated = constraints.get(str(extent.node.expr))
+    if stated is None or extent.node.expr.is_Symbol:
+        return None
+    ends = [solve_extent(extent_of(extent), _finite(end, UNBOUNDED)) for end in (stated.lower, stated.upper)]
+    if any(end is None or end[1] is None for end in ends):
+        return None
+    from trt_core.internals import ValueRanges  # sympy is costly to import
+
+    (_, low), (_, high) = ends  # type: ignore[misc]
+    return ValueRanges(low, high)
 
 
 def _hint(shape_env: Any, symbol: Any) -> int | None:
