@@ -17,7 +17,7 @@ from trt_converters.checks import computable
 from trt_converters.context import ConversionContext, Operand, Size
 from trt_converters.layers import reshape
 from trt_converters.registry import converter
-from trt_core import Reason, Verdict, trt
+from trt_core import Provider, Reason, Verdict, current_provider, trt
 from trt_core.process_groups import GroupMembers, group_members, is_wait
 
 collectives = torch.ops._c10d_functional
@@ -34,6 +34,15 @@ def _known_group(call: Call) -> Verdict | None:
     return Verdict.refuse(
         Reason.UNSUPPORTED_ARGUMENT,
         f"this process knows no process group {call['group_name']!r}, so its ranks are unknown",
+    )
+
+
+def _has_communicator(call: Call) -> Verdict | None:
+    """The runtime gives contexts of TensorRT no communicator, without which their collectives cannot run."""
+    if current_provider() is not Provider.TENSORRT:
+        return None
+    return Verdict.refuse(
+        Reason.PROVIDER_VERSION, "engines of TensorRT are given no communicator here, so PyTorch runs it between them"
     )
 
 
@@ -70,7 +79,7 @@ def _started_here(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.SIDE_EFFECT, "it waits for a collective that another graph has started")
 
 
-_CHECKS: Final = (computable, _known_group, _movable)
+_CHECKS: Final = (computable, _has_communicator, _known_group, _movable)
 _ALONG_AXIS: Final = (*_CHECKS, _has_axis)
 
 
