@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -215,3 +216,20 @@ def test_one_tensor_without_a_name(tmp_path: Path) -> None:
         write_tensors(tmp_path / "y.npy", {"x": torch.ones(3), "y": torch.ones(3)})
     with pytest.raises(InputError, match="NumPy has no type"):
         write_tensors(tmp_path / "z.npy", {"x": torch.ones(3, dtype=torch.bfloat16)})
+
+
+def test_tensors_that_are_none_are_an_error_and_no_traceback(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors")
+    for content in (b"", b"x" * 100, b"\xff" * 8 + b"{}", (2).to_bytes(8, "little") + b"[]"):
+        (tmp_path / "bad.safetensors").write_bytes(content)
+        assert main(["run", str(saved), "--inputs", str(tmp_path / "bad.safetensors")]) == 2
+        assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_of_tensors_is_refused_at_once(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    assert main(["run", str(saved), "--inputs", str(tmp_path / "pipe.npz")]) == 2
+    assert "not a regular file" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import os
-import pickle
 import sys
 import threading
 import time
@@ -429,11 +428,13 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         InputError: The file holds something else, or has an unknown ending.
         OSError: The file cannot be read.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InputError(f"{path} is not a regular file", hint=f"give a file of tensors: {ENDINGS}")
     try:
         found = _read(path)
-    except (ValueError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        if isinstance(error, InputError):
-            raise
+    except (OSError, InputError):
+        raise
+    except Exception as error:  # each format has errors of its own
         raise InputError(f"{path} cannot be read", why=str(error).partition("\n")[0]) from error
     named = found if isinstance(found, Mapping) else {"": found}
     for name, value in named.items():
