@@ -225,6 +225,66 @@ def _cache() -> bytes:
     return net.plan(layer.get_output(0))
 
 
+def _few_bits() -> bytes:
+    """A product with int4 weights in groups, and an int8 convolution."""
+    net = Net()
+    network = net.network
+
+    def quantized(x: Any, scale: Any) -> Any:
+        codes = network.add_quantize(x, scale, trt.int8).get_output(0)
+        return network.add_dequantize(codes, scale, trt.float32).get_output(0)
+
+    x, image = net.input("x", (4, 64)), net.input("i", (1, 4, 6, 6))
+    groups = network.add_constant((16, 2), np.full((16, 2), 0.1, np.float32)).get_output(0)
+    codes = network.add_quantize(net.constant(16, 64), groups, trt.int4).get_output(0)
+    matrix = network.add_dequantize(codes, groups, trt.float32).get_output(0)
+    product = network.add_matrix_multiply(x, N, matrix, T).get_output(0)
+    scale = net.numbers(0.02, np.float32)
+    columns = network.add_constant((8,), np.full(8, 0.01, np.float32)).get_output(0)
+    held = network.add_quantize(net.constant(8, 4, 3, 3), columns, trt.int8)
+    held.axis = 0
+    wide = network.add_dequantize(held.get_output(0), columns, trt.float32)
+    wide.axis = 0
+    convolution = network.add_convolution_nd(quantized(image, scale), 8, (3, 3), trt.Weights(), trt.Weights())
+    convolution.set_input(1, wide.get_output(0))
+    convolution.padding_nd = (1, 1)
+    return net.plan(product, convolution.get_output(0))
+
+
+def _shapes() -> bytes:
+    """Extents that follow from shape tensors, and from data."""
+    net = Net()
+    network = net.network
+    x = net.input("x", (-1, 6))
+    shape = network.add_shape(x).get_output(0)
+    doubled = network.add_elementwise(shape, net.numbers([2, 1], np.int64), E.PROD).get_output(0)
+    fill = network.add_fill((), trt.FillOperation.LINSPACE, trt.float32)
+    fill.set_input(0, doubled)
+    fill.set_input(1, net.numbers(1.0, np.float32))
+    fill.set_input(2, net.numbers([0.5, 2.0], np.float32))
+    moved = network.add_shuffle(fill.get_output(0))
+    moved.reshape_dims = (-1, 3)
+    picked = network.add_slice(x, (0, 1), (1, 4), (1, 1))
+    picked.mode = trt.SampleMode.WRAP
+    places = network.add_non_zero(picked.get_output(0)).get_output(0)
+    return net.plan(moved.get_output(0), network.add_shape(places).get_output(0), x=((1, 6), (2, 6), (4, 6)))
+
+
+def _boxes() -> bytes:
+    net = Net()
+    network = net.network
+    boxes, scores = net.input("b", (1, 9, 4)), net.input("s", (1, 9, 2))
+    layer = network.add_nms(boxes, scores, net.numbers(3))
+    layer.set_input(3, net.numbers(0.5, np.float32))
+    sums = network.add_einsum([boxes, scores], "bnc,bnk->bck").get_output(0)
+    lengths = net.input("l", (1,), trt.int32)
+    turned = network.add_reverse_sequence(scores, lengths)
+    turned.batch_axis, turned.sequence_axis = 0, 1
+    kept = network.add_parametric_relu(sums, net.constant(1, 4, 2)).get_output(0)
+    chosen = network.add_select(network.add_elementwise(kept, sums, E.GREATER).get_output(0), kept, sums).get_output(0)
+    return net.plan(layer.get_output(1), chosen, turned.get_output(0))
+
+
 NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
     "linear": _linear,
     "convolution": _convolution,
@@ -237,6 +297,9 @@ NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
     "rows": _rows,
     "codes": _codes,
     "cache": _cache,
+    "few bits": _few_bits,
+    "shapes": _shapes,
+    "boxes": _boxes,
 }
 INTEGERS: Final = (0, 1, -1, 2, 3, 5, 8, 64, 1000, 2**31 - 1, 2**31, -(2**31), 2**40, 2**63 - 1, -(2**63))
 SMALL: Final = (0, 1, -1, 2, 3, 5, 8, 16)
