@@ -43,6 +43,16 @@ def attend(
     Raises:
         Refusal: Extents or types do not fit each other.
     """
+    if type(query) is torch.Tensor:  # while a run is traced the compiler's own operators are asked
+        _require_attention(query, key, value, mask)
+        if not (query.numel() and key.shape[-2] and value.shape[-1]):  # which kernels divide by
+            return query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, 0.0, is_causal, scale=factor, enable_gqa=query.shape[-3] != key.shape[-3]
+    )
+
+
+def _require_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> None:
     *batch, heads, rows, depth = query.shape
     *others, groups, columns, width = key.shape
     fits = (
@@ -55,11 +65,6 @@ def attend(
         and (mask is None or _broadcasts(mask.shape, (*batch, heads, rows, columns)))
     )
     require_operands(fits, "attention", query, key, value, mask)
-    if not (query.numel() and columns and value.shape[-1]):  # which kernels divide by
-        return query.new_zeros((*query.shape[:-1], value.shape[-1]))
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, mask, 0.0, is_causal, scale=factor, enable_gqa=heads != groups
-    )
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

@@ -169,6 +169,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         upper = kind is CausalMaskKind.UPPER_LEFT
         softmax = self.norm_op is AttentionNormalizationOp.SOFTMAX
         fused = softmax and scale is None and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
+        fused = fused and key.shape[:-3] == query.shape[:-3]  # others broadcast
         if fused and not (upper and mask is not None):
             return attend(query, key, value, mask, is_causal=upper, factor=self._factor)
         if self._factor != 1.0:
