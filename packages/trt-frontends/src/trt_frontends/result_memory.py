@@ -19,7 +19,6 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import statically_known_true
 from trt_core.sizes.expressions import depends_on_data
 from trt_lowering.node_metadata import graph_results, insert_call, same_extent
 from trt_lowering.results import base_of, views_of_results
@@ -352,6 +351,8 @@ def _tensor(item: Any) -> torch.Tensor | None:
 
 def _is_plain(value: torch.Tensor) -> bool:
     """Whether a tensor is dense and starts where its memory starts."""
+    from trt_core.internals import statically_known_true  # sympy is costly to import
+
     if value.layout is not torch.strided:
         return True
     if not statically_known_true(value.storage_offset() == 0):
