@@ -17,6 +17,10 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.CompilationSettings": "trt_core.CompilationSettings",
     "torch_tensorrt.Input": "trt_core.Input",
     "torch_tensorrt.Device": "trt_core.Device",
+    "torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine": (
+        "trt_frontends.dynamo.convert_exported_program_to_serialized_trt_engine"
+    ),
+    "torch_tensorrt.convert_method_to_trt_engine": "trt_frontends.convert_method_to_trt_engine",
     "torch_tensorrt.save": "trt_frontends.save",
     "torch_tensorrt.load": "trt_runtime.load",
     "torch_tensorrt.dynamo.refit_module_weights": "trt_frontends.refit_module_weights",
@@ -31,8 +35,10 @@ NAMES: Final = {
     "torch_tensorrt.logging": "trt_frontends.logging",
     "torch_tensorrt.dynamo._defaults": "trt_frontends.dynamo._defaults",
     "torch_tensorrt.dynamo.utils": "trt_frontends.dynamo.comparing",
-    "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "trt_converters.converter",
-    "torch_tensorrt.dynamo.conversion.plugins.custom_op": "trt_converters.plugin_from_operator",
+    "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": (
+        "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
+    ),
+    "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.plugins.custom_op"),
     "torch_tensorrt.dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS": "trt_converters.DYNAMO_CONVERTERS",
     "torch_tensorrt.dynamo.partitioning.get_graph_converter_support": (
         "trt_frontends.dynamo.partitioning.get_graph_converter_support"
@@ -47,7 +53,7 @@ NAMES: Final = {
 DIFFERENCES: Final = {
     "torch_tensorrt.dynamo.trace": "takes modules and exported programs",
     "torch_tensorrt.dynamo.compile": "takes modules as well as exported programs",
-    "torch_tensorrt.compile": "captures with torch.export; `ir` has one value",
+    "torch_tensorrt.compile": 'captures with torch.export; `ir="torch_compile"` is `optimize`',
     "torch_tensorrt.Input": "also names dimensions (`dimensions=`), and has several profiles (`profiles=`)",
     "torch_tensorrt.save": "writes a format of its own; PyTorch's with `output_format='exported_program'`",
     "torch_tensorrt.load": (
@@ -64,8 +70,10 @@ DIFFERENCES: Final = {
     "torch_tensorrt.runtime.optimization_profile": "each call runs in the profile that fits best",
     "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": "no effect: PyTorch allocates, and reuses memory",
     "torch_tensorrt.dynamo.utils": "what compares outputs and names devices",
-    "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": "parameters mirror the operator's schema",
-    "torch_tensorrt.dynamo.conversion.plugins.custom_op": "one call, a plugin and its converter",
+    "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": (
+        "for converters on `ctx.net`, without the helpers of `impl`; `trt_converters.converter` is ours"
+    ),
+    "torch_tensorrt.dynamo.conversion.plugins.custom_op": "`trt_converters.plugin_from_operator` by name",
     "torch_tensorrt.MutableTorchTensorRTModule": (
         "refits when weights change; `save` uses no pickle, and `load` takes the model to compile for other shapes"
     ),
@@ -73,6 +81,7 @@ DIFFERENCES: Final = {
 
 _BUT: Final = {
     "enabled_precisions": "mapped to `enable_autocast`, with a warning",
+    "ir": '`"dynamo"` and `"default"`; with `"torch_compile"` the same as `optimize`',
     "use_explicit_typing": "always so; False is a warning",
     "use_python_runtime": "taken; True has no effect, and a warning says so",
 }
@@ -122,7 +131,7 @@ def settings_side_by_side() -> str:
     own, arguments = set(setting_names()), _arguments()
     for name in SETTINGS:
         fate: Any = RETIRED_SETTINGS.get(name)
-        if name in own:
+        if name in own or name in _BUT:
             said = _BUT.get(name, "the same")
         elif name in arguments:
             said = "the same, an argument of `compile`"

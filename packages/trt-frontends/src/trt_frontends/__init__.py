@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
+    from trt_frontends.engine_bytes import convert_method_to_trt_engine
     from trt_frontends.generation import compile_generation
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import MutableModule, refit_module_weights
@@ -43,6 +44,7 @@ _LATE: Final = {
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
     "compile_generation": "trt_frontends.generation",
+    "convert_method_to_trt_engine": "trt_frontends.engine_bytes",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.torch_tensorrt",
@@ -74,6 +76,7 @@ __all__ = [
     "bisect",
     "compile",
     "compile_generation",
+    "convert_method_to_trt_engine",
     "dynamo",
     "explain",
     "install_alias",

@@ -56,7 +56,8 @@ def compile(
             inputs, and random ones like them.
         progress: Called with what is being done, and how much of it.
         registry: Where converters are looked up; a changed `DYNAMO_CONVERTERS.copy()` is for this compilation alone.
-        settings: Compilation settings; see `CompilationSettings`.
+        settings: Compilation settings; see `CompilationSettings`. With `ir="torch_compile"` the model is captured by
+            its calls: what `optimize` makes of it is returned.
 
     Returns:
         A module that is called like the model, and refuses inputs that it was not compiled for with an `InputError`.
@@ -81,6 +82,13 @@ def compile(
         >>> compiled.meta["partition_report"].coverage
         1.0
     """
+    if settings.get("ir") == "torch_compile":
+        from trt_frontends.torch_compile.optimize import optimize  # costly to import
+
+        del settings["ir"]
+        model: Any = module
+        optimized: CompiledModule = optimize(model, registry=registry, **settings)
+        return optimized
     given = {**settings, CALIBRATION: autocast_calibration_dataloader}
     if isinstance(module, (str, os.PathLike)):
         from trt_frontends.onnx_models import compile_onnx  # which few calls need

@@ -12,6 +12,7 @@ _SUBMODULES = {
     "dynamo._defaults": "dynamo._defaults",
     "dynamo.conversion": "dynamo.conversion",
     "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
+    "dynamo.conversion.plugins": "dynamo.conversion.plugins",
     "dynamo.partitioning": "dynamo.partitioning",
     "dynamo.runtime": "dynamo.runtime",
     "dynamo.utils": "dynamo.comparing",

@@ -6,7 +6,8 @@ from trt_core import CompilationSettings
 from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
 from trt_frontends.dynamo import comparing as utils
-from trt_frontends.dynamo import runtime
+from trt_frontends.dynamo import conversion, runtime
+from trt_frontends.engine_bytes import convert_exported_program_to_serialized_trt_engine
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 from trt_frontends.refit import refit_module_weights
 from trt_frontends.saving import save
@@ -17,6 +18,8 @@ __all__ = [
     "CompilationSettings",
     "PartitionReport",
     "compile",
+    "conversion",
+    "convert_exported_program_to_serialized_trt_engine",
     "explain",
     "get_dynamic_shapes_args",
     "get_dynamic_shapes_kwargs",

@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from trt_converters import ConverterSupport, converter
+from trt_converters.context import ConversionContext
+from trt_frontends.dynamo.conversion import plugins
 from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_frontends.dynamo.conversion.registration import ConverterPriority, dynamo_tensorrt_converter
 
-__all__ = ["DYNAMO_CONVERTERS", "ConverterRegistry", "ConverterSupport", "converter"]
+__all__ = [
+    "DYNAMO_CONVERTERS",
+    "ConversionContext",
+    "ConverterPriority",
+    "ConverterRegistry",
+    "ConverterSupport",
+    "converter",
+    "dynamo_tensorrt_converter",
+    "plugins",
+]

@@ -1,0 +1,47 @@
+"""Plugins that call PyTorch operators, in the form that scripts of this field ask for them."""
+
+from __future__ import annotations
+
+import torch
+
+from trt_converters import plugin_from_operator
+from trt_core import InputError
+from trt_frontends.dynamo.conversion.registration import ConverterPriority, Validator, validator_check
+
+__all__ = ["custom_op"]
+
+
+def custom_op(
+    op_name: str,
+    capability_validator: Validator | None = None,
+    priority: ConverterPriority = ConverterPriority.STANDARD,
+    supports_dynamic_shapes: bool = True,
+    requires_output_allocator: bool = False,
+) -> None:
+    """Lets engines run an operator as a plugin that calls it; see `trt_converters.plugin_from_operator`.
+
+    Args:
+        op_name: Its name, `"library::name"`.
+        capability_validator, priority: See `dynamo_tensorrt_converter`.
+        supports_dynamic_shapes: No effect: sizes may vary where the operator's fake implementation says how.
+        requires_output_allocator: Only False: plugins say the sizes of their results.
+
+    Raises:
+        InputError: There is no such operator, or sizes of its results depend on data.
+        TypeError: The operator writes to its arguments.
+    """
+    if requires_output_allocator:
+        raise InputError(
+            f"{op_name} cannot be a plugin",
+            why="sizes of its results depend on data (requires_output_allocator=True)",
+            hint="leave it to PyTorch, which runs it between engines",
+        )
+    library, _, name = op_name.partition("::")
+    base, _, overload = name.partition(".")
+    try:
+        operator = getattr(getattr(getattr(torch.ops, library), base), overload or "default")
+    except (AttributeError, RuntimeError) as error:
+        raise InputError(
+            f"there is no operator {op_name!r}", hint='define it first; its name is written "library::name"'
+        ) from error
+    plugin_from_operator(operator, checks=validator_check(capability_validator), priority=priority.value)
