@@ -78,7 +78,19 @@ def test_whatever_json_writes_is_read(value: Any, separators: tuple[str, str]) -
     assert parse_json(json.dumps(value, separators=separators).encode(), max_bytes=1 << 20) == value
 
 
-@pytest.mark.parametrize("text", [b"9223372036854775808", b"[-9223372036854775809]", b'{"a":12345678901234567890}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"9223372036854775808",
+        b"[-9223372036854775809]",
+        b'{"a":12345678901234567890}',
+        b"[19223372036854775807,92233720368547758070]",
+    ],
+)
 def test_integers_beyond_64_bits_are_refused(text: bytes) -> None:
     with pytest.raises(BadJson, match="needs more than 64 bits"):
         parse_json(text, max_bytes=1000)
+
+
+def test_the_largest_integer_is_read() -> None:
+    assert parse_json(b"[9223372036854775807,-9223372036854775807]", max_bytes=100) == [2**63 - 1, 1 - 2**63]

@@ -15,6 +15,10 @@ _DIGITS: Final = bytes(ord("0") if chr(code).isdigit() and code < 128 else code 
 _LONG: Final = b"0" * 19
 """An integer beyond 64 bits has as many digits, once all digits are zeros."""
 
+_LARGEST: Final = str(2**63 - 1).encode()
+_SHORTER: Final = b"0" * 18
+"""Stands for the largest integer, which ends of slices often are; with a digit beside it, it is too long again."""
+
 _SPACED: Final = (b'" ', b'"\n', b'"\t', b'"\r')
 
 
@@ -39,7 +43,8 @@ def parse_json(text: bytes, *, max_bytes: int, max_values: int = MAX_VALUES) -> 
     if len(text) > max_values and text.count(b",") + text.count(b"[") + text.count(b"{") > max_values:
         raise BadJson(f"the text has more than {max_values} values")
     # a call of Python for each integer or object takes longer than parsing: most texts show that none is needed
-    hooks: dict[str, Any] = {"parse_int": _bounded_integer} if _LONG in text.translate(_DIGITS) else {}
+    digits = text.replace(_LARGEST, _SHORTER).translate(_DIGITS)
+    hooks: dict[str, Any] = {"parse_int": _bounded_integer} if _LONG in digits else {}
     keys = text.count(b'":')
     has_spaces = any(text.find(pair) >= 0 for pair in _SPACED)
     if has_spaces:
