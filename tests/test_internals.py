@@ -22,8 +22,8 @@ from torch.autograd import forward_ad, profiler
 from trt_core.internals import ShapeEnv
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCES: Final = {path.name: path for path in sorted(ROOT.glob("packages/*/src/*"))}
-"""Package to its sources."""
+SOURCES: Final = {path.parent.name: path.parent for path in sorted(ROOT.glob("packages/*/src/*/internals.py"))}
+"""Package to its sources; the command `trtc` takes nothing from PyTorch."""
 
 OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_buffers": nn.Module,

@@ -32,6 +32,8 @@ PRESENT: dict[str, Any] = {
     "autocast_dtype": torch.bfloat16,
     "debug": False,
     "timing_cache_path": "",
+    "cache_built_engines": False,
+    "reuse_cached_engines": False,
 }
 """A value for each setting that has had another name."""
 

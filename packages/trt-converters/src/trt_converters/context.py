@@ -41,6 +41,10 @@ Size = Any
 """An extent: an int, a `SymInt` of the graph's metadata, or a `trt.ITensor` of shape (1,), int64."""
 
 
+Inliner = Callable[[fx.GraphModule, Sequence[Operand]], list[Operand]]
+"""Converts a graph with the operands that it takes to what it returns."""
+
+
 class ConversionContext:
     """Builds one network from one block.
 
@@ -71,7 +75,7 @@ class ConversionContext:
         self._linear: dict[str, Extent] = {}  # what is no dimension, from a dimension such as `8*s` or `(s - 1)//2 + 1`
         self._sizes: dict[str, Any] = {}
         self._scalars: dict[int, Any] = {}  # by the address of a size, all of which are held above
-        self.inline: Callable[[fx.GraphModule, Sequence[Operand]], list[Operand]] = self._inlines_nothing
+        self._inliner: Inliner | None = None
 
     # what is being converted
 
@@ -93,8 +97,31 @@ class ConversionContext:
             self.node, self.call, self.converter = kept
             self._dimensions, self._linear, self._sizes, self._scalars = known
 
-    def _inlines_nothing(self, body: fx.GraphModule, inputs: Sequence[Operand]) -> list[Operand]:
-        raise self.fail("no graph is converted here that could hold a branch or a loop")
+    @contextlib.contextmanager
+    def inlining(self, inliner: Inliner) -> Iterator[None]:
+        """Lets converters convert graphs inside of a node; no longer, since what converts them holds this context."""
+        self._inliner = inliner
+        try:
+            yield
+        finally:
+            self._inliner = None
+
+    def inline(self, body: fx.GraphModule, inputs: Sequence[Operand]) -> list[Operand]:
+        """Converts the graph of a branch or loop.
+
+        Args:
+            body: The graph.
+            inputs: What it takes.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            ConversionError: One of its nodes cannot be converted.
+        """
+        if self._inliner is None:
+            raise self.fail("no graph is converted here that could hold a branch or a loop")
+        return self._inliner(body, inputs)
 
     def symbolic_shape(self, parameter: str) -> tuple[int | torch.SymInt, ...]:
         """Shape of a tensor argument as the graph's metadata has it."""

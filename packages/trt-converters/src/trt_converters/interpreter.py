@@ -54,7 +54,6 @@ class BlockInterpreter:
         self.input_names: list[str] = []
         self.output_names: list[str] = []
         self._values: dict[fx.Node, Any] = {}
-        self.context.inline = self._inline
 
     def run(self) -> None:
         """Converts every node and marks the outputs.
@@ -63,7 +62,8 @@ class BlockInterpreter:
             ConversionError: A node could not be converted; the attribute `node_name` says which.
         """
         refit = self.context.refit
-        with torch.no_grad(), contextlib.nullcontext() if refit is None else refit.recorder.recording():
+        recording = contextlib.nullcontext() if refit is None else refit.recorder.recording()
+        with torch.no_grad(), recording, self.context.inlining(self._inline):
             for node in self.block.graph.nodes:
                 self.context.enter(node)
                 try:

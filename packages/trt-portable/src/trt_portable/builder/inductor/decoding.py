@@ -62,7 +62,10 @@ ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 2048, 4, 1), 
 """For vectors, which take no tensor cores."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
-CODES_ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(4, 512, 4, 1), Form(8, 1024, 8, 1))
+CODES_ONE_ROW: Final = (
+    *(Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(4, 512, 4, 1), Form(8, 1024, 8, 1)),
+    *(Form(8, 256, 4, 1), Form(8, 128, 4, 1)),
+)
 """For vectors and codes, of which `depth` counts bytes."""
 CODES_SEVERAL_ROWS: Final = (Form(16, 256, 4, 3), Form(32, 128, 4, 4), Form(16, 128, 4, 4), Form(64, 128, 8, 3))
 """For matrices of up to 16 rows and codes."""
