@@ -24,7 +24,9 @@ MODULES: Final = {
     "trt_core.quantization",
     "trt_core.trt",
     "trt_frontends.dynamo",
+    "trt_frontends.logging",
     "trt_frontends.quantization",
+    "trt_frontends.runtime",
 }
 """Public names that are modules."""
 

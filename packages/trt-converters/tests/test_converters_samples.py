@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from trt_converters import internals
 from trt_converters.testing import samples_from_opinfo
 from trt_converters.testing.samples import _calls_of
 
 
 def test_what_samples_need_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.testing._internal.common_methods_invocations", None)
+    monkeypatch.delitem(vars(internals), "op_db", raising=False)  # as if nobody had asked for it before
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'trt-converters\[samples\]'"):
         samples_from_opinfo("add", torch.float32)
 

@@ -94,12 +94,14 @@ def test_the_faster_kernel_is_remembered() -> None:
 
 
 def test_recordings_know_all_operators_that_graphs_call() -> None:
-    from trt_portable.builder.inductor import depthwise, unaligned_products
+    from trt_portable.builder.inductor import decoding, depthwise, unaligned_products
     from trt_portable.builder.inductor.tactic import _teach_own_operators
 
     own = _teach_own_operators()
-    assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, unaligned_products.KERNEL}
-    assert {operator.name() for operator in own.composed} == {unaligned_products.OPERATOR}
+    kernels = {operator.name() for operator in decoding._kernels()}
+    assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, unaligned_products.KERNEL, *kernels}
+    composed = {decoding.PRODUCT, decoding.CODES_PRODUCT, decoding.ATTENTION}
+    assert {operator.name() for operator in own.composed} == {unaligned_products.OPERATOR, *composed}
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:
