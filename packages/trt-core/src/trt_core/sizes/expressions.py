@@ -131,6 +131,7 @@ def format_extent(extent: Expression, names: Callable[[str], str] = str, *, is_w
         is_wide: Whether spaces stand around every sign, and what varies first in a sum.
 
     Example:
+        >>> from trt_core.sizes.expressions import format_extent
         >>> format_extent(["floordiv", ["add", "s0", 1], 2])
         '(s0 + 1)//2'
         >>> format_extent(None)

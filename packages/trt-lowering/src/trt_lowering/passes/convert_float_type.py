@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -114,6 +115,7 @@ class ConvertFloatType(GraphPass):
             elif node.op == "call_function":
                 changes += self._convert(gm.graph, node)
             else:
+                changes += self._widen_shared(gm.graph, node, result_types, rim)
                 for item, wanted in zip(list(node.args[0]), result_types, strict=True):
                     changes += self._cast_back(gm.graph, node, item, wanted, rim)
         return changes
@@ -237,6 +239,37 @@ class ConvertFloatType(GraphPass):
         self._rim.add(cast)
         user.replace_input_with(value, cast)
         return 1
+
+    def _widen_shared(
+        self, graph: fx.Graph, output: fx.Node, wanted: Sequence[torch.dtype | None], before: fx.Node
+    ) -> int:
+        """Casts memory that several results lie in once, and takes the views anew: casts of each would part them."""
+        chains = views_of_results(graph)
+        cast = {
+            item: chains[item]
+            for item, kind in zip(list(output.args[0]), wanted, strict=True)  # type: ignore[arg-type]
+            if isinstance(item, fx.Node) and kind == self._source and _dtype(item) == self._target
+        }
+        uses = Counter(map(base_of, cast))
+        wide: dict[fx.Node, fx.Node] = {}
+        for item, chain in cast.items():
+            base = base_of(item)
+            if uses[base] < 2 or _dtype(base) != self._target:
+                continue
+            if base not in wide:
+                value = cast_value(base.meta["val"], self._source)
+                with graph.inserting_before(before):
+                    kwargs = {"dtype": self._source}
+                    wide[base] = insert_call(graph, aten._to_copy.default, (base,), kwargs, value=value, origin=base)
+            for view in chain:
+                if view not in wide:
+                    with graph.inserting_before(before), torch.no_grad():
+                        wide[view] = graph.node_copy(view, lambda node: wide.get(node, node))
+                        args, kwargs = fx.map_arg((wide[view].args, wide[view].kwargs), lambda node: node.meta["val"])
+                        wide[view].meta["val"] = view.target(*args, **kwargs)  # type: ignore[operator]
+            output.replace_input_with(item, wide[item])
+        self._rim.update(wide.values())
+        return len(wide)
 
 
 def _views_of_inputs(graph: fx.Graph) -> set[fx.Node]:
