@@ -259,8 +259,8 @@ class ConvertFloatType(GraphPass):
             if base not in wide:
                 value = cast_value(base.meta["val"], self._source)
                 with graph.inserting_before(before):
-                    kwargs = {"dtype": self._source}
-                    wide[base] = insert_call(graph, aten._to_copy.default, (base,), kwargs, value=value, origin=base)
+                    kind = {"dtype": self._source}
+                    wide[base] = insert_call(graph, aten._to_copy.default, (base,), kind, value=value, origin=base)
             for view in chain:
                 if view not in wide:
                     with graph.inserting_before(before), torch.no_grad():
