@@ -2,8 +2,8 @@
 
 `trt_portable.kernels.unaligned_products` has ways to compute them, faster than the kernel that writes such rows.
 Compilers are given an operator for those that are outputs of an engine, and the builder measures ways for it
-(`trt_portable.builder.odd_products`). Others they are given as two tables to choose from, and fuse that with what reads
-them; parts to join they would write into rows at odd places again.
+(`trt_portable.builder.inductor.unaligned_products`). Others they are given as two tables to choose from, and fuse
+that with what reads them; parts to join they would write into rows at odd places again.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _chosen_product(inputs: Sequence[Value | None]) -> Sequence[Value]:
 
 
 def _operator(inputs: Sequence[Value | None]) -> Sequence[Value]:
-    """The same as one operator, of `trt_portable.builder.odd_products`."""
+    """The same as one operator, of `trt_portable.builder.inductor.unaligned_products`."""
     x, matrix, bias = _operands(inputs)
     if _has_few_rows(x):
         return (F.linear(x, matrix, bias),)

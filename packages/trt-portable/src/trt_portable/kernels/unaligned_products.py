@@ -10,7 +10,7 @@ that is left takes three times as long. There are two ways around it:
 
 Microseconds on an H200 for (M, 768) by (768, 50257) in float16, with the product into rows of 50264 for comparison:
 
-| M | 50264 columns | one product | joined | interleaved | tiles of `trt_portable.builder.odd_product_kernels` |
+| M | 50264 columns | one product | joined | interleaved | tiles of `unaligned_products_kernel` |
 |---|---|---|---|---|---|
 | 128 | 28 | 127 | 45 | 194 | 35 |
 | 1024 | 122 | 844 | 230 | 236 | 157 |

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from trt_portable.builder.autotune.kernels import fastest
+from trt_portable.builder.autotune.oracle import SameResult
 from trt_portable.builder.inductor.operators import (
     KernelLaunch,
     OwnOperators,
@@ -28,7 +29,6 @@ from trt_portable.builder.inductor.operators import (
     start_compiling,
     teach_compilers,
 )
-from trt_portable.builder.inductor.unaligned_products import SameResult
 
 PRODUCT: Final = "trt_portable::few_rows_linear"
 CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"

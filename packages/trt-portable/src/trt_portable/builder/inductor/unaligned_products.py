@@ -14,7 +14,7 @@ from torch import fx
 
 from trt_core.internals import FakeTensor
 from trt_portable.builder.autotune.kernels import fastest
-from trt_portable.builder.autotune.oracle import first_difference
+from trt_portable.builder.autotune.oracle import SameResult
 from trt_portable.builder.inductor.operators import (
     KernelLaunch,
     OwnOperators,
@@ -88,26 +88,6 @@ def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -
         name = fastest(starts, x.device, *form, replayed=True, is_right=SameResult(result))
     ways[name](x, matrix, bias, result)
     return result
-
-
-class SameResult:
-    """Holds what was written to what was written first.
-
-    Args:
-        result: Where.
-    """
-
-    def __init__(self, result: torch.Tensor) -> None:
-        self._result = result
-        self._wanted: torch.Tensor | None = None
-
-    def __call__(self) -> bool:
-        """Whether the result is what it was, and gives it other values."""
-        if self._wanted is None:
-            self._wanted = self._result.clone()
-        is_right = first_difference([self._result], [self._wanted]) is None
-        self._result.fill_(torch.nan)
-        return is_right
 
 
 def _ways(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> dict[str, Way]:
