@@ -13,7 +13,7 @@ from opinfo_samples import SEED, Sample
 from torch.utils import _pytree as pytree
 
 import trt_frontends
-from trt_converters.testing.rounding import is_within, rounding_bounds
+from trt_converters.testing.comparison import is_within, rounding_bounds
 from trt_core import Reason, operator_name
 
 # (rtol, atol), the latter times the largest magnitude of the expected result: samples hold long sums, whose terms two

@@ -13,8 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, converter
-from trt_converters.block_key import describe_block
-from trt_converters.content_digest import tensor_digest
+from trt_converters.block_key import describe_block, tensor_digest
 from trt_core import CompilationSettings
 from trt_core.errors import Uncacheable
 from trt_core.sizes.ranges import ShapeRanges

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_converters.testing import compare, rounding_bounds
-from trt_converters.testing.rounding import is_within
+from trt_converters.testing.comparison import is_within
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 

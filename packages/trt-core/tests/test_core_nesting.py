@@ -8,8 +8,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from trt_core.attributes import read_attribute
-from trt_core.export_examples import distinct_tensors
-from trt_core.nesting import children_of, tensors_in
+from trt_core.nesting import children_of, distinct_tensors, tensors_in
 
 
 def test_children_of_a_structure() -> None:

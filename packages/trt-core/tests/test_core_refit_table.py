@@ -18,13 +18,13 @@ from trt_core.weight_recipes import (
     Lost,
     Recipe,
     Source,
+    WeightRecorder,
     apply_operator,
     constants_of,
     content_digest,
     replay,
     sources_of,
 )
-from trt_core.weight_recorder import WeightRecorder
 
 aten = torch.ops.aten
 W = Source("w", torch.float32, (2, 3))

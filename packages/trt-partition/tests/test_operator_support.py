@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from trt_core import CompilationSettings, Reason, Verdict
 from trt_partition import compose_support, get_graph_converter_support
-from trt_partition.computation import counts_as_computation
+from trt_partition.costs import counts_as_computation
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
 
 aten = torch.ops.aten

@@ -22,7 +22,7 @@ from trt_partition import (
     make_report,
     split_into_blocks,
 )
-from trt_partition.computation import counts_as_computation
+from trt_partition.costs import counts_as_computation
 
 aten = torch.ops.aten
 SHAPE = (2, 4)

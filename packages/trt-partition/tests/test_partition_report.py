@@ -13,8 +13,8 @@ from torch import nn
 
 from trt_core import PartitionError, Reason
 from trt_partition import PartitionReport, Sweep, make_plan, make_report, split_into_blocks
-from trt_partition.recommendations import recommend
 from trt_partition.report.json import schema
+from trt_partition.sweep import recommend
 
 STATIC_TEXT = """\
 {plus} Dry-Run Results for Graph {plus}

@@ -30,8 +30,7 @@ from trt_core.refit_table import EngineWeight, RefitTable, recipe_text, why_unwr
 from trt_core.sizes.expressions import Extent, affine_form, evaluate_extent, extent_of, extent_of_expression
 from trt_core.sizes.functions import BY_CLASS
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.weight_recipes import Recipe, Source, constants_of, content_digest, replay, sources_of
-from trt_core.weight_recorder import WeightRecorder
+from trt_core.weight_recipes import Recipe, Source, WeightRecorder, constants_of, content_digest, replay, sources_of
 from trt_core.wording import did_you_mean
 
 Operand = Any

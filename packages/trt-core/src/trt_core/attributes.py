@@ -1,10 +1,11 @@
-"""Attributes that `get_attr` nodes of a graph name by their dotted path."""
+"""Attributes that `get_attr` nodes of a graph name by their dotted path: constants, and state that graphs write to."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch import fx, nn
 
 from trt_core.internals import OpOverload
@@ -56,3 +57,21 @@ def _child_writes_to(call: fx.Node, node: fx.Node) -> bool:
         return False
     pairs = zip(call.args, child.graph.find_nodes(op="placeholder"), strict=False)
     return any(given is node and is_written(placeholder) for given, placeholder in pairs)
+
+
+_CONSTANT: Final = "_lowered_constant"
+
+
+def add_constant(gm: fx.GraphModule, tensor: torch.Tensor) -> str:
+    """Registers a tensor as a buffer under a fresh name, and returns the name."""
+    index = len(gm._buffers)
+    while hasattr(gm, f"{_CONSTANT}{index}"):
+        index += 1
+    name = f"{_CONSTANT}{index}"
+    gm.register_buffer(name, tensor.detach(), persistent=True)
+    return name
+
+
+def written_targets(graph: fx.Graph) -> frozenset[str]:
+    """Returns the attributes that the graph writes to: they are state, not constants."""
+    return frozenset(str(node.target) for node in graph.find_nodes(op="get_attr") if is_written(node))

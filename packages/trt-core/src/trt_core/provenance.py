@@ -11,14 +11,14 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _IN_TORCH = re.compile(r"[/\\]torch[/\\](nn|functional|_[a-z]\w*|utils|overrides|fx|export)[/\\.]")
 """Files of PyTorch itself: `torch/nn/modules/linear.py` is never the line of code that a reader looks for."""
 
-_PLACEHOLDER_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+PLACEHOLDER_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 """What export writes for nodes that belong to no module."""
 
 
 def module_path(node: fx.Node) -> str:
     """Returns the dotted path of the innermost module that made the node, `encoder.layer.0`; empty at the root."""
     stack = node.meta.get("nn_module_stack")
-    return _plain_path(next(reversed(stack.values()))[0]) if stack else ""
+    return plain_path(next(reversed(stack.values()))[0]) if stack else ""
 
 
 def module_paths(node: fx.Node) -> tuple[str, ...]:
@@ -27,12 +27,13 @@ def module_paths(node: fx.Node) -> tuple[str, ...]:
     A module that is called several times has one path.
     """
     stack = node.meta.get("nn_module_stack") or {}
-    paths = (_plain_path(path).partition("@")[0] for path, _ in stack.values())
+    paths = (plain_path(path).partition("@")[0] for path, _ in stack.values())
     return tuple(dict.fromkeys(path for path in paths if path))
 
 
-def _plain_path(path: object) -> str:
-    if path == _PLACEHOLDER_MODULE:
+def plain_path(path: object) -> str:
+    """Returns the dotted path that `nn_module_stack` writes, `encoder.0`; empty for the root and for no module."""
+    if path == PLACEHOLDER_MODULE:
         return ""
     # export writes paths relative to the root, torch.compile writes them as L['self'].encoder
     plain = re.sub(r"^L\['self'\]\.?", "", str(path))

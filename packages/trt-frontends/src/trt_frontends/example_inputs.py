@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 from trt_core import Device, Input, InputError
-from trt_core.export_examples import LEAST_DYNAMIC
 from trt_core.internals import pytree
+from trt_core.nesting import LEAST_DYNAMIC
 from trt_core.settings_reader import level_of_caller
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.program.graph import Signature

@@ -35,8 +35,7 @@ from trt_core import (
 )
 from trt_core.internals import FakeTensorMode
 from trt_core.log import forget_errors, provider_logger, take_errors
-from trt_core.shown_report import ShownReport
-from trt_core.wording import did_you_mean
+from trt_core.wording import ShownReport, did_you_mean
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import engine_module
 from trt_frontends.example_inputs import ExampleInputs

@@ -244,12 +244,12 @@ class Replace(GraphPass):
 @pytest.fixture
 def spoil_lowering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Puts passes first that replace these operators."""
-    from trt_lowering import decomposed
+    from trt_lowering import pipeline
 
     def spoil(*operators: Any) -> None:
-        passes = decomposed.decomposing_passes
+        passes = pipeline.decomposing_passes
         wrong = [Replace(operator) for operator in operators]
-        monkeypatch.setattr(decomposed, "decomposing_passes", lambda *rest: [*wrong, *passes(*rest)])
+        monkeypatch.setattr(pipeline, "decomposing_passes", lambda *rest: [*wrong, *passes(*rest)])
 
     return spoil
 

@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-from trt_lowering.contract import GraphPass, PassResult, run_passes
-from trt_lowering.decomposed import DecomposedGraph
+from trt_lowering.contract import GraphPass, PassResult, check_graph_form, run_passes
 from trt_lowering.expansion import sizes_left_open
 from trt_lowering.export import export_module
-from trt_lowering.functional_graph import begin_lowering_graph, lower_graph
-from trt_lowering.graph_form import check_graph_form
-from trt_lowering.lower import begin_lowering, decompose_program, lower
+from trt_lowering.lower import begin_lowering, begin_lowering_graph, decompose_program, lower, lower_graph
 from trt_lowering.own_decompositions import declare_encoder_layer
+from trt_lowering.pipeline import DecomposedGraph
 from trt_lowering.precision_rules import PrecisionRules
-from trt_lowering.recurrent_layers import keep_recurrent_layers
 from trt_lowering.tracing import tracing_lock
-from trt_lowering.whole_operators import keep_whole
+from trt_lowering.whole_operators import keep_recurrent_layers, keep_whole
 
 __all__ = [
     "DecomposedGraph",

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from trt_core import ExportError
-from trt_core.export_examples import distinct_tensors
+from trt_core.nesting import distinct_tensors
 from trt_core.sizes.guards import Asker, asker_in
-from trt_lowering.recurrent_layers import keep_recurrent_layers
 from trt_lowering.sharded_modules import functional_collectives
 from trt_lowering.tracing import tracing_lock
+from trt_lowering.whole_operators import keep_recurrent_layers
 
 
 @dataclass(frozen=True)

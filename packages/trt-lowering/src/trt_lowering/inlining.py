@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import fx
 
+from trt_core.attributes import add_constant, read_attribute
 from trt_core.weight_recipes import RECIPE, Literal
-from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.node_metadata import provenance_of
 
 

@@ -1,6 +1,6 @@
-"""Lowers exported programs: from what export captured to what partitioning takes.
+"""Lowers exported programs, and functional graphs as AOTAutograd hands them on: from capture to partitioning.
 
-The program becomes a graph module whose parameters are attributes, or stays an exported program whose signature keeps
+A program becomes a graph module whose parameters are attributes, or stays an exported program whose signature keeps
 step with its graph. What is written to the elements of an input comes back as a write; that a tensor is transposed in
 place, resized, or made to refer to other memory would be lost, and is refused.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,21 +18,22 @@ from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind, InputSpec
 
 from trt_core import CompilationSettings, LoweringError, logger
+from trt_core.attributes import add_constant, read_attribute
 from trt_core.internals import OpOverload
 from trt_core.provenance import node_location
 from trt_core.weight_recipes import RECIPE, Literal, Source
-from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import Observer, run_passes
-from trt_lowering.decomposed import DecomposedGraph
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
+from trt_lowering.inlining import replace_result
 from trt_lowering.internals import is_traceable_wrapper_subclass
-from trt_lowering.node_metadata import graph_results, insert_call, same_layout
+from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
 from trt_lowering.operator_traits import mutated_arguments, tensor_value
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region, wrapped_region
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.passes.remove_assertions import RemoveAssertions
+from trt_lowering.pipeline import DecomposedGraph
 from trt_lowering.results import base_of
 from trt_lowering.tracing import traces
 
@@ -431,3 +432,100 @@ def _collect_in_region(
 
 def _state_in(states: Mapping[fx.Node, fx.Node], item: object) -> fx.Node | None:
     return states.get(item) if isinstance(item, fx.Node) else None
+
+
+@traces("the captured graph cannot be lowered")
+def lower_graph(
+    gm: fx.GraphModule,
+    settings: CompilationSettings,
+    *,
+    preserve: Preserve,
+    constants: Mapping[str, torch.Tensor | int] | None = None,
+) -> fx.GraphModule:
+    """Lowers a functional graph of ATen operators.
+
+    Args:
+        gm: The graph: every node carries `meta["val"]`, nothing is written in place, and the output is flat. It is not
+            changed, and its tensors are shared.
+        settings: Compilation settings.
+        preserve: Whether an operator has a converter, and so stays whole.
+        constants: Placeholders (by target) whose value is fixed, such as frozen parameters. They become attributes,
+            and the lowered module does not take them. An int must be the value that the graph was captured with.
+
+    Returns:
+        A module in the form that `check_graph_form` describes, which takes the remaining placeholders in order and
+        returns a flat tuple.
+
+    Raises:
+        LoweringError: A name in `constants` is unknown, or a pass broke its contract.
+    """
+    return begin_lowering_graph(gm, settings, preserve=preserve, constants=constants).finish()
+
+
+@traces("the captured graph cannot be lowered")
+def begin_lowering_graph(
+    gm: fx.GraphModule,
+    settings: CompilationSettings,
+    *,
+    preserve: Preserve,
+    constants: Mapping[str, torch.Tensor | int] | None = None,
+    states: Collection[str] = (),
+) -> DecomposedGraph:
+    """Lowers a functional graph as far as its values do not matter; see `lower_graph` for errors and other arguments.
+
+    Args:
+        states: Placeholders (by target) that hold what lasts from call to call; the graph may return their next values.
+    """
+    lowered = _copy(gm)
+    for node in lowered.graph.find_nodes(op="placeholder"):
+        if str(node.target) in states:
+            node.meta[STATE] = True
+    _fix_constants(lowered, dict(constants or {}))
+    run_passes(lowered, [RemoveAssertions()], recompile=False)
+    return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings)
+
+
+def _copy(gm: fx.GraphModule) -> fx.GraphModule:
+    graph = copy.deepcopy(gm.graph)
+    mode = fake_mode_of(graph)
+    copied = fx.GraphModule(gm, graph)
+    for node in graph.find_nodes(op="get_attr"):
+        value = read_attribute(gm, str(node.target))
+        if "val" not in node.meta and isinstance(value, torch.Tensor) and mode is not None:
+            node.meta["val"] = mode.from_tensor(value)
+    return copied
+
+
+def _fix_constants(gm: fx.GraphModule, constants: dict[str, torch.Tensor | int]) -> None:
+    placeholders = {str(node.target): node for node in gm.graph.find_nodes(op="placeholder")}
+    unknown = constants.keys() - placeholders.keys()
+    if unknown:
+        raise LoweringError(
+            f"the graph has no placeholder {sorted(unknown)[0]!r} to make a constant of",
+            hint=f"its placeholders are {', '.join(placeholders)}",
+        )
+    first = next((node for node in gm.graph.nodes if node.op != "placeholder"), None)
+    known: dict[Any, int] = {}
+    for target, tensor in constants.items():
+        placeholder = placeholders[target]
+        if isinstance(tensor, int):
+            known[placeholder.meta["val"].node.expr] = tensor
+            replace_result(placeholder, tensor)
+        elif placeholder.users:
+            assert first is not None
+            with gm.graph.inserting_before(first):
+                attribute = gm.graph.get_attr(_register(gm, tensor))
+            attribute.meta.update(placeholder.meta)
+            placeholder.replace_all_uses_with(attribute)
+        gm.graph.erase_node(placeholder)
+    if known:
+        settle_extents(gm.graph, known)
+
+
+def _register(gm: fx.GraphModule, tensor: torch.Tensor) -> str:
+    name = add_constant(gm, tensor)
+    if isinstance(tensor, torch.nn.Parameter):
+        delattr(gm, name)
+        # the memory is shared, the object is not: whoever replaces the parameter must see it die
+        gm.register_parameter(name, torch.nn.Parameter(tensor.detach(), requires_grad=False))
+    return name

@@ -1,7 +1,8 @@
 """What becomes of numbers that a narrower floating-point type cannot hold.
 
 `finfo(float32).min` is how models write "masked out". Cast to float16 it would be minus infinity, and a row that is
-masked out as a whole would become NaN. So constants stop at the largest finite number of the narrower type.
+masked out as a whole would become NaN. So constants stop at the largest finite number of the narrower type. Tensors
+that are added to scores may say the same (`may_mask`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from trt_core import SettingsError
 from trt_core.dtypes import dtype_name
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.provenance import node_location
-from trt_lowering.masks import may_mask
+from trt_lowering.movement import moves
 from trt_lowering.node_metadata import cast_value, insert_call
+from trt_lowering.operator_traits import argument
 
 aten = torch.ops.aten
 
@@ -114,3 +116,30 @@ def saturate(graph: fx.Graph, node: fx.Node, limit: float) -> fx.Node:
 def _number_arguments(target: OpOverload) -> tuple[str, ...]:
     """Names of the arguments that may be numbers, empty for the others, by position."""
     return tuple(item.name if str(item.type) in _NUMBERS else "" for item in target._schema.arguments)
+
+
+_ADDING: Final = frozenset({"aten::add", "aten::where"})
+
+
+def may_mask(node: fx.Node) -> bool:
+    """Whether a tensor is added to another one, taken for elements of one, or given to attention as a mask."""
+    seen: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        for user in current.users:
+            if not isinstance(user.target, OpOverload) or user in seen:
+                continue
+            seen.add(user)
+            if user.target._schema.name in _ADDING or is_attention_mask(current, user):
+                return True
+            if moves(user):
+                pending.append(user)
+    return False
+
+
+def is_attention_mask(operand: fx.Node, node: fx.Node) -> bool:
+    """Whether an operand is what attention adds to its scores."""
+    if not isinstance(node.target, OpOverload) or node.target._schema.name != "aten::scaled_dot_product_attention":
+        return False
+    return argument(node, "attn_mask") is operand

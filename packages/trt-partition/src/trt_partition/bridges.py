@@ -9,9 +9,8 @@ from typing import Final
 from torch import fx
 
 from trt_core import CompilationSettings, Reason, operator_name
-from trt_partition.dependence import Dependences, read_dependences
+from trt_partition.dependence import Dependences, earliest_levels, read_dependences
 from trt_partition.effects import Effect
-from trt_partition.levels import earliest_levels
 from trt_partition.plan import PartitionPlan
 from trt_partition.planner import Leveling, node_kinds
 

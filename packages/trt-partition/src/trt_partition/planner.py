@@ -18,11 +18,9 @@ from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
 from trt_core.quantization import is_dequantization
-from trt_partition.completeness import require_complete
-from trt_partition.computation import counts_as_computation
-from trt_partition.dependence import Dependences
-from trt_partition.levels import ENGINE, PASSIVE, TORCH, earliest_levels, latest_levels
-from trt_partition.plan import Block, BlockKind, PartitionPlan
+from trt_partition.costs import counts_as_computation
+from trt_partition.dependence import ENGINE, PASSIVE, TORCH, Dependences, earliest_levels, latest_levels
+from trt_partition.plan import Block, BlockKind, PartitionPlan, require_complete
 from trt_partition.sizes import find_sizes, placeholder_sizes
 from trt_partition.support import compose_support
 from trt_partition.sweep import Sweep, SweepPoint, best_of, better_point

@@ -6,19 +6,20 @@ nodes that no engine may hold, exceptions that must not escape) is composed arou
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict, operator_name, total_verdict
+from trt_core import CompilationSettings, OperatorSupport, Reason, SettingsError, Verdict, operator_name, total_verdict
 from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
 from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
-from trt_core.wording import kind_of
+from trt_core.provenance import PLACEHOLDER_MODULE, plain_path
+from trt_core.wording import did_you_mean, kind_of
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
-from trt_partition.module_names import matching_module
 from trt_partition.sizes import find_sizes, is_number, placeholder_sizes
 from trt_partition.verdict_pass import VerdictPass
 
@@ -203,3 +204,51 @@ def get_graph_converter_support(
     composed = compose_support(support, settings or CompilationSettings())
     verdicts = VerdictPass(composed, find_sizes(graph), placeholder_sizes(graph)).run(graph)
     return sum(verdict.supported for verdict in verdicts.values()), len(verdicts)
+
+
+_CALL: Final = re.compile(r"@\d+")
+
+
+def module_names(node: fx.Node) -> tuple[str, ...]:
+    """Returns what the modules around a node are called, outermost first: path, class, class without its module.
+
+    `nn_module_stack` holds (path, class) pairs; a class is a type or a dotted name, and a module that is called twice
+    has `@1` behind its path the second time.
+    """
+    names: list[str] = []
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        if path == PLACEHOLDER_MODULE:
+            continue
+        cleaned = plain_path(_CALL.sub("", str(path)))
+        full = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
+        names.extend(name for name in (cleaned, full, full.rpartition(".")[2]) if name)
+    return tuple(names)
+
+
+def matching_module(node: fx.Node, names: frozenset[str]) -> str:
+    """Returns the name among `names` that a module around the node has, or an empty string."""
+    for name in module_names(node):
+        if name in names:
+            return name
+    return ""
+
+
+def require_known_modules(graph_module: fx.GraphModule, settings: CompilationSettings) -> None:
+    """Checks that every name in `torch_executed_modules` names a module of the graph.
+
+    For graphs that hold a whole model. `torch.compile` may cut a model into graphs that each hold some modules only,
+    so a name that is missing from one of those is no mistake.
+
+    Raises:
+        SettingsError: A name matches no module; the message suggests the nearest one.
+    """
+    if not settings.torch_executed_modules:
+        return
+    known = {name for node in graph_module.graph.nodes for name in module_names(node)}
+    for name in sorted(settings.torch_executed_modules - known):
+        raise SettingsError(
+            f"unknown module {name!r}",
+            where="torch_executed_modules",
+            why="no node of the graph belongs to a module with that path or class",
+            hint=did_you_mean(name, known) or "write a path such as encoder.layer.0, or a class name",
+        )

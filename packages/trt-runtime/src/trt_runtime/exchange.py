@@ -15,9 +15,9 @@ import torch
 from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError, PlanError
-from trt_core.export_examples import distinct_tensors
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
+from trt_core.nesting import distinct_tensors
 from trt_core.sizes.ranges import allow_extent_one
 from trt_core.wording import kind_of
 from trt_runtime.compatibility import check_compatible

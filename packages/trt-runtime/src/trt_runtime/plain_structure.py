@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from trt_core.export_examples import LEAST_DYNAMIC
 from trt_core.internals import pytree
+from trt_core.nesting import LEAST_DYNAMIC
 
 
 def with_plain_outputs(compiled: nn.Module) -> nn.Module:

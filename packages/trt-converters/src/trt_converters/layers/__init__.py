@@ -28,10 +28,18 @@ from trt_converters.layers.movement import (
     with_rank,
 )
 from trt_converters.layers.padding import crop_and_pad, pad_by_sampling
-from trt_converters.layers.pointwise import activation, binary, greater_equal, less_equal, logical_not, select, unary
-from trt_converters.layers.promotion import promote
+from trt_converters.layers.pointwise import (
+    activation,
+    binary,
+    greater_equal,
+    less_equal,
+    logical_not,
+    promote,
+    select,
+    unary,
+)
 from trt_converters.layers.reductions import mean_square, reduce, softmax, topk
-from trt_converters.layers.windows import take_windows, window_indices
+from trt_converters.layers.spatial import take_windows, window_indices
 
 __all__ = [
     "activation",

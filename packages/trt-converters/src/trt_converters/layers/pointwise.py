@@ -1,14 +1,16 @@
-"""Pointwise layers."""
+"""Pointwise layers, and what their operands share: one type and one rank."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import torch
+
 from trt_converters.byte_tensor import as_bytes
-from trt_converters.context import ConversionContext, Operand, dtype_of
-from trt_converters.layers.casts import cast
-from trt_converters.layers.promotion import promote
+from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
+from trt_converters.layers.casts import cast, result_type
+from trt_converters.layers.movement import with_rank
 from trt_core import trt
 
 
@@ -83,3 +85,19 @@ def greater_equal(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
 def less_equal(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
     """`left <= right` that is False for NaN: NOT(GREATER) would be True."""
     return binary(ctx, "OR", binary(ctx, "LESS", left, right), binary(ctx, "EQUAL", left, right))
+
+
+def promote(ctx: ConversionContext, *values: Operand, dtype: torch.dtype | None = None) -> list[Any]:
+    """Casts operands to one type and raises them to one rank, as broadcasting layers want them.
+
+    Args:
+        ctx: The context.
+        values: Tensors and numbers, which may vary with the sizes of tensors.
+        dtype: The common type; by default the one that PyTorch promotes to.
+
+    Returns:
+        One value for each operand; all have the same type and rank, and extents that broadcast.
+    """
+    common = dtype or result_type(*values)
+    rank = max(rank_of(value) for value in values)
+    return [with_rank(ctx, cast(ctx, value, common), rank) for value in values]

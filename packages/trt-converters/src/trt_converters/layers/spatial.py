@@ -1,11 +1,15 @@
-"""Shapes that convolution and pooling layers want: a batch axis, a channel axis, and two or three spatial axes."""
+"""Shapes that convolution and pooling layers want: a batch axis, a channel axis, and two or three spatial axes.
+
+And sliding windows along an axis, as one gather: for pooling and unfolding that no layer does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from trt_converters.context import ConversionContext, Operand
+from trt_converters.context import ConversionContext, Operand, Size
+from trt_converters.layers.gathering import gather, linear_range
 from trt_converters.layers.movement import squeeze, unsqueeze
 
 
@@ -41,3 +45,23 @@ def per_axis(values: Sequence[int] | int, axes: int, default: Sequence[int] = ()
     if not listed:
         return tuple(default)
     return tuple(listed * axes if len(listed) == 1 else listed)
+
+
+def window_indices(ctx: ConversionContext, count: Size, size: int, stride: int, dilation: int, start: int = 0) -> Any:
+    """Returns `start + i * stride + j * dilation` for window i and its element j: shape (count, size), int64."""
+    return linear_range(ctx, [count, size], [stride, dilation], start)
+
+
+def take_windows(
+    ctx: ConversionContext, value: Operand, axis: int, count: Size, size: int, stride: int, dilation: int = 1
+) -> Any:
+    """Replaces an axis by two: windows, and the elements of each.
+
+    Args:
+        ctx: The context.
+        value: A tensor whose axis holds every window.
+        axis: A non-negative axis.
+        count: Number of windows.
+        size, stride, dilation: Elements of a window, and distances between windows and between elements.
+    """
+    return gather(ctx, value, window_indices(ctx, count, size, stride, dilation), axis)

@@ -7,12 +7,17 @@ TensorRT's API and compares with eager PyTorch: number of outputs, types, shapes
 
 from __future__ import annotations
 
-from trt_converters.testing.calls import DynamicAxes, ExtentOf, OperatorCall, record_call
-from trt_converters.testing.comparison import TOLERANCES, compare
+from trt_converters.testing.calls import (
+    DynamicAxes,
+    ExtentOf,
+    OperatorCall,
+    OperatorSample,
+    record_call,
+    samples_from_opinfo,
+)
+from trt_converters.testing.comparison import TOLERANCES, compare, rounding_bounds
 from trt_converters.testing.conversion import ConversionResult, check_conversion, emitted_layers
 from trt_converters.testing.engines import run_engine
-from trt_converters.testing.rounding import rounding_bounds
-from trt_converters.testing.samples import OperatorSample, samples_from_opinfo
 
 __all__ = [
     "TOLERANCES",

@@ -15,9 +15,8 @@ from trt_converters.interpreter import BlockInterpreter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport
 from trt_converters.testing.calls import DynamicAxes, OperatorCall, record_call
-from trt_converters.testing.comparison import compare
+from trt_converters.testing.comparison import compare, rounding_bounds
 from trt_converters.testing.engines import default_settings, run_engine
-from trt_converters.testing.rounding import rounding_bounds
 from trt_core import CompilationSettings, Verdict, device_scope, trt
 from trt_core.log import provider_logger
 

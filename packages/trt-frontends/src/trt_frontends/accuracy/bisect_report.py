@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trt_core.dtypes import dtype_name
-from trt_core.shown_report import ShownReport
+from trt_core.wording import ShownReport
 from trt_frontends.comparison.output_error import jsonable
 
 

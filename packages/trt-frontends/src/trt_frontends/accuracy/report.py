@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import jinja2
 
-from trt_core.shown_report import ShownReport
+from trt_core.wording import ShownReport
 from trt_frontends.comparison.output_error import HISTOGRAM_LOW, OutputError, jsonable
 
 

@@ -26,8 +26,7 @@ from trt_frontends.precision.report import GroupPrecision, PrecisionReport
 from trt_frontends.precision.trials import PrecisionTrials, worst_error
 from trt_lowering.operator_traits import draws_random_numbers
 from trt_lowering.precision_rules import reduced_type
-from trt_partition.computation import counts_as_computation
-from trt_partition.costs import estimate_flops
+from trt_partition.costs import counts_as_computation, estimate_flops
 
 
 @dataclass(frozen=True)

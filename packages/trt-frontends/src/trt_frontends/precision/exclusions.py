@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from trt_core import InputError, logger
+from trt_core.attributes import read_attribute
 from trt_core.internals import pytree
 from trt_core.settings_reader import level_of_caller
 from trt_core.wording import kind_of
@@ -19,7 +20,6 @@ from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sa
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.precision.graph_run import GraphRun
 from trt_lowering import DecomposedGraph, PrecisionRules
-from trt_lowering.attributes import read_attribute
 from trt_lowering.precision_rules import reduced_type
 from trt_runtime.program.input_reader import InputReader
 

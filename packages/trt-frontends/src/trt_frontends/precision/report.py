@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from trt_core.shown_report import ShownReport
+from trt_core.wording import ShownReport
 from trt_frontends.comparison.output_error import jsonable
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.shown_report import ShownReport
+from trt_core.wording import ShownReport
 from trt_frontends.quantization.config import QuantizationConfig
 from trt_frontends.quantization.layers import Choice
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from trt_core import InputError
-from trt_core.shown_report import ShownReport
+from trt_core.wording import ShownReport
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.quantization.bias_correction import quantized_operands

@@ -11,8 +11,7 @@ from typing import Any, Final
 from torch import fx, nn
 
 from trt_core import InputError
-from trt_core.shown_report import ShownReport
-from trt_core.wording import kind_of
+from trt_core.wording import ShownReport, kind_of
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
 from trt_partition import PartitionReport
 

@@ -8,13 +8,11 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
-from trt_core.attributes import is_state
+from trt_core.attributes import is_state, read_attribute
 from trt_core.internals import OpOverload
 from trt_core.precision import KEPT, exclusion_of
-from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
-from trt_lowering.masks import is_attention_mask
-from trt_lowering.narrowing import Narrowing, saturate
+from trt_lowering.narrowing import Narrowing, is_attention_mask, saturate
 from trt_lowering.node_metadata import cast_value, insert_call
 from trt_lowering.operator_traits import is_kept_in_torch, tensor_value
 

@@ -11,11 +11,11 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.attributes import read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_core.quantization import is_scale
-from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.narrowing import Narrowing, saturate
 from trt_lowering.node_metadata import cast_value, insert_call

@@ -11,10 +11,10 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.attributes import add_constant, read_attribute, written_targets
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
-from trt_lowering.attributes import add_constant, read_attribute, written_targets
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, is_pure, tensor_value

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_lowering.attributes import read_attribute
+from trt_core.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.inlining import replace_result
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
-from trt_core.attributes import is_state
+from trt_core.attributes import is_state, read_attribute
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.modelopt_operators import bits_of_blocks, outer_scale
 from trt_core.quantization import (
@@ -22,7 +22,6 @@ from trt_core.quantization import (
     quantize_in_blocks,
     spread,
 )
-from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import trace_call
 from trt_lowering.inlining import inline_module

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from trt_core import logger
+from trt_core.attributes import add_constant, read_attribute
 from trt_core.internals import (
     FakeTensor,
     FakeTensorMode,
@@ -19,7 +20,6 @@ from trt_core.internals import (
     make_fx,
 )
 from trt_core.weight_recipes import RECIPE, Literal
-from trt_lowering.attributes import add_constant, read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import make_functional, no_new_guards
 from trt_lowering.inlining import copy_module

@@ -8,11 +8,10 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
-from trt_core.attributes import is_state
+from trt_core.attributes import is_state, read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.quantization import dequantize, limits, quantize
-from trt_lowering.attributes import read_attribute
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import insert_call
 from trt_lowering.operator_traits import is_kept_in_torch, is_pure, tensor_value

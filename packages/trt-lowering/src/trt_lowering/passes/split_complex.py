@@ -10,8 +10,7 @@ from torch import fx
 
 from trt_core import CompilationSettings
 from trt_core.verdicts import LEFT_COMPLEX
-from trt_lowering.complex_numbers.parts import Emitter, NotExpressible, Parts, first_call
-from trt_lowering.complex_numbers.rules import rule_of
+from trt_lowering.complex_rules import Emitter, NotExpressible, Parts, first_call, rule_of
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import fake_mode_of
 from trt_lowering.operator_traits import is_kept_in_torch

@@ -19,8 +19,7 @@ from trt_partition.boundaries import Boundaries, find_boundaries
 from trt_partition.bridges import find_bridge
 from trt_partition.costs import estimate_flops, estimate_traffic
 from trt_partition.plan import Block, PartitionPlan
-from trt_partition.report.data import count_names
-from trt_partition.report.entries import BlockReport, Communication, NodeReport, Transition
+from trt_partition.report.data import BlockReport, Communication, NodeReport, Transition, count_names
 from trt_partition.report.partition_report import PartitionReport
 from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, regroup, regroup_arguments
 

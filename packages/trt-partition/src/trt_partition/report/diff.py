@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trt_partition.report.entries import NodeReport
+from trt_partition.report.data import NodeReport
 from trt_partition.report.partition_report import PartitionReport
 
 

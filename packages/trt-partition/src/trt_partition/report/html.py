@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core import Reason
-from trt_partition.computation import RULE
+from trt_partition.costs import RULE
 from trt_partition.plan import BlockKind
-from trt_partition.report.data import ReportData
-from trt_partition.report.entries import BlockReport
+from trt_partition.report.data import BlockReport, ReportData
 from trt_partition.report.json import report_data
 from trt_partition.sweep import Sweep
 

@@ -10,8 +10,7 @@ from trt_core import PartitionError, Reason, Verdict
 from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
-from trt_partition.report.data import ReportData
-from trt_partition.report.entries import BlockReport, Communication, NodeReport, Transition
+from trt_partition.report.data import BlockReport, Communication, NodeReport, ReportData, Transition
 from trt_partition.sweep import Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec, ValueSpec
 
