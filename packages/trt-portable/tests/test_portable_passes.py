@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder.passes.plan_graph import PassError, PlanGraph, PlanPass
+from trt_portable.layers.sources import IIdentityLayer
+from trt_portable.plan.graph import Node, PassError, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
 
 SUM, PROD, POW = (trt.ElementWiseOperation[name] for name in ("SUM", "PROD", "POW"))
@@ -165,18 +166,18 @@ def test_a_pass_that_breaks_the_order_is_named() -> None:
         name = "reverse"
 
         def call(self, graph: PlanGraph) -> int:
-            graph.layers.reverse()
+            graph.nodes = graph.nodes[::-1]
             return 1
 
-    layers = [{"name": str(at), "inputs": [at], "outputs": [at + 1]} for at in range(2)]
-    graph = PlanGraph(layers, {}, WeightTable(), (0,), frozenset({2}), lambda key, role: True)
+    nodes = [Node(IIdentityLayer, str(at), (at,), (at + 1,)) for at in range(2)]
+    graph = PlanGraph(nodes, {}, WeightTable(), (0,), frozenset({2}), lambda key, role: True)
     with pytest.raises(PassError, match="pass reverse: layer '1' reads tensors \\[1\\] too early"):
         Reverse()(graph)
     with pytest.raises(PassError, match="computed no more"):
 
         class Drop(Reverse):
             def call(self, graph: PlanGraph) -> int:
-                graph.layers.clear()
+                graph.nodes = []
                 return 1
 
         Drop()(graph)

@@ -10,9 +10,9 @@ import torch
 
 import trt_portable as trt
 from trt_portable.execution.program import Program
+from trt_portable.fusion.call_graph import rewrite
 from trt_portable.fusion.cuda_products import _Fused, fuse_cuda_products
 from trt_portable.fusion.neighbours import LinearBias, LinearProduct
-from trt_portable.fusion.rewriting import rewrite
 
 C = 8
 gpu = pytest.mark.gpu

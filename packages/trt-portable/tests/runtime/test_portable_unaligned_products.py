@@ -16,8 +16,8 @@ import trt_portable as trt
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.program import Program
 from trt_portable.fusion import unaligned_products as odd_products
+from trt_portable.fusion.call_graph import rewrite
 from trt_portable.fusion.neighbours import LinearBias, LinearProduct
-from trt_portable.fusion.rewriting import rewrite
 from trt_portable.fusion.unaligned_products import (
     UnalignedProduct,
     split_traced_unaligned_products,

@@ -17,7 +17,6 @@ from trt_portable.builder.passes.fuse_gelu import FuseGelu
 from trt_portable.builder.passes.fuse_quantized_convolutions import FuseQuantizedConvolutions
 from trt_portable.builder.passes.fuse_quantized_products import FuseQuantizedProducts
 from trt_portable.builder.passes.merge_products import MergeProducts
-from trt_portable.builder.passes.plan_graph import EliminateDeadLayers, PlanGraph, PlanPass
 from trt_portable.builder.passes.recognize_constant_masks import RecognizeConstantMasks
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
@@ -39,6 +38,7 @@ from trt_portable.network.serialization import layers_from_json, leaf_layers, ne
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import write_engine
+from trt_portable.plan.graph import Node, PlanGraph, PlanPass, TensorFacts
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.reporting import Reporter
 
@@ -130,14 +130,14 @@ def _optimize(
         fuse: Let layers join others, which debug listeners would miss.
     """
     graph = PlanGraph(
-        layers=structure["layers"],
-        tensors={tensor["id"]: tensor for tensor in structure["tensors"]},
+        nodes=map(Node.from_json, structure["layers"]),
+        tensors={tensor["id"]: TensorFacts.from_json(tensor) for tensor in structure["tensors"]},
         weights=WeightTable(weights),
-        inputs=tuple(structure["inputs"]),
-        wanted=frozenset({*structure["outputs"], *structure["shape_outputs"], *debug}),
+        inputs=structure["inputs"],
+        visible={*structure["outputs"], *structure["shape_outputs"], *debug},
         is_fixed=lambda key, role: not is_refittable(key, role),
     )
-    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(structure, debug, step)]
+    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(debug, step)]
     if fuse:
         passes += [
             FuseQuantizedProducts(),
@@ -152,9 +152,26 @@ def _optimize(
         ]
     for each in (*passes, EliminateDeadLayers(), RecognizeRecurrences()):
         each(graph)
-    structure["layers"] = graph.layers
-    structure["tensors"] = list(graph.tensors.values())
+    structure["layers"] = [node.to_json() for node in graph.nodes]
+    structure["tensors"] = [facts.to_json(tensor) for tensor, facts in graph.tensors.items()]
     return graph.weights
+
+
+class EliminateDeadLayers(PlanPass):
+    """Removes layers that contribute to no visible tensor; layers without outputs stay. Exact."""
+
+    name = "eliminate_dead_layers"
+
+    def call(self, graph: PlanGraph) -> int:
+        """Walks the layers from the last to the first."""
+        needed: set[int | None] = set(graph.visible)
+        nodes, live = graph.nodes, []
+        for node in reversed(nodes):
+            if not node.outputs or not needed.isdisjoint(node.outputs):
+                live.append(node)
+                needed.update(node.inputs)
+        graph.nodes = live[::-1]
+        return len(nodes) - len(live)
 
 
 def _refit_mode(config: IBuilderConfig) -> RefitMode:

@@ -58,6 +58,11 @@ class LayerCall:
     output_names: tuple[str, ...]
     name: str
 
+    @property
+    def kind(self) -> LayerType:
+        """The kind of the layer."""
+        return self.layer._KIND
+
 
 _Slots = list["Value | None"]
 _Reader = Callable[[_Slots], Sequence["Value | None"]]

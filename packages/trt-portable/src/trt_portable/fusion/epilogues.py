@@ -9,8 +9,8 @@ from typing import Final
 
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, forget_packed
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
 from trt_portable.fusion.neighbours import Clamp, Linear, clip_limits, operation_of
-from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, rewrite
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.pointwise import IActivationLayer, is_usual_hard_sigmoid
 from trt_portable.shape_tensors import Value
@@ -101,7 +101,7 @@ class _Chain:
     other: int | None = None
 
 
-class ProductWithEpilogue(Pattern):
+class ProductWithEpilogue(CallPattern):
     """The longest chain that begins with a product, and for which there is a kernel, is one call.
 
     Args:
@@ -119,7 +119,7 @@ class ProductWithEpilogue(Pattern):
         self._kernels = kernels
         self.has_matched = False
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The kernel, where the last of the chain stood, when all inputs are there."""
         if not self._kernels.takes(call):
             return None
@@ -128,7 +128,7 @@ class ProductWithEpilogue(Pattern):
         for chain in (_with_activation(summed, graph), summed, _with_activation(product, graph), product):
             if self._kernels.fuses(call, chain.epilogue):
                 self.has_matched = True
-                return Fusion(self._fused(chain), chain.calls, chain.calls[-1])
+                return CallFusion([self._fused(chain)], chain.calls, chain.calls[-1])
         return None
 
     def _fused(self, chain: _Chain) -> LayerCall:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.program import LayerCall, PackingCompute, Program, forget_packed
-from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape, Shapes
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, Shape, Shapes
 from trt_portable.network.layer import ILayer
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.region import Values
@@ -17,7 +17,7 @@ Fuse = Callable[[Sequence[LayerCall], frozenset[int], Shapes], list[LayerCall]]
 """Fuses neighbours among calls, of which some tensors are visible elsewhere, and some are constants from elsewhere."""
 
 
-class LoopOfPrograms(Pattern):
+class LoopOfPrograms(CallPattern):
     """Every iteration of a loop runs as a program.
 
     Args:
@@ -29,12 +29,12 @@ class LoopOfPrograms(Pattern):
     def __init__(self, fuse: Fuse) -> None:
         self._fuse = fuse
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The same loop, computed by programs."""
         if not isinstance(call.layer, LoopRegion):
             return None
         compute = FusedLoop(call.layer, _inside(call, graph.constants), self._fuse)
-        return Fusion(replace(call, compute=compute), [call], call)
+        return CallFusion([replace(call, compute=compute)], [call], call)
 
 
 def _inside(call: LayerCall, constants: Shapes) -> dict[int | None, Shape]:

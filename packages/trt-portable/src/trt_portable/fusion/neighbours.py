@@ -17,7 +17,7 @@ from trt_portable.enums import (
     UnaryOperation,
 )
 from trt_portable.execution.program import Compute, LayerCall, ShapedCompute
-from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, Shape
 from trt_portable.layers.normalization import INormalizationLayer
 from trt_portable.layers.pointwise import (
     IActivationLayer,
@@ -35,7 +35,7 @@ _NONE: Final = MatrixOperation.NONE
 _TRANSPOSE: Final = MatrixOperation.TRANSPOSE
 
 
-class LinearProduct(Pattern):
+class LinearProduct(CallPattern):
     """A product with a constant matrix on the right is a linear map.
 
     The matrix may have leading extents of 1, over which a plain product would broadcast at great cost.
@@ -44,7 +44,7 @@ class LinearProduct(Pattern):
 
     kinds = frozenset({LayerType.MATRIX_MULTIPLY})
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The linear map."""
         layer, shape = call.layer, graph.constants.get(call.inputs[1])
         assert isinstance(layer, IMatrixMultiplyLayer)
@@ -53,15 +53,15 @@ class LinearProduct(Pattern):
         if len(shape) < 2 or any(extent != 1 for extent in shape[:-2]):
             return None
         linear = replace(call, compute=Linear(shape[-2:], is_transposed=layer.op1 is _TRANSPOSE))
-        return Fusion(linear, [call], call)
+        return CallFusion([linear], [call], call)
 
 
-class LinearBias(Pattern):
+class LinearBias(CallPattern):
     """A linear map takes the constant along that is added to it, if that is one number per column."""
 
     kinds = frozenset({LayerType.ELEMENTWISE})
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The linear map with its bias."""
         if operation_of(call) is not ElementWiseOperation.SUM:
             return None
@@ -82,10 +82,10 @@ def operation_of(call: LayerCall) -> ElementWiseOperation | None:
 
 def _in_place_of(
     last: LayerCall, before: Sequence[LayerCall], inputs: tuple[int | None, ...], compute: Compute
-) -> Fusion:
+) -> CallFusion:
     """One call where the last of several stood, which reads other inputs."""
     name = " + ".join(call.name for call in (*before, last))
-    return Fusion(replace(last, inputs=inputs, compute=compute, name=name), [*before, last], last)
+    return CallFusion([replace(last, inputs=inputs, compute=compute, name=name)], [*before, last], last)
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ def linear_form(call: LayerCall) -> LinearForm | None:
     return LinearForm(call.compute.is_transposed, len(call.inputs) > 2)
 
 
-class Gate(Pattern):
+class Gate(CallPattern):
     """``x * sigmoid(x)`` and ``x * hard_sigmoid(x)`` are one kernel each, which rounds once."""
 
     kinds = frozenset({LayerType.ELEMENTWISE})
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The gated tensor."""
         if operation_of(call) is not ElementWiseOperation.PROD:
             return None
@@ -143,12 +143,12 @@ def _hard_swish(inputs: Sequence[Value | None]) -> Sequence[Value]:
     return (F.hardswish(as_tensor(x)),)
 
 
-class ClampWithNan(Pattern):
+class ClampWithNan(CallPattern):
     """``x if isnan(x) else clip(x)``, as a clamp that keeps NaN is written in layers, is one kernel."""
 
     kinds = frozenset({LayerType.SELECT})
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The clamp."""
         condition, x, clipped = call.inputs
         test, clip = graph.private_maker(condition), graph.private_maker(clipped)
@@ -250,7 +250,7 @@ class _Part(NamedTuple):
     call: LayerCall
 
 
-class SplitOfSlices(Pattern):
+class SplitOfSlices(CallPattern):
     """Slices of a tensor that follow each other without gaps, from its first place on, are one split."""
 
     kinds = frozenset({LayerType.SLICE})
@@ -258,7 +258,7 @@ class SplitOfSlices(Pattern):
     def __init__(self) -> None:
         self._seen: set[tuple[int | None, int]] = set()
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The split, where the first of the slices stood."""
         found = _narrowed(call)
         whole = call.inputs[0]
@@ -282,7 +282,7 @@ class SplitOfSlices(Pattern):
             compute=Split(axis, [part.size for part in parts], slices),
             name=" | ".join(part.name for part in slices),
         )
-        return Fusion(split, slices, call)
+        return CallFusion([split], slices, call)
 
 
 def _narrowed(call: LayerCall) -> tuple[int, int, int] | None:
@@ -320,20 +320,20 @@ class Split:
         return [call.compute(inputs)[0] for call in self._slices]
 
 
-class LayerNormalization(Pattern):
+class LayerNormalization(CallPattern):
     """Normalizations over the last axes, with a constant scale and bias per element of theirs, have a kernel."""
 
     kinds = frozenset({LayerType.NORMALIZATION})
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The same, computed by that kernel."""
         layer = call.layer
         if not isinstance(layer, INormalizationLayer) or call.compute != layer._compute:
             return None
         extents = _normalized_extents(layer, [graph.constants.get(tensor) for tensor in call.inputs[1:]])
-        return (
-            None if extents is None else Fusion(replace(call, compute=LayerNorm(extents, layer.epsilon)), [call], call)
-        )
+        if extents is None:
+            return None
+        return CallFusion([replace(call, compute=LayerNorm(extents, layer.epsilon))], [call], call)
 
 
 def _normalized_extents(layer: INormalizationLayer, coefficients: Sequence[Shape | None]) -> Shape | None:

@@ -417,7 +417,7 @@ def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) ->
 
 
 def _makes_memory(call: LayerCall) -> bool:
-    is_plain = call.layer._KIND in _MAKE_MEMORY and call.compute == call.layer._compute
+    is_plain = call.kind in _MAKE_MEMORY and call.compute == call.layer._compute
     return is_plain or isinstance(call.compute, PrepackedProduct)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, Program
+from trt_portable.fusion.call_graph import Shapes, rewrite
 from trt_portable.fusion.neighbours import (
     ClampWithNan,
     Gate,
@@ -19,7 +20,6 @@ from trt_portable.fusion.neighbours import (
 )
 from trt_portable.fusion.packed_products import has_prepacked_kernels, prepack_products
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
-from trt_portable.fusion.rewriting import Shapes, rewrite
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list
 
 def _with_recurrent_layers(calls: list[LayerCall], visible: frozenset[int], make: MakeRecurrent) -> list[LayerCall]:
     """Calls, with one for each loop that is a recurrent layer."""
-    if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in calls):
+    if not any(call.kind is LayerType.LOOP_OUTPUT for call in calls):
         return calls
     from trt_portable.fusion.recurrent import RecurrentLayer
 
@@ -98,7 +98,7 @@ def _joined(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes
         fuse_body: Makes of the calls of a loop's body what runs in every iteration.
     """
     joined = rewrite(calls, visible, (LinearProduct(), LinearBias(), ClampWithNan()), outside)
-    if not any(call.layer._KIND is LayerType.LOOP_OUTPUT for call in joined):
+    if not any(call.kind is LayerType.LOOP_OUTPUT for call in joined):
         return joined
     from trt_portable.fusion.loops import LoopOfPrograms
 

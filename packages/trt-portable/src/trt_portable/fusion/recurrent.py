@@ -17,9 +17,9 @@ import torch
 from trt_portable.enums import DataType, LayerType
 from trt_portable.execution.paging import page_out
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, Shape, Shapes
 from trt_portable.fusion.epilogues import OneByOne
 from trt_portable.fusion.neighbours import Linear, linear_form
-from trt_portable.fusion.rewriting import CallGraph, Fusion, Pattern, Shape, Shapes
 from trt_portable.kernels.operands import require_operands
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.recurrence import CellKind, Recurrence, Result
@@ -76,7 +76,7 @@ def one_by_one(product: LayerCall, loop: LayerCall) -> OneByOne:
     return OneByOne((product, loop), recurrent_inputs(product, loop))
 
 
-class RecurrentLayer(Pattern):
+class RecurrentLayer(CallPattern):
     """A loop that the plan marks as a recurrent layer, and the linear map that it alone reads, are one call.
 
     Args:
@@ -88,7 +88,7 @@ class RecurrentLayer(Pattern):
     def __init__(self, make: MakeRecurrent) -> None:
         self._make = make
 
-    def match(self, call: LayerCall, graph: CallGraph) -> Fusion | None:
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The layer, where its loop stood."""
         found = call.layer._recurrence if isinstance(call.layer, LoopRegion) else None
         product = None if found is None else graph.private_maker(call.inputs[found.elements])
@@ -103,7 +103,7 @@ class RecurrentLayer(Pattern):
             compute=self._make(form, product, call),
             name=f"{product.name} + {call.name}",
         )
-        return Fusion(layer, [product, call], call)
+        return CallFusion([layer], [product, call], call)
 
 
 def _form(found: Recurrence, product: LayerCall, loop: LayerCall, constants: Shapes) -> RecurrentForm | None:

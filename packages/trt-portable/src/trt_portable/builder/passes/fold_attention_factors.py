@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import AttentionNormalizationOp, ElementWiseOperation, LayerType
-from trt_portable.layers.attention import ScaledAttentionLayer
+from trt_portable.layers.attention import IAttentionBoundaryLayer, IAttentionOutputLayer, ScaledAttentionLayer
+from trt_portable.layers.pointwise import IElementWiseLayer
+from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
 
-_INPUT, _OUTPUT = LayerType.ATTENTION_INPUT.name, LayerType.ATTENTION_OUTPUT.name
 _QUERY_AND_KEY = 2
 
 
-class FoldAttentionFactors(PlanPass):
-    """Lets attention scale its scores in place of products of query or key with a constant number.
+class FoldAttentionFactors(PlanPattern):
+    """Lets attention with softmax scale its scores in place of products of query or key with a constant number.
 
     Exact for powers of two, which most factors are; others are rounded once less. Products die if nothing else
     reads them, and stay where something does. Factors of 0 and below stay too: kernels multiply what a causal mask
@@ -22,43 +22,43 @@ class FoldAttentionFactors(PlanPass):
     """
 
     name = "fold_attention_factors"
+    kinds = frozenset({LayerType.ATTENTION_OUTPUT})
 
-    def call(self, graph: PlanGraph) -> int:
-        """Rewrites attentions with softmax."""
-        producers, uses = graph.producers(), graph.uses()
-        changes = 0
-        for index, entry in enumerate(graph.layers):
-            if entry["type"] != _OUTPUT or entry["attributes"]["norm_op"] != AttentionNormalizationOp.SOFTMAX.name:
-                continue
-            old = list(entry["inputs"])
-            ends = [end for end in graph.layers if end["type"] in (_INPUT, _OUTPUT) and end["inputs"] == old]
-            fresh, factor = list(old), 1.0
-            for slot in range(_QUERY_AND_KEY):
-                if old.count(old[slot]) == 1 and uses[old[slot]] == len(ends) == 2 and old[slot] not in graph.wanted:
-                    fresh[slot], found = _unscaled(graph, producers, old[slot])
-                    factor *= found
-            if fresh == old:
-                continue
-            for end in ends:
-                end["inputs"] = list(fresh)
-            graph.layers[index] = {
-                **entry,
-                "type": ScaledAttentionLayer._plan_type(),
-                "attributes": {**entry["attributes"], "factor": factor},
-            }
-            changes += 1
-        return changes
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """Both ends of the attention, which read other tensors then."""
+        if operation.is_a(ScaledAttentionLayer):
+            return None
+        if operation[IAttentionOutputLayer.norm_op] is not AttentionNormalizationOp.SOFTMAX:
+            return None
+        ends, old = ends_of_attention(operation, graph), operation.inputs
+        fresh, factor = list(old), 1.0
+        for slot in range(_QUERY_AND_KEY):
+            tensor = old[slot]
+            readers = graph.all_readers(tensor)
+            is_alone = old.count(tensor) == 1 and len(readers) == len(ends) == 2 and set(readers) == set(ends)
+            if is_alone and tensor not in graph.visible:
+                fresh[slot], found = _unscaled(graph, tensor)
+                factor *= found
+        if fresh == list(old):
+            return None
+        scaled = replace(operation, layer=ScaledAttentionLayer).having({ScaledAttentionLayer.factor: factor})
+        moved = [replace(scaled if end is operation else end, inputs=tuple(fresh)) for end in ends]
+        return NodeFusion(moved, ends, ends[0])
 
 
-def _unscaled(graph: PlanGraph, producers: Mapping[int, Entry], tensor: int) -> tuple[int, float]:
+def ends_of_attention(node: Node, graph: PlanGraph) -> list[Node]:
+    """Both layers that an attention is, over the same inputs."""
+    readers = graph.all_readers(node.inputs[0])
+    return [each for each in readers if each.is_a(IAttentionBoundaryLayer) and each.inputs == node.inputs]
+
+
+def _unscaled(graph: PlanGraph, tensor: int | None) -> tuple[int | None, float]:
     """What a tensor is a multiple of, and the factor; itself, and 1, where it is none."""
-    entry = producers.get(tensor)
-    if entry is None or entry["type"] != LayerType.ELEMENTWISE.name:
+    node = graph.maker(tensor)
+    if node is None or not node.is_a(IElementWiseLayer) or node[IElementWiseLayer.op] is not ElementWiseOperation.PROD:
         return tensor, 1.0
-    if entry["attributes"]["op"] != ElementWiseOperation.PROD.name:
-        return tensor, 1.0
-    for x, other in (entry["inputs"], entry["inputs"][::-1]):
-        number = graph.constant(producers.get(other))
+    for x, other in (node.inputs, node.inputs[::-1]):
+        number = graph.constant(other)
         if number is None or number.numel() != 1 or graph.shape(x) != graph.shape(tensor):
             continue
         factor = float(number.reshape(()))

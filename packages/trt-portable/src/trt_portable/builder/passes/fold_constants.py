@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.dtypes import PACKED, pack
-from trt_portable.enums import DataType, LayerType
+from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
-from trt_portable.network.serialization import layers_from_json
+from trt_portable.plan.graph import Node, PlanGraph, PlanPass, constant_node
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
 
 _ALWAYS_FOLDED_BYTES: Final = 1 << 20
-_CPU: Final = torch.device("cpu")
 
 
 class FoldConstants(PlanPass):
@@ -28,15 +27,13 @@ class FoldConstants(PlanPass):
     random, anything that depends on weights which a refit may replace, and what a dequantization makes.
 
     Args:
-        structure: The network part of a plan, from which layers are rebuilt to compute with.
         keep: Ids of tensors whose producers must stay, such as debug tensors.
         step: Called once per layer.
     """
 
     name = "fold_constants"
 
-    def __init__(self, structure: Mapping[str, Any], keep: frozenset[int], step: Callable[[], None]) -> None:
-        self._structure = structure
+    def __init__(self, keep: Collection[int], step: Callable[[], None]) -> None:
         self._keep = keep
         self._step = step
 
@@ -46,61 +43,44 @@ class FoldConstants(PlanPass):
         Raises:
             Refusal: An assertion about constants does not hold.
         """
-        known: dict[int, Value] = {}
-        result: list[Entry] = []
-        layers = layers_from_json({**self._structure, "layers": graph.layers}).layers
-        dtypes = {tensor: DataType[entry["dtype"]] for tensor, entry in graph.tensors.items()}
-        folded = 0
-        for layer, entry in zip(layers, graph.layers, strict=True):
+        known: dict[int | None, Value] = {}
+        result: list[Node] = []
+        nodes, folded = graph.nodes, 0
+        for layer, node in zip(graph.layers(nodes), nodes, strict=True):
             self._step()
             values = None
             is_weight = layer.type is LayerType.DEQUANTIZE
-            if not is_weight and _is_candidate(layer, entry, known, graph, self._keep):
-                values = _compute(layer, entry, [known[tensor] for tensor in entry["inputs"]], graph.weights)
+            if not is_weight and self._is_candidate(layer, node, known, graph):
+                values = _compute(layer, node, [known[tensor] for tensor in node.inputs])
             if values is None:
-                result.append(entry)
+                result.append(node)
                 continue
-            known.update(zip(entry["outputs"], values, strict=True))
+            known.update(zip(node.outputs, values, strict=True))
             if layer.type is LayerType.CONSTANT:
-                result.append(entry)
+                result.append(node)
                 continue
             folded += 1
-            for index, (tensor, value) in enumerate(zip(entry["outputs"], values, strict=True)):
-                key = f"{entry['name']}:{folded}.{index}"
-                made, dtype = _as_tensor(value), dtypes[tensor]
+            for index, (tensor, value) in enumerate(zip(node.outputs, values, strict=True)):
+                key, dtype, made = f"{node.name}:{folded}.{index}", graph.dtype(tensor), _as_tensor(value)
                 graph.weights[key] = pack(made.reshape(-1), dtype) if dtype in PACKED else made
-                result.append(_constant_entry(entry, index, tensor, dtype, key, made))
-        graph.layers[:] = result
+                name = node.name if index == 0 else f"{node.name}:{index}"
+                constant = constant_node(name, tensor, key, dtype, made.shape)
+                result.append(replace(constant, metadata=node.metadata))
+        graph.nodes = result
         return folded
 
-
-def _is_candidate(
-    layer: ILayer,
-    entry: Mapping[str, Any],
-    known: Mapping[int, Value],
-    graph: PlanGraph,
-    keep: frozenset[int],
-) -> bool:
-    if layer._is_random or layer._children() or not keep.isdisjoint(entry["outputs"]):
-        return False
-    return all(graph.is_fixed(key, "CONSTANT") for key in entry["weights"].values()) and all(
-        tensor in known for tensor in entry["inputs"]
-    )
+    def _is_candidate(self, layer: ILayer, node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> bool:
+        if layer._is_random or layer._children() or any(tensor in self._keep for tensor in node.outputs):
+            return False
+        return graph.is_fixed(node) and all(tensor in known for tensor in node.inputs)
 
 
-def _compute(
-    layer: ILayer,
-    entry: Mapping[str, Any],
-    operands: Sequence[Value],
-    weights: Mapping[str, torch.Tensor],
-) -> Sequence[Value] | None:
+def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
     """The layer's outputs, or None when they are better computed at run time."""
-    layer._device = _CPU
-    layer._bound = {role: weights[key] for role, key in entry["weights"].items()}
     try:
         values = layer._compute(operands)
     except Exception as error:
-        if not entry["outputs"]:  # an assertion that can never hold
+        if not node.outputs:  # an assertion that can never hold
             raise Refusal(f"layer {layer.name!r}: {error}") from error
         return None  # fails at run time, with the same message
     if layer.type is LayerType.CONSTANT:
@@ -125,19 +105,3 @@ def _bytes(value: Value) -> int:
 
 def _as_tensor(value: Value) -> torch.Tensor:
     return value.tensor() if isinstance(value, HostValues) else value
-
-
-def _constant_entry(
-    folded: Mapping[str, Any], index: int, tensor: int, dtype: DataType, key: str, value: torch.Tensor
-) -> dict[str, Any]:
-    return {
-        "type": LayerType.CONSTANT.name,
-        "name": folded["name"] if index == 0 else f"{folded['name']}:{index}",
-        "metadata": folded["metadata"],
-        "num_ranks": 1,
-        "inputs": [],
-        "outputs": [tensor],
-        "attributes": {"shape": list(value.shape)},
-        "weights": {"CONSTANT": key},
-        "weight_specs": {"CONSTANT": [dtype.name, value.numel()]},
-    }

@@ -8,49 +8,39 @@ Factors stay that make weights too large or too small for their type.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
 from trt_portable.enums import ElementWiseOperation, LayerType, ScaleMode
+from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.layers.normalization import IScaleLayer
+from trt_portable.layers.pointwise import IElementWiseLayer
+from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern, WeightUse
 from trt_portable.plan.weight_table import WeightTable
 
 _FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
-_ARITHMETIC: Final = (ElementWiseOperation.PROD.name, ElementWiseOperation.SUM.name)
+_ARITHMETIC: Final = (ElementWiseOperation.PROD, ElementWiseOperation.SUM)
 _ELEMENTS_AT_ONCE: Final = 1 << 16
 
 
-class FoldScales(PlanPass):
-    """Merges scales into convolutions whose results nothing else reads."""
+class FoldScales(PlanPattern):
+    """Merges scales into convolutions whose results nothing else reads, a chain of them one by one."""
 
     name = "fold_scales"
+    kinds = frozenset({LayerType.SCALE, LayerType.ELEMENTWISE})
 
-    def call(self, graph: PlanGraph) -> int:
-        """Merges chains of scales one by one."""
-        uses, producers = graph.uses(), graph.producers()
-        convolutions: dict[int, tuple[int, Entry]] = {}  # those that a scale may join, and where they are in `result`
-        result: list[Entry | None] = []
-        merges = 0
-        for entry in graph.layers:
-            merged = None
-            scale = _scale_layer(graph, entry) or _arithmetic(graph, entry, producers)
-            if scale is not None and scale.of in convolutions:
-                at, convolution = convolutions[scale.of]
-                merged = _merged(convolution, entry, scale, graph.weights)
-                if merged is not None:
-                    result[at] = None
-                    merges += 1
-            made = merged or entry
-            result.append(made)
-            if merged is not None or _is_plain(graph, entry):
-                (output,) = made["outputs"]
-                if uses[output] == 1 and output not in graph.wanted:
-                    convolutions[output] = len(result) - 1, made
-        graph.layers[:] = [entry for entry in result if entry is not None]
-        return merges
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """The convolution, where the scale stood."""
+        is_layer = operation.is_a(IScaleLayer)
+        scale = _scale_layer(graph, operation) if is_layer else _arithmetic(graph, operation)
+        convolution = None if scale is None else graph.private_maker(scale.of)
+        if scale is None or convolution is None or not _is_plain(graph, convolution):
+            return None
+        merged = _merged(convolution, operation, scale, graph.weights)
+        return None if merged is None else NodeFusion([merged], [convolution, operation], operation)
 
 
 @dataclass(frozen=True)
@@ -63,85 +53,79 @@ class _Scale:
         shift: As `factor`.
     """
 
-    of: int
+    of: int | None
     factor: torch.Tensor
     shift: torch.Tensor
 
 
-def _scale_layer(graph: PlanGraph, entry: Entry) -> _Scale | None:
+def _scale_layer(graph: PlanGraph, node: Node) -> _Scale | None:
     """What a scale layer computes, if it has one coefficient per channel, or one for all."""
-    if entry["type"] != LayerType.SCALE.name or "POWER" in entry["weights"] or not _fixed(entry, graph.is_fixed):
+    if "POWER" in node.weights or not graph.is_fixed(node):
         return None
-    attributes = entry["attributes"]
-    if attributes["channel_axis"] != 1 or attributes["mode"] == ScaleMode.ELEMENTWISE.name:
+    if node[IScaleLayer.channel_axis] != 1 or node[IScaleLayer.mode] is ScaleMode.ELEMENTWISE:
         return None
-    factor, shift = (_coefficients(graph.weights, entry, *role) for role in (("SCALE", 1.0), ("SHIFT", 0.0)))
-    return _Scale(entry["inputs"][0], factor, shift)
+    factor, shift = (_coefficients(graph.weights, node.weights, *role) for role in (("SCALE", 1.0), ("SHIFT", 0.0)))
+    return _Scale(node.inputs[0], factor, shift)
 
 
-def _arithmetic(graph: PlanGraph, entry: Entry, producers: Mapping[int, Entry]) -> _Scale | None:
+def _arithmetic(graph: PlanGraph, node: Node) -> _Scale | None:
     """What a product or sum with a constant computes, if that has one number per channel, or one for all."""
-    operation = entry["attributes"].get("op")
-    if entry["type"] != LayerType.ELEMENTWISE.name or operation not in _ARITHMETIC:
+    operation = node[IElementWiseLayer.op]
+    if operation not in _ARITHMETIC:
         return None
-    for x, other in (entry["inputs"], entry["inputs"][::-1]):
-        value = graph.constant(producers.get(other))
+    for x, other in (node.inputs, node.inputs[::-1]):
+        value = graph.constant(other)
         if value is not None and value.dtype in _FLOATS and value.numel() == math.prod(value.shape[1:2]):
             numbers, none = value.reshape(-1).double(), torch.zeros(1).double()
-            is_product = operation == ElementWiseOperation.PROD.name
+            is_product = operation is ElementWiseOperation.PROD
             return _Scale(x, numbers, none) if is_product else _Scale(x, none + 1, numbers)
     return None
 
 
-def _is_plain(graph: PlanGraph, entry: Entry) -> bool:
-    """Whether an entry is a convolution whose kernel and bias are its own weights, which never change."""
-    key = entry["weights"].get("KERNEL")
+def _is_plain(graph: PlanGraph, node: Node) -> bool:
+    """Whether a node is a convolution whose kernel and bias are its own weights, which never change."""
+    kernel = node.weights.get("KERNEL")
     return (
-        entry["type"] == LayerType.CONVOLUTION.name
-        and len(entry["inputs"]) == 1
-        and key in graph.weights
-        and graph.weights.spec(key)[0] in _FLOATS
-        and _fixed(entry, graph.is_fixed)
+        node.is_a(IConvolutionLayer)
+        and len(node.inputs) == 1
+        and kernel is not None
+        and kernel.key in graph.weights
+        and graph.weights.spec(kernel.key)[0] in _FLOATS
+        and graph.is_fixed(node)
     )
 
 
-def _fixed(entry: Entry, is_fixed: Callable[[str, str], bool]) -> bool:
-    return all(is_fixed(key, role) for role, key in entry["weights"].items())
+def _coefficients(table: WeightTable, uses: Mapping[str, WeightUse], role: str, default: float) -> torch.Tensor:
+    use = uses.get(role)
+    return torch.tensor([default]).double() if use is None else table[use.key].double()
 
 
-def _coefficients(weights: WeightTable, entry: Entry, role: str, default: float) -> torch.Tensor:
-    key = entry["weights"].get(role)
-    return torch.tensor([default]).double() if key is None else weights[key].double()
-
-
-def _merged(convolution: Entry, entry: Entry, scale: _Scale, weights: WeightTable) -> Entry | None:
+def _merged(convolution: Node, node: Node, scale: _Scale, weights: WeightTable) -> Node | None:
     """A convolution that does what a convolution and the scale after it do; its kernel is computed in the plan.
 
     Returns:
         None where the coefficients are not those of channels, or weights of that type cannot hold what they make.
     """
-    kernel = convolution["weights"]["KERNEL"]
+    use = convolution.weights["KERNEL"]
+    kernel, maps = use.key, convolution[IConvolutionLayer.num_output_maps]
     kind, shape = weights.spec(kernel)
-    maps = convolution["attributes"]["num_output_maps"]
     if not {scale.factor.numel(), scale.shift.numel()} <= {1, maps}:
         return None
     factor = scale.factor.expand(maps)
-    bias = _coefficients(weights, convolution, "BIAS", 0.0).expand(maps) * factor + scale.shift.expand(maps)
+    bias = _coefficients(weights, convolution.weights, "BIAS", 0.0).expand(maps) * factor + scale.shift.expand(maps)
     if not _can_hold(weights[kernel], factor, bias):
         return None
-    name = f"{convolution['name']} + {entry['name']}"
-    keys = {"KERNEL": f"{name}:kernel:{len(weights)}", "BIAS": f"{name}:bias:{len(weights)}"}
-    weights.defer(keys["KERNEL"], kind, math.prod(shape), lambda target: _scale(weights[kernel], factor, target))
-    weights[keys["BIAS"]] = bias.to(kind)
-    dtype, count = convolution["weight_specs"]["KERNEL"]
-    return {
-        **convolution,
-        "name": name,
-        "metadata": " ".join(text for text in (convolution["metadata"], entry["metadata"]) if text),
-        "outputs": entry["outputs"],
-        "weights": keys,
-        "weight_specs": {"KERNEL": [dtype, count], "BIAS": [dtype, maps]},
-    }
+    name = f"{convolution.name} + {node.name}"
+    keys = (f"{name}:kernel:{len(weights)}", f"{name}:bias:{len(weights)}")
+    weights.defer(keys[0], kind, math.prod(shape), lambda target: _scale(weights[kernel], factor, target))
+    weights[keys[1]] = bias.to(kind)
+    return replace(
+        convolution,
+        name=name,
+        metadata=" ".join(text for text in (convolution.metadata, node.metadata) if text),
+        outputs=node.outputs,
+        weights={"KERNEL": replace(use, key=keys[0]), "BIAS": WeightUse(keys[1], use.dtype, maps)},
+    )
 
 
 def _can_hold(kernel: torch.Tensor, factor: torch.Tensor, bias: torch.Tensor) -> bool:

@@ -7,18 +7,20 @@ product with much conversion before it; meant is a product of the codes. The ker
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.builder.passes.quantized_patterns import Dequantized, Tail, dequantized, is_constant, new_entry
+from trt_portable.attributes import Attribute
+from trt_portable.builder.passes.quantized_patterns import Dequantized, Tail, dequantized
+from trt_portable.dims import Dims
 from trt_portable.dtypes import volume
 from trt_portable.enums import DataType, LayerType, MatrixOperation
-from trt_portable.kernels.low_precision_products import REFERENCE
 from trt_portable.layers.low_precision import LowPrecisionProductLayer, PreparedMatrixLayer
-from trt_portable.layers.quantization import spread
+from trt_portable.layers.products import IMatrixMultiplyLayer
+from trt_portable.layers.quantization import IDequantizeLayer, spread
+from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
 
 _MULTIPLIED: Final = frozenset({DataType.INT8, DataType.FP8})
 """Types that kernels multiply with each other."""
@@ -48,7 +50,7 @@ class _Matrix:
     extents: tuple[int, int]
     blocks: tuple[int, int]
     outer: int | None = None
-    fresh: tuple[Entry, ...] = ()
+    fresh: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,14 @@ class _Left:
         fresh: Layers that move the codes as their floats were moved.
     """
 
-    tensor: int
+    tensor: int | None
     dtype: DataType
     scale: int | None = None
     is_static: bool = False
-    fresh: tuple[Entry, ...] = ()
+    fresh: tuple[Node, ...] = ()
 
 
-class FuseQuantizedProducts(PlanPass):
+class FuseQuantizedProducts(PlanPattern):
     """Replaces products by preparations of their matrices and products of codes.
 
     Sums are exact or in float32 where Q/DQ would round operands to the float type, so results differ by rounding.
@@ -78,11 +80,11 @@ class FuseQuantizedProducts(PlanPass):
     """
 
     name = "fuse_quantized_products"
+    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
 
-    def call(self, graph: PlanGraph) -> int:
-        """Goes through the products in order."""
-        products = [entry for entry in graph.layers if entry["type"] == LayerType.MATRIX_MULTIPLY.name]
-        return sum(_Fusion(graph).fuse(product) for product in products)
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """Preparation and product, if the right operand is a dequantized constant."""
+        return _Fusion(graph).fused(operation)
 
 
 class _Fusion:
@@ -90,67 +92,67 @@ class _Fusion:
 
     def __init__(self, graph: PlanGraph) -> None:
         self._graph = graph
-        self._producers = graph.producers()
 
-    def fuse(self, product: Entry) -> bool:
-        """Replaces a product, if its right operand is a dequantized constant."""
+    def fused(self, product: Node) -> NodeFusion | None:
+        """What replaces a product, if its right operand is a dequantized constant."""
         matrix = self._matrix(product)
         if matrix is None:
-            return False
-        left = self._left(product["inputs"][0], matrix.dtype)
-        tail = Tail(self._graph, self._producers, product, matrix.extents[0])
-        form = {
-            "implementation": REFERENCE.name,
-            "columns": matrix.extents[0],
-            "depth": matrix.extents[1],
-            "code_type": matrix.dtype.name,
-            "left_type": left.dtype.name,
-            "result_type": tail.result.name,
-            "blocks": list(matrix.blocks),
-            "rowwise": left.scale is not None and not left.is_static,
+            return None
+        left = self._left(product.inputs[0], matrix.dtype)
+        tail = Tail(self._graph, product, matrix.extents[0])
+        layer, graph = LowPrecisionProductLayer, self._graph
+        form: dict[Attribute[Any], Any] = {
+            layer.columns: matrix.extents[0],
+            layer.depth: matrix.extents[1],
+            layer.code_type: matrix.dtype,
+            layer.left_type: left.dtype,
+            layer.result_type: tail.result,
+            layer.blocks: Dims(matrix.blocks),
+            layer.rowwise: left.scale is not None and not left.is_static,
         }
-        graph = self._graph
-        outputs = [
-            graph.new_tensor(f"{tail.name} matrix", matrix.dtype.name, matrix.extents),
-            graph.new_tensor(f"{tail.name} matrix scale", DataType.FLOAT.name, matrix.blocks),
-        ]
-        prepared = new_entry(
-            PreparedMatrixLayer._plan_type(),
+        outputs = (
+            graph.new_tensor(f"{tail.name} matrix", matrix.dtype, matrix.extents),
+            graph.new_tensor(f"{tail.name} matrix scale", DataType.FLOAT, matrix.blocks),
+        )
+        prepared = Node(
+            PreparedMatrixLayer,
             f"{tail.name} [matrix]",
-            [matrix.codes, matrix.scale, left.scale if left.is_static else None, matrix.outer],
+            (matrix.codes, matrix.scale, left.scale if left.is_static else None, matrix.outer),
             outputs,
-            {**form, "is_transposed": matrix.is_transposed, "axis": matrix.axis},
+            {
+                **form,
+                PreparedMatrixLayer.is_transposed: matrix.is_transposed,
+                PreparedMatrixLayer.axis: matrix.axis,
+            },
         )
-        fused = new_entry(
-            LowPrecisionProductLayer._plan_type(),
+        fused = Node(
+            layer,
             tail.name,
-            [left.tensor, None if left.is_static else left.scale, tail.bias, tail.scale, *outputs],
-            [tail.output],
-            {**form, "output_type": tail.dtype.name, "rectify": tail.rectifies},
+            (left.tensor, None if left.is_static else left.scale, tail.bias, tail.scale, *outputs),
+            (tail.output,),
+            {**form, layer.output_type: tail.dtype, layer.rectify: tail.rectifies},
+            metadata=product.metadata,
         )
-        tail.replace([*matrix.fresh, prepared, *left.fresh, {**fused, "metadata": product["metadata"]}])
-        return True
+        return tail.replaced_by([*matrix.fresh, prepared, *left.fresh, fused])
 
     # the matrix ----------------------------------------------------------------------------------------
 
-    def _matrix(self, product: Entry) -> _Matrix | None:
+    def _matrix(self, product: Node) -> _Matrix | None:
         """The right operand as a matrix of constant codes."""
-        attributes = product["attributes"]
-        if attributes["op0"] != MatrixOperation.NONE.name or attributes["op1"] == MatrixOperation.VECTOR.name:
+        how, right = product[IMatrixMultiplyLayer.op1], product.inputs[1]
+        if product[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or how is MatrixOperation.VECTOR:
             return None
-        right = product["inputs"][1]
-        found = dequantized(self._graph, self._producers, right)
+        found, graph = dequantized(self._graph, right), self._graph
         if found is None or found.has_zero_point:
             return None
-        constant = self._producers.get(found.codes)
-        extents, shape = self._graph.shape(found.codes), self._graph.shape(right)
+        extents, shape = graph.shape(found.codes), graph.shape(right)
         step, outer = self._scale(found)
-        if constant is None or not is_constant(constant) or not is_constant(self._producers.get(step)):
+        if not graph.is_constant(found.codes) or not graph.is_constant(step):
             return None
         if len(extents) < 2 or -1 in (*extents, *shape) or volume(shape[:-2]) != 1 or not volume(extents):
             return None
-        is_turned = attributes["op1"] == MatrixOperation.NONE.name  # it gives (K, N)
-        values, scales = self._graph.elements(constant), self._known_scales(step, outer)
+        is_turned = how is MatrixOperation.NONE  # it gives (K, N)
+        values, scales = graph.elements(found.codes), self._known_scales(step, outer)
         is_fixed = values is not None and scales is not None
         if volume(extents[:-2]) == 1:
             whole = torch.empty(extents, device="meta")
@@ -158,11 +160,11 @@ class _Fusion:
             if view is None:
                 return None
             lies = _lies_as(view, whole)
-            blocks = _blocks(found, self._graph.shape(found.scale), extents)
+            blocks = _blocks(found, graph.shape(found.scale), extents)
             if lies is not None and blocks is not None and not (lies and is_fixed):
                 size = (extents[-1], extents[-2]) if lies else (extents[-2], extents[-1])
                 blocks = (blocks[1], blocks[0]) if lies else blocks
-                dtype = self._graph.dtype(found.codes)
+                dtype = graph.dtype(found.codes)
                 return _Matrix(found.codes, step, found.axis, dtype, lies, size, blocks, outer)
         if values is None or scales is None:
             return None
@@ -170,25 +172,25 @@ class _Fusion:
 
     def _scale(self, found: Dequantized) -> tuple[int, int | None]:
         """The tensor of the scales and that of their own scale, if they are dequantized constants, as in NVFP4."""
-        made = self._producers.get(found.scale)
-        if made is None or made["type"] != LayerType.DEQUANTIZE.name or len(made["inputs"]) > 2:
+        made = self._graph.maker(found.scale)
+        if made is None or not made.is_a(IDequantizeLayer) or len(made.inputs) > 2:
             return found.scale, None
-        inner, outer = made["inputs"]
-        is_one = is_constant(self._producers.get(outer)) and volume(self._graph.shape(outer)) == 1
-        return (inner, outer) if is_one else (found.scale, None)
+        inner, outer = made.inputs
+        is_one = self._graph.is_constant(outer) and volume(self._graph.shape(outer)) == 1
+        return (inner, outer) if is_one and inner is not None else (found.scale, None)
 
     def _known_scales(self, step: int, outer: int | None) -> torch.Tensor | None:
         """The numbers of the scales, where no refit may replace them."""
-        scales = self._graph.constant(self._producers.get(step))
+        scales = self._graph.constant(step)
         if scales is None or outer is None:
             return scales
-        factor = self._graph.constant(self._producers.get(outer))
+        factor = self._graph.constant(outer)
         return None if factor is None else scales.to(torch.float32) * factor.to(torch.float32).reshape(())
 
     def _moved(self, found: Dequantized, value: torch.Tensor, is_turned: bool) -> torch.Tensor | None:
         """Codes, or something of their extents, moved as the dequantized codes are; as (N, K)."""
-        for entry in found.movement:
-            moved = self._graph.compute(entry, value, self._producers)
+        for node in found.movement:
+            moved = self._graph.compute(node, value)
             if moved is None:
                 return None
             value = moved
@@ -196,7 +198,7 @@ class _Fusion:
         return matrix.t() if is_turned else matrix
 
     def _rewritten(
-        self, product: Entry, found: Dequantized, values: torch.Tensor, scales: torch.Tensor, is_turned: bool
+        self, product: Node, found: Dequantized, values: torch.Tensor, scales: torch.Tensor, is_turned: bool
     ) -> _Matrix | None:
         """New constants (N, K), as kernels read them, for codes that lie otherwise."""
         wide = spread(scales, values, found.axis).expand(values.shape).contiguous()
@@ -205,41 +207,32 @@ class _Fusion:
             return None
         small = _without_repeats(scale, max(scales.shape, default=1))
         dtype = self._graph.dtype(found.codes)
-        name = f"{found.entry['name']} of {product['name']}"
+        name = f"{found.node.name} of {product.name}"
         fresh = (
             self._graph.new_constant(f"{name} codes", dtype, codes.contiguous()),
             self._graph.new_constant(f"{name} scale", DataType.FLOAT, small.contiguous()),
         )
         rows, columns = codes.shape
         blocks = (small.shape[0], small.shape[1])
-        return _Matrix(
-            fresh[0]["outputs"][0], fresh[1]["outputs"][0], -1, dtype, False, (rows, columns), blocks, fresh=fresh
-        )
+        return _Matrix(fresh[0].outputs[0], fresh[1].outputs[0], -1, dtype, False, (rows, columns), blocks, fresh=fresh)
 
     # the other operand ---------------------------------------------------------------------------------
 
-    def _left(self, tensor: int, codes: DataType) -> _Left:
+    def _left(self, tensor: int | None, codes: DataType) -> _Left:
         graph = self._graph
-        plain = _Left(tensor, graph.dtype(tensor))
-        found = dequantized(graph, self._producers, tensor)
+        plain, found = _Left(tensor, graph.dtype(tensor)), dequantized(graph, tensor)
         if found is None or found.has_zero_point or codes not in _MULTIPLIED or graph.dtype(found.codes) is not codes:
             return plain
         shape, extents = graph.shape(found.scale), graph.shape(found.codes)
-        is_static = is_constant(self._producers.get(found.scale))
+        is_static = graph.is_constant(found.scale)
         is_rowwise = not found.movement and shape == (*extents[:-1], 1)
         if volume(shape) != 1 and (is_static or not is_rowwise):
             return plain
         source, fresh = found.codes, []
-        for entry in found.movement:
-            output = graph.new_tensor(f"{entry['name']} codes", codes.name, graph.shape(entry["outputs"][0]))
-            fresh.append(
-                {
-                    **entry,
-                    "name": f"{entry['name']} [codes]",
-                    "inputs": [source, *entry["inputs"][1:]],
-                    "outputs": [output],
-                }
-            )
+        for node in found.movement:
+            output = graph.new_tensor(f"{node.name} codes", codes, graph.shape(node.outputs[0]))
+            inputs = (source, *node.inputs[1:])
+            fresh.append(replace(node, name=f"{node.name} [codes]", inputs=inputs, outputs=(output,)))
             source = output
         return _Left(source, codes, found.scale, is_static, tuple(fresh))
 

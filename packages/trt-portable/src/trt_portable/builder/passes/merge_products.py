@@ -5,17 +5,39 @@ One large product fills a device better than three small ones, and reads the ten
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 
 import torch
 
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.enums import DataType, ElementWiseOperation, LayerType, MatrixOperation, SampleMode
+from trt_portable.dims import Dims
+from trt_portable.enums import ElementWiseOperation, LayerType, MatrixOperation, SampleMode
+from trt_portable.layers.pointwise import IElementWiseLayer
+from trt_portable.layers.products import IMatrixMultiplyLayer
+from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.network.loop import LoopRegion
+from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
 
-_LOOP: Final = LoopRegion._plan_type()
+
+class MergeProducts(PlanPattern):
+    """Merges products of the same tensor, each with its bias or all without, into one product and slices of it.
+
+    Kernels for other sizes may add in another order. What a loop reads stays a product of its own, since there may be
+    a kernel for both.
+    """
+
+    name = "merge_products"
+    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
+
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """One product where the first one stood, and slices behind it."""
+        first = _product(operation, graph)
+        if first is None:
+            return None
+        readers = graph.all_readers(operation.inputs[0])
+        others = (_product(node, graph) for node in readers if node.is_a(IMatrixMultiplyLayer))
+        group = [other for other in others if other is not None and other.form == first.form]
+        return _merged(group, graph) if len(group) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -23,147 +45,92 @@ class _Product:
     """A product with a constant matrix, and the constant bias that is added to it, if there is one.
 
     Attributes:
-        entry: The product.
+        node: The product.
         matrix: (..., K, N) or, transposed, (..., N, K), with leading extents of 1.
         addition: The sum with the bias; None where there is none.
         bias: (..., N), with leading extents of 1.
     """
 
-    entry: Entry
+    node: Node
     matrix: torch.Tensor
-    addition: Entry | None
-    bias: torch.Tensor | None
+    addition: Node | None = None
+    bias: torch.Tensor | None = None
 
     @property
     def output(self) -> int:
         """The tensor that stands for product and bias."""
-        last = self.entry if self.addition is None else self.addition
-        tensor: int = last["outputs"][0]
-        return tensor
+        last = self.node if self.addition is None else self.addition
+        return last.outputs[0]
+
+    @property
+    def columns_axis(self) -> int:
+        """The axis of the matrix that has the columns of the result."""
+        return -2 if self.node[IMatrixMultiplyLayer.op1] is MatrixOperation.TRANSPOSE else -1
+
+    @property
+    def columns(self) -> int:
+        """How many columns the result has."""
+        return self.matrix.shape[self.columns_axis]
+
+    @property
+    def form(self) -> Hashable:
+        """Equal for products of a tensor that can be merged."""
+        rank = None if self.bias is None else self.bias.dim()
+        return (self.node.inputs[0], self.columns_axis, self.matrix.dtype, self.matrix.dim(), rank)
 
 
-class MergeProducts(PlanPass):
-    """Merges products of the same tensor, each with its bias, into one product and slices of it.
-
-    Kernels for other sizes may add in another order. What a loop reads stays a product of its own, since there may be
-    a kernel for both.
-    """
-
-    name = "merge_products"
-
-    def call(self, graph: PlanGraph) -> int:
-        """Merges where all products of a group have a bias, or none."""
-        groups: dict[Any, list[_Product]] = defaultdict(list)
-        producers, uses = graph.producers(), graph.uses()
-        readers = {tensor: entry for entry in graph.layers for tensor in entry["inputs"] if tensor is not None}
-        looped = {tensor for entry in graph.layers if entry["type"] == _LOOP for tensor in entry["inputs"]}
-        for entry in graph.layers:
-            product = _constant_product(graph, entry, producers)
-            if product is None:
-                continue
-            product = _with_bias(graph, product, producers, uses, readers)
-            if product.output in looped:
-                continue
-            matrix, bias = product.matrix, product.bias
-            contracted = matrix.shape[-1 if _is_transposed(entry) else -2]
-            kind = (entry["inputs"][0], _is_transposed(entry), contracted, matrix.dtype, matrix.dim())
-            groups[(*kind, None if bias is None else bias.dim())].append(product)
-        merged = [group for group in groups.values() if len(group) > 1]
-        for group in merged:
-            _merge(graph, group)
-        return len(merged)
-
-
-def _is_transposed(entry: Entry) -> bool:
-    return bool(entry["attributes"]["op1"] == MatrixOperation.TRANSPOSE.name)
-
-
-def _constant_product(graph: PlanGraph, entry: Entry, producers: dict[int, Entry]) -> _Product | None:
-    if entry["type"] != LayerType.MATRIX_MULTIPLY.name or entry["attributes"]["op0"] != MatrixOperation.NONE.name:
+def _product(node: Node, graph: PlanGraph) -> _Product | None:
+    """A product that may be merged, with its bias."""
+    if node[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or node.outputs[0] in graph.visible:
         return None
-    if entry["attributes"]["op1"] == MatrixOperation.VECTOR.name or entry["outputs"][0] in graph.wanted:
+    matrix = graph.constant(node.inputs[1])
+    if node[IMatrixMultiplyLayer.op1] is MatrixOperation.VECTOR or matrix is None:
         return None
-    matrix = graph.constant(producers.get(entry["inputs"][1]))
-    if matrix is None or not matrix.dtype.is_floating_point or any(extent != 1 for extent in matrix.shape[:-2]):
+    if not matrix.dtype.is_floating_point or any(extent != 1 for extent in matrix.shape[:-2]):
         return None
-    return _Product(entry, matrix, None, None)
+    found = _with_bias(_Product(node, matrix), graph)
+    return None if any(reader.is_a(LoopRegion) for reader in graph.all_readers(found.output)) else found
 
 
-def _with_bias(
-    graph: PlanGraph, product: _Product, producers: dict[int, Entry], uses: Any, readers: dict[int, Entry]
-) -> _Product:
-    output = product.entry["outputs"][0]
-    addition = readers.get(output)
-    if addition is None or uses[output] != 1 or addition["type"] != LayerType.ELEMENTWISE.name:
+def _with_bias(product: _Product, graph: PlanGraph) -> _Product:
+    output = product.output
+    addition = graph.all_readers(output)[0] if graph.is_private(output) else None
+    if addition is None or not addition.is_a(IElementWiseLayer) or addition.outputs[0] in graph.visible:
         return product
-    if addition["attributes"]["op"] != ElementWiseOperation.SUM.name or addition["outputs"][0] in graph.wanted:
+    if addition[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
         return product
-    other = addition["inputs"][1 - addition["inputs"].index(output)]
-    bias = graph.constant(producers.get(other))
-    columns = product.matrix.shape[-2 if _is_transposed(product.entry) else -1]
-    if bias is None or bias.shape[-1:] != (columns,) or bias.numel() != columns:
+    bias = graph.constant(addition.inputs[1 - addition.inputs.index(output)])
+    if bias is None or bias.shape[-1:] != (product.columns,) or bias.numel() != product.columns:
         return product
-    return _Product(product.entry, product.matrix, addition, bias)
+    return replace(product, addition=addition, bias=bias)
 
 
-def _merge(graph: PlanGraph, group: list[_Product]) -> None:
-    """Puts one product in place of the first of a group, and slices behind it."""
+def _merged(group: list[_Product], graph: PlanGraph) -> NodeFusion:
     first = group[0]
-    transposed = _is_transposed(first.entry)
-    name = " | ".join(product.entry["name"] for product in group)
-    dtype = DataType[graph.tensors[first.output]["dtype"]]
-    axis = -2 if transposed else -1
-    total = sum(product.matrix.shape[axis] for product in group)
-    shape = [*graph.tensors[first.entry["outputs"][0]]["shape"][:-1], total]
-    constant = graph.new_joined_constant(f"{name} matrix", dtype, [product.matrix for product in group], axis)
-    result = graph.new_tensor(name, dtype.name, shape)
-    fresh = [
-        constant,
-        {
-            **first.entry,
-            "name": name,
-            "inputs": [first.entry["inputs"][0], *constant["outputs"]],
-            "outputs": [result],
-        },
-    ]
+    name = " | ".join(product.node.name for product in group)
+    dtype, axis = graph.dtype(first.output), first.columns_axis
+    shape = [*graph.shape(first.node.outputs[0])[:-1], sum(product.columns for product in group)]
+    matrix = graph.new_joined_constant(f"{name} matrix", dtype, [product.matrix for product in group], axis)
+    result = graph.new_tensor(name, dtype, shape)
+    inputs = (first.node.inputs[0], *matrix.outputs)
+    fresh = [matrix, replace(first.node, name=name, inputs=inputs, outputs=(result,))]
     if first.addition is not None:
         biases = [product.bias for product in group if product.bias is not None]
         bias = graph.new_joined_constant(f"{name} bias", dtype, biases, -1)
-        biased = graph.new_tensor(f"{name} biased", dtype.name, shape)
-        added = {
-            **first.addition,
-            "name": f"{name} bias sum",
-            "inputs": [result, *bias["outputs"]],
-            "outputs": [biased],
-        }
-        fresh += [bias, added]
+        biased = graph.new_tensor(f"{name} biased", dtype, shape)
+        inputs = (result, *bias.outputs)
+        fresh += [bias, replace(first.addition, name=f"{name} bias sum", inputs=inputs, outputs=(biased,))]
         result = biased
     start = 0
     for product in group:
-        columns = product.matrix.shape[axis]
-        fresh.append(_slice(f"{product.entry['name']} part", result, product.output, len(shape) - 1, start, columns))
-        start += columns
-    gone = {id(entry) for product in group for entry in (product.entry, product.addition)}
-    at = next(index for index, entry in enumerate(graph.layers) if entry is first.entry)
-    graph.layers[at : at + 1] = fresh
-    graph.layers[:] = [entry for entry in graph.layers if id(entry) not in gone]
-
-
-def _slice(name: str, source: int, output: int, axis: int, start: int, size: int) -> Entry:
-    return {
-        "type": LayerType.SLICE.name,
-        "name": name,
-        "metadata": "",
-        "num_ranks": 1,
-        "inputs": [source],
-        "outputs": [output],
-        "attributes": {
-            "start": [start],
-            "shape": [size],
-            "stride": [1],
-            "axes": [axis],
-            "mode": SampleMode.STRICT_BOUNDS.name,
-        },
-        "weights": {},
-        "weight_specs": {},
-    }
+        values = {
+            ISliceLayer.start: Dims((start,)),
+            ISliceLayer.shape: Dims((product.columns,)),
+            ISliceLayer.stride: Dims((1,)),
+            ISliceLayer.axes: Dims((len(shape) - 1,)),
+            ISliceLayer.mode: SampleMode.STRICT_BOUNDS,
+        }
+        fresh.append(Node(ISliceLayer, f"{product.node.name} part", (result,), (product.output,), values))
+        start += product.columns
+    parts = [node for product in group for node in (product.node, product.addition) if node is not None]
+    return NodeFusion(fresh, parts, first.node)

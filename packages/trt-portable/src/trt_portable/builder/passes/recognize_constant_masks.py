@@ -14,8 +14,8 @@ from typing import Final
 import torch
 
 from trt_portable.builder.passes.arrangement import Arrangement
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.builder.passes.simplify_movement import MOVEMENTS, moved_by
+from trt_portable.builder.passes.fold_attention_factors import ends_of_attention
+from trt_portable.builder.passes.simplify_movement import moved_by
 from trt_portable.enums import (
     AttentionIOForm,
     CausalMaskKind,
@@ -26,68 +26,64 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
-from trt_portable.layers.attention import MASK
+from trt_portable.layers.attention import MASK, IAttentionOutputLayer
+from trt_portable.layers.gather import IGatherLayer
+from trt_portable.layers.movement import IConcatenationLayer, IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer
+from trt_portable.layers.pointwise import IElementWiseLayer, IUnaryLayer
+from trt_portable.layers.reduction import ICumulativeLayer
+from trt_portable.layers.slicing import ISliceLayer
+from trt_portable.layers.sources import ICastLayer, IConstantLayer, IFillLayer, IIdentityLayer
+from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
 
 
-class RecognizeConstantMasks(PlanPass):
-    """Replaces a boolean mask by what it means, where it hides the future or nothing. Exact."""
+class RecognizeConstantMasks(PlanPattern):
+    """Replaces the boolean mask of attention over padded sequences by what it means: the future is hidden, or nothing.
+
+    Exact.
+    """
 
     name = "recognize_constant_masks"
+    kinds = frozenset({LayerType.ATTENTION_OUTPUT})
 
-    def call(self, graph: PlanGraph) -> int:
-        """Rewrites attentions over padded sequences."""
-        producers = graph.producers()
-        elements = _Elements(graph, producers)
-        known: dict[int, CausalMaskKind | None] = {}
-        changes = 0
-        for entry in graph.layers:
-            if entry["type"] != LayerType.ATTENTION_OUTPUT.name or not _takes_mask(entry):
-                continue
-            mask = entry["inputs"][MASK]
-            if mask not in known:
-                known[mask] = _meaning(graph.constant(producers.get(mask)))
-                if known[mask] is None:
-                    known[mask] = _meaning_of_elements(graph, elements.of(mask), mask)
-            kind = known[mask]
-            if kind is None or (kind is not CausalMaskKind.NONE and not _is_square(graph, entry)):
-                continue
-            old = list(entry["inputs"])
-            for end in graph.layers:  # an attention is two layers over the same inputs
-                if end["type"] in _ENDS and end["inputs"] == old:
-                    end["inputs"] = _without_mask(old)
-            entry["attributes"] = {**entry["attributes"], "causal_kind": kind.name}
-            changes += 1
-        return changes
+    def __init__(self) -> None:
+        self._known: dict[int | None, CausalMaskKind | None] = {}
+
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """Both ends of the attention, without the mask."""
+        if not _takes_mask(operation):
+            return None
+        mask = operation.inputs[MASK]
+        if mask not in self._known:
+            kind = _meaning(graph.constant(mask))
+            self._known[mask] = _meaning_of_elements(graph, mask) if kind is None else kind
+        kind = self._known[mask]
+        if kind is None or (kind is not CausalMaskKind.NONE and not _is_square(graph, operation)):
+            return None
+        ends, inputs = ends_of_attention(operation, graph), _without_mask(operation.inputs)
+        told = operation.having({IAttentionOutputLayer.causal_kind: kind})
+        return NodeFusion([replace(told if end is operation else end, inputs=inputs) for end in ends], ends, ends[0])
 
 
 _INTEGERS: Final = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL})
-_UNDERSTOOD: Final = frozenset(
-    {
-        *(LayerType.UNARY.name, LayerType.CAST.name, LayerType.IDENTITY.name, LayerType.SLICE.name),
-        *(LayerType.GATHER.name, LayerType.CUMULATIVE.name, *MOVEMENTS),
-    }
-)
-_ENDS = (LayerType.ATTENTION_INPUT.name, LayerType.ATTENTION_OUTPUT.name)
 
 
-def _takes_mask(entry: Entry) -> bool:
-    attributes = entry["attributes"]
-    padded = AttentionIOForm.PADDED_BHND.name
+def _takes_mask(node: Node) -> bool:
+    padded = AttentionIOForm.PADDED_BHND
     return (
-        len(entry["inputs"]) > MASK
-        and entry["inputs"][MASK] is not None
-        and attributes["causal_kind"] == CausalMaskKind.NONE.name
-        and attributes["query_form"] == padded
-        and attributes["key_value_form"] == padded
+        len(node.inputs) > MASK
+        and node.inputs[MASK] is not None
+        and node[IAttentionOutputLayer.causal_kind] is CausalMaskKind.NONE
+        and node[IAttentionOutputLayer.query_form] is padded
+        and node[IAttentionOutputLayer.key_value_form] is padded
     )
 
 
-def _without_mask(inputs: list[int | None]) -> list[int | None]:
+def _without_mask(inputs: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """The inputs without a mask, and without what is empty at their end."""
     left = [*inputs[:MASK], None, *inputs[MASK + 1 :]]
     while left[-1] is None:
         left.pop()
-    return left
+    return tuple(left)
 
 
 def _meaning(mask: torch.Tensor | None) -> CausalMaskKind | None:
@@ -103,8 +99,9 @@ def _meaning(mask: torch.Tensor | None) -> CausalMaskKind | None:
     return CausalMaskKind.UPPER_LEFT if bool((mask == causal).all()) else None
 
 
-def _meaning_of_elements(graph: PlanGraph, line: _Line | None, mask: int) -> CausalMaskKind | None:
+def _meaning_of_elements(graph: PlanGraph, mask: int | None) -> CausalMaskKind | None:
     """The same of a mask of open extents."""
+    line = _Elements(graph).of(mask)
     if line is None:
         return None
     if line.truth:
@@ -112,10 +109,10 @@ def _meaning_of_elements(graph: PlanGraph, line: _Line | None, mask: int) -> Cau
     return CausalMaskKind.UPPER_LEFT if _is_causal(line, len(graph.shape(mask))) else None
 
 
-def _is_square(graph: PlanGraph, entry: Entry) -> bool:
+def _is_square(graph: PlanGraph, node: Node) -> bool:
     """Whether the mask has one row and column per position, so that nothing was broadcast."""
-    query, key, _, mask = (graph.tensors[tensor]["shape"] for tensor in entry["inputs"][: MASK + 1])
-    return bool(query[2] == key[2] == mask[2] == mask[3])
+    query, key, _, mask = (graph.shape(tensor) for tensor in node.inputs[: MASK + 1])
+    return query[2] == key[2] == mask[2] == mask[3]
 
 
 @dataclass(frozen=True)
@@ -158,13 +155,28 @@ class _Elements:
 
     Args:
         graph: The layers.
-        producers: The layer that makes each tensor.
     """
 
-    def __init__(self, graph: PlanGraph, producers: Mapping[int, Entry]) -> None:
+    def __init__(self, graph: PlanGraph) -> None:
         self._graph = graph
-        self._producers = producers
         self._known: dict[int, _Line | None] = {}
+        self._rules = {
+            IConstantLayer: self._constant,
+            IFillLayer: self._range,
+            IElementWiseLayer: self._elementwise,
+            IConcatenationLayer: self._joined,
+        }
+        self._rules_of_lines = {
+            IUnaryLayer: _opposite,
+            ICastLayer: _same,
+            IIdentityLayer: _same,
+            ISliceLayer: self._slice,
+            IGatherLayer: _uniform,
+            ICumulativeLayer: _uniform_zero,
+            IShuffleLayer: self._moved,
+            ISqueezeLayer: self._moved,
+            IUnsqueezeLayer: self._moved,
+        }
 
     def of(self, tensor: int | None) -> _Line | None:
         """The elements of a tensor; None where they are something else."""
@@ -172,51 +184,35 @@ class _Elements:
             return None
         if tensor not in self._known:
             self._known[tensor] = None  # nothing depends on itself
-            entry = self._producers.get(tensor)
+            node = self._graph.maker(tensor)
             is_whole = self._graph.dtype(tensor) in _INTEGERS
-            self._known[tensor] = self._made_by(entry) if entry is not None and is_whole else None
+            self._known[tensor] = self._made_by(node) if node is not None and is_whole else None
         return self._known[tensor]
 
-    def _made_by(self, entry: Entry) -> _Line | None:
-        kind = entry["type"]
-        if kind == LayerType.CONSTANT.name:
-            value = self._graph.constant(entry)
-            is_one = value is not None and value.numel() > 0 and bool((value == value.reshape(-1)[0]).all())
-            return _Line(int(value.reshape(-1)[0])) if value is not None and is_one else None
-        if kind == LayerType.FILL.name:
-            return self._range(entry)
-        if kind == LayerType.ELEMENTWISE.name:
-            return self._elementwise(entry)
-        if kind == LayerType.CONCATENATION.name:
-            return self._joined(entry)
-        if kind not in _UNDERSTOOD:
-            return None
-        line = self.of(entry["inputs"][0])
-        if line is None:
-            return None
-        if kind == LayerType.UNARY.name:
-            return _opposite(line) if entry["attributes"]["op"] == UnaryOperation.NOT.name else None
-        if kind in (LayerType.CAST.name, LayerType.IDENTITY.name):
-            return line
-        if kind == LayerType.SLICE.name:
-            return self._slice(entry, line)
-        if kind in (LayerType.GATHER.name, LayerType.CUMULATIVE.name):  # of what is the same everywhere, or 0
-            is_kept = not line.steps and (kind == LayerType.GATHER.name or line == _Line(0))
-            return line if is_kept else None
-        return self._moved(entry, line)
+    def _made_by(self, node: Node) -> _Line | None:
+        rule, rule_of_line = self._rules.get(node.layer), self._rules_of_lines.get(node.layer)
+        if rule is not None:
+            return rule(node)
+        line = None if rule_of_line is None else self.of(node.inputs[0])
+        return None if rule_of_line is None or line is None else rule_of_line(node, line)
 
-    def _range(self, entry: Entry) -> _Line | None:
-        if entry["attributes"]["operation"] != FillOperation.LINSPACE.name or len(entry["inputs"]) != 3:
+    def _constant(self, node: Node) -> _Line | None:
+        value = self._graph.constant(node.outputs[0])
+        is_one = value is not None and value.numel() > 0 and bool((value == value.reshape(-1)[0]).all())
+        return _Line(int(value.reshape(-1)[0])) if value is not None and is_one else None
+
+    def _range(self, node: Node) -> _Line | None:
+        if node[IFillLayer.operation] is not FillOperation.LINSPACE or len(node.inputs) != 3:
             return None
-        length, start, step = entry["inputs"]
+        length, start, step = node.inputs
         first, more = self.of(start), self.of(step)
-        if first is None or more is None or len(self._graph.shape(entry["outputs"][0])) != 1:
+        if first is None or more is None or len(self._graph.shape(node.outputs[0])) != 1:
             return None
         return _Line(first.start, {0: (more.start, length)} if more.start else {})
 
-    def _elementwise(self, entry: Entry) -> _Line | None:
-        operation = ElementWiseOperation[entry["attributes"]["op"]]
-        first, second = (self.of(tensor) for tensor in entry["inputs"])
+    def _elementwise(self, node: Node) -> _Line | None:
+        operation = node[IElementWiseLayer.op]
+        first, second = (self.of(tensor) for tensor in node.inputs)
         if operation in (ElementWiseOperation.AND, ElementWiseOperation.OR):
             absorbing = operation is ElementWiseOperation.OR
             for one, other in ((first, second), (second, first)):
@@ -239,15 +235,15 @@ class _Elements:
             return None
         return None if difference is None else replace(difference, is_test=True)
 
-    def _joined(self, entry: Entry) -> _Line | None:
+    def _joined(self, node: Node) -> _Line | None:
         """Tensors one behind the other, of which each goes on where the last one ended."""
-        axis = entry["attributes"]["axis"]
-        lines = [self.of(tensor) for tensor in entry["inputs"]]
+        axis = node[IConcatenationLayer.axis]
+        lines = [self.of(tensor) for tensor in node.inputs]
         last = lines[-1]
         if last is None or last.is_test:
             return None
         step, at = last.steps.get(axis, (0, None))[0], last.start
-        for tensor, line in zip(reversed(entry["inputs"][:-1]), reversed(lines[:-1]), strict=True):
+        for tensor, line in zip(reversed(node.inputs[:-1]), reversed(lines[:-1]), strict=True):
             extent = self._graph.shape(tensor)[axis]
             at -= step * extent
             if extent == -1 or line is None or line.is_test or line.start != at:
@@ -256,21 +252,20 @@ class _Elements:
                 extent > 1 and line.steps.get(axis, (0, None))[0] != step
             ):
                 return None
-        return _Line(at, {**last.steps, axis: (step, ("joined", entry["name"]))} if step else last.steps)
+        return _Line(at, {**last.steps, axis: (step, ("joined", node.name))} if step else last.steps)
 
-    def _slice(self, entry: Entry, line: _Line) -> _Line | None:
-        attributes = entry["attributes"]
-        if attributes["mode"] != SampleMode.STRICT_BOUNDS.name:
+    def _slice(self, node: Node, line: _Line) -> _Line | None:
+        if node[ISliceLayer.mode] is not SampleMode.STRICT_BOUNDS:
             return None
         if not line.steps:
             return line
-        starts, strides, axes = attributes["start"], attributes["stride"], attributes["axes"]
-        if starts is None or strides is None or len(entry["inputs"]) > 3:
+        starts, strides, axes = node[ISliceLayer.start], node[ISliceLayer.stride], node[ISliceLayer.axes]
+        if starts is None or strides is None or len(node.inputs) > 3:
             return None
-        inputs = [*entry["inputs"], None, None][:3]
-        extent = ("slice", inputs[2], str(attributes["shape"]))
+        inputs = [*node.inputs, None, None][:3]
+        extent = ("slice", inputs[2], str(node[ISliceLayer.shape]))
         steps, start = dict(line.steps), line.start
-        result = self._graph.shape(entry["outputs"][0])
+        result = self._graph.shape(node.outputs[0])
         for axis, first, stride in zip(range(len(starts)) if axes is None else axes, starts, strides, strict=True):
             if axis < 0 or first < 0:
                 return None
@@ -281,12 +276,12 @@ class _Elements:
                     steps[axis] = (step * stride, (extent, axis))
         return replace(line, start=start, steps=steps)
 
-    def _moved(self, entry: Entry, line: _Line) -> _Line | None:
+    def _moved(self, node: Node, line: _Line) -> _Line | None:
         """Elements in other places: axes stay whole, and come elsewhere."""
         if not line.steps:
             return line
-        before = Arrangement.of(self._graph.shape(entry["inputs"][0]))
-        behind = moved_by(self._graph, entry, before)
+        before = Arrangement.of(self._graph.shape(node.inputs[0]))
+        behind = moved_by(self._graph, node, before)
         if behind is None:
             return None
         places = {group: axis for axis, group in enumerate(behind.target) if group}
@@ -296,8 +291,24 @@ class _Elements:
         return replace(line, steps={axes[axis]: step for axis, step in line.steps.items()})  # type: ignore[misc]
 
 
-def _opposite(line: _Line) -> _Line | None:
+def _same(node: Node, line: _Line) -> _Line | None:
+    return line
+
+
+def _uniform(node: Node, line: _Line) -> _Line | None:
+    """What is gathered of elements that are the same everywhere."""
+    return None if line.steps else line
+
+
+def _uniform_zero(node: Node, line: _Line) -> _Line | None:
+    """What is summed up of zeros."""
+    return line if line == _Line(0) else None
+
+
+def _opposite(node: Node, line: _Line) -> _Line | None:
     """What a boolean is not."""
+    if node[IUnaryLayer.op] is not UnaryOperation.NOT:
+        return None
     if not line.is_test:
         return _Line(1 - line.start) if not line.steps and line.start in (0, 1) else None
     turned = {axis: (-step, extent) for axis, (step, extent) in line.steps.items()}

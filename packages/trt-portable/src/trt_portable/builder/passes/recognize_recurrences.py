@@ -9,34 +9,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 
-from trt_portable.builder.passes.plan_graph import PlanGraph, PlanPass
-from trt_portable.enums import ActivationType, ElementWiseOperation, LoopOutput, MatrixOperation
+from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, LoopOutput, MatrixOperation
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.loop import ILoopOutputLayer, IRecurrenceLayer, LoopRegion
 from trt_portable.network.recurrence import CellKind, Matrix, Recurrence, Result, shape_at
+from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
 
 
-class RecognizeRecurrences(PlanPass):
-    """Marks loops that run a recurrent layer. Comes last: the mark counts inputs of the loop."""
+class RecognizeRecurrences(PlanPattern):
+    """Marks loops that run a recurrent layer; those inside others run as they are.
+
+    Comes last: the mark counts inputs of the loop.
+    """
 
     name = "recognize_recurrences"
+    kinds = frozenset({LayerType.LOOP_OUTPUT})
 
-    def call(self, graph: PlanGraph) -> int:
-        """Marks the loops of the network itself; those inside others run as they are."""
-        marked = 0
-        for entry in graph.layers:
-            if entry["type"] == "LOOP":
-                loop = graph.restored(entry)
-                assert isinstance(loop, LoopRegion)
-                found = recognize_recurrence(loop)
-                entry["recurrence"] = None if found is None else found.to_json()
-                marked += found is not None
-        return marked
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """The loop with the mark."""
+        loop = graph.layer(operation)
+        found = recognize_recurrence(loop) if isinstance(loop, LoopRegion) else None
+        if found is None:
+            return None
+        marked = replace(operation, nested={**operation.nested, "recurrence": found.to_json()})
+        return NodeFusion([marked], [operation], operation)
 
 
 def recognize_recurrence(loop: LoopRegion) -> Recurrence | None:

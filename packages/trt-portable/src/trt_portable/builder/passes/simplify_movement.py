@@ -9,29 +9,33 @@ tensor is a moved part, so that these movements meet and cancel.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
+from trt_portable.attributes import Attribute
 from trt_portable.builder.passes.arrangement import Arrangement, Factor, Shuffle, extent_of, flat
-from trt_portable.builder.passes.plan_graph import Entry, PlanGraph, PlanPass
-from trt_portable.dims import MAX_RANK
+from trt_portable.dims import MAX_RANK, Dims, Permutation
 from trt_portable.enums import DataType, ElementWiseOperation, LayerType, MatrixOperation, SampleMode
+from trt_portable.layers.movement import IConcatenationLayer, IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer
+from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
+from trt_portable.layers.products import IMatrixMultiplyLayer
+from trt_portable.layers.slicing import ISliceLayer
+from trt_portable.layers.sources import ICastLayer, IConstantLayer, IIdentityLayer
+from trt_portable.plan.graph import Node, PlanGraph, PlanPass
 
-_COPIES: Final = frozenset({LayerType.IDENTITY.name, LayerType.CAST.name})
-_RESHAPES: Final = frozenset({LayerType.SQUEEZE.name, LayerType.UNSQUEEZE.name})
-_POINTWISE: Final = frozenset({LayerType.ACTIVATION.name})
-_SHUFFLE: Final = LayerType.SHUFFLE.name
-MOVEMENTS: Final = frozenset({*_RESHAPES, _SHUFFLE})
+_COPIES: Final = (IIdentityLayer, ICastLayer)
+MOVEMENTS: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer)
 # These know their inputs by more than values: bodies name outer tensors, updates happen in an input's memory, and a
 # plugin may ask where memory is.
 _CLOSE_READERS: Final = frozenset(
     {
-        LayerType.KV_CACHE_UPDATE.name,
-        LayerType.PLUGIN_V2.name,
-        LayerType.PLUGIN_V3.name,
-        "LOOP",
-        "CONDITIONAL",
+        LayerType.KV_CACHE_UPDATE,
+        LayerType.PLUGIN_V2,
+        LayerType.PLUGIN_V3,
+        LayerType.LOOP_OUTPUT,
+        LayerType.CONDITIONAL_OUTPUT,
     }
 )
 
@@ -47,159 +51,147 @@ class SimplifyMovement(PlanPass):
 
     def call(self, graph: PlanGraph) -> int:
         """Looks at each layer once, in order, so that a row of any length becomes one."""
-        rewrite = _Rewrite(graph)
-        for entry in graph.layers:
-            rewrite.take(entry)
-        graph.layers[:] = rewrite.layers
-        return rewrite.changes
+        sweep = _Sweep(graph)
+        for node in graph.nodes:
+            sweep.take(node)
+        graph.nodes = sweep.nodes
+        return sweep.changes
 
 
-class _Rewrite:
+class _Sweep:
     """The layers so far, and what stands for tensors that are made no more."""
 
     def __init__(self, graph: PlanGraph) -> None:
-        self.layers: list[Entry] = []
+        self.nodes: list[Node] = []
         self.changes = 0
         self._graph = graph
-        self._instead: dict[int, int] = {}
-        self._movements: dict[int, tuple[int, Arrangement]] = {}  # tensor to what it is moved from, and how
-        self._producers: dict[int, Entry] = {}
-        self._readers: dict[int, list[Entry]] = defaultdict(list)
-        for entry in graph.layers:
-            for tensor in entry["inputs"]:
-                if tensor is not None:
-                    self._readers[tensor].append(entry)
+        self._instead: dict[int | None, int | None] = {}
+        self._movements: dict[int | None, tuple[int, Arrangement]] = {}  # tensor to what it is moved from, and how
+        self._producers: dict[int | None, Node] = {}
 
     @cached_property
     def _numbers_stay(self) -> bool:
         """Whether no refit changes an integer, on which an extent may depend."""
         return not any(
-            entry["type"] == LayerType.CONSTANT.name
-            and self._graph.dtype(entry["outputs"][0]) in (DataType.INT32, DataType.INT64)
-            and not self._graph.is_fixed(entry["weights"]["CONSTANT"], "CONSTANT")
-            for entry in self._graph.layers
+            node.is_a(IConstantLayer)
+            and self._graph.dtype(node.outputs[0]) in (DataType.INT32, DataType.INT64)
+            and not self._graph.is_fixed(node)
+            for node in self._graph.nodes
         )
 
-    def take(self, entry: Entry) -> None:
+    def take(self, node: Node) -> None:
         """Adds a layer, or what does the same with less."""
-        if not self._instead.keys().isdisjoint(entry["inputs"]):
-            entry = {**entry, "inputs": [self._instead.get(tensor, tensor) for tensor in entry["inputs"]]}
-        moved = self._moved(entry)
+        if not self._instead.keys().isdisjoint(node.inputs):
+            node = replace(node, inputs=tuple(self._instead.get(tensor, tensor) for tensor in node.inputs))
+        moved = self._moved(node)
         if moved is not None:
-            self._move(entry, *moved)
-        elif self._copies(entry):
-            self._drop(entry)
+            self._move(node, *moved)
+        elif self._copies(node):
+            self._instead[node.outputs[0]] = node.inputs[0]
+            self.changes += 1
         else:
-            found = self._behind(entry)
+            found = self._behind(node)
             if found is None:
-                self._add(entry)
+                self._add(node)
             else:
                 self.changes += 1
                 self._move(*found)
 
-    def _add(self, entry: Entry) -> None:
-        for tensor in entry["outputs"]:
-            self._producers[tensor] = entry
-        self.layers.append(entry)
+    def _add(self, node: Node) -> None:
+        for tensor in node.outputs:
+            self._producers[tensor] = node
+        self.nodes.append(node)
 
-    def _drop(self, entry: Entry) -> None:
-        self._instead[entry["outputs"][0]] = entry["inputs"][0]
-        self.changes += 1
-
-    def _move(self, entry: Entry, source: int, arrangement: Arrangement) -> None:
+    def _move(self, node: Node, source: int, arrangement: Arrangement) -> None:
         """Adds a movement as one layer, or nothing where that is what it moves."""
-        if source != entry["inputs"][0] or arrangement.is_identity:
+        if source != node.inputs[0] or arrangement.is_identity:
             self.changes += 1
-        (output,) = entry["outputs"]
-        may_go = output not in self._graph.wanted and self._may_change(source) and self._may_change(output)
+        (output,) = node.outputs
+        may_go = output not in self._graph.visible and self._may_change(source) and self._may_change(output)
         if arrangement.is_identity and may_go and self._graph.dtype(source) is self._graph.dtype(output):
             self._instead[output] = source
             return
-        if entry["inputs"] != [source] or entry["type"] != _SHUFFLE:
+        if node.inputs != (source,) or not node.is_a(IShuffleLayer):
             shuffle = arrangement.shuffle()
             if shuffle is not None:
-                entry = _shuffle(entry, source, shuffle)
-        self._add(entry)
+                node = _shuffle(node, source, shuffle)
+        self._add(node)
         self._movements[output] = (source, arrangement)
 
     # movements in a row ---------------------------------------------------------------------------------
 
-    def _moved(self, entry: Entry) -> tuple[int, Arrangement] | None:
+    def _moved(self, node: Node) -> tuple[int, Arrangement] | None:
         """What a layer moves, and how, from as far back as one layer can; None for other layers."""
-        if entry["type"] not in _RESHAPES and entry["type"] != _SHUFFLE:
+        x = node.inputs[0] if node.is_a(*MOVEMENTS) else None
+        if x is None:
             return None
-        x = entry["inputs"][0]
         source, before = self._movements.get(x, (x, None))
-        both = None if before is None or not self._may_change(source) else self._applied(entry, before)
+        both = None if before is None or not self._may_change(source) else self._applied(node, before)
         if both is not None and (both.is_identity or both.shuffle() is not None):
             return source, both
-        alone = self._applied(entry, Arrangement.of(self._graph.shape(x)))
+        alone = self._applied(node, Arrangement.of(self._graph.shape(x)))
         return None if alone is None or alone.shuffle() is None else (x, alone)
 
-    def _applied(self, entry: Entry, before: Arrangement) -> Arrangement | None:
+    def _applied(self, node: Node, before: Arrangement) -> Arrangement | None:
         """What a movement makes of an arrangement."""
-        result = self._graph.shape(entry["outputs"][0])
-        if -1 in result and len(entry["inputs"]) > 1 and entry["type"] == _SHUFFLE and not self._numbers_stay:
+        result = self._graph.shape(node.outputs[0])
+        if -1 in result and len(node.inputs) > 1 and node.is_a(IShuffleLayer) and not self._numbers_stay:
             return None
-        return moved_by(self._graph, entry, before)
+        return moved_by(self._graph, node, before)
 
-    def _copies(self, entry: Entry) -> bool:
+    def _copies(self, node: Node) -> bool:
         """Whether a layer's result is its first input, and nobody minds reading that instead."""
-        if not entry["inputs"] or entry["inputs"][0] is None or len(entry["outputs"]) != 1:
+        if not node.inputs or node.inputs[0] is None or len(node.outputs) != 1:
             return False
-        source, output = entry["inputs"][0], entry["outputs"][0]
-        if output in self._graph.wanted or not self._may_change(source) or not self._may_change(output):
+        source, output = node.inputs[0], node.outputs[0]
+        if output in self._graph.visible or not self._may_change(source) or not self._may_change(output):
             return False
         if self._graph.dtype(source) is not self._graph.dtype(output):
             return False
-        kind, attributes = entry["type"], entry["attributes"]
-        if kind in _COPIES or (kind == LayerType.CONCATENATION.name and len(entry["inputs"]) == 1):
+        if node.is_a(*_COPIES) or (node.is_a(IConcatenationLayer) and len(node.inputs) == 1):
             return True
-        if kind != LayerType.SLICE.name:
+        if not node.is_a(ISliceLayer) or len(node.inputs) > 1 or node[ISliceLayer.mode] is not SampleMode.STRICT_BOUNDS:
             return False
         shape = self._graph.shape(source)
         is_same = shape == self._graph.shape(output) and all(extent > 0 for extent in shape)
-        is_plain = attributes["mode"] == SampleMode.STRICT_BOUNDS.name and len(entry["inputs"]) == 1
-        return is_same and is_plain and not any(attributes["start"]) and set(attributes["stride"]) <= {1}
+        return is_same and not any(node[ISliceLayer.start]) and set(node[ISliceLayer.stride]) <= {1}
 
     # movements behind other layers ------------------------------------------------------------------------
 
-    def _behind(self, entry: Entry) -> tuple[Entry, int, Arrangement] | None:
+    def _behind(self, node: Node) -> tuple[Node, int, Arrangement] | None:
         """A layer of what was moved as a movement of a layer; that layer is added."""
-        if entry["type"] in _POINTWISE and len(entry["inputs"]) == 1:
-            return self._behind_activation(entry)
-        if entry["type"] == LayerType.MATRIX_MULTIPLY.name:
-            return self._behind_product(entry)
-        if entry["type"] == LayerType.ELEMENTWISE.name:
-            return self._behind_bias(entry)
-        if entry["type"] == LayerType.SLICE.name and len(entry["inputs"]) == 1:
-            return self._behind_slice(entry)
-        return None
+        if node.is_a(IActivationLayer):
+            return self._behind_activation(node)
+        if node.is_a(IMatrixMultiplyLayer):
+            return self._behind_product(node)
+        if node.is_a(IElementWiseLayer):
+            return self._behind_bias(node)
+        return self._behind_slice(node) if node.is_a(ISliceLayer) and len(node.inputs) == 1 else None
 
-    def _movement_for(self, tensor: int, entry: Entry) -> tuple[int, Arrangement] | None:
+    def _movement_for(self, tensor: int | None, node: Node) -> tuple[int, Arrangement] | None:
         """What a tensor is moved from, if a layer alone reads it."""
         found = self._movements.get(tensor)
-        if found is None or len(self._readers[tensor]) != 1 or tensor in self._graph.wanted:
+        if found is None or not self._graph.is_private(tensor):
             return None
-        return found if self._may_change(found[0]) and self._may_change(entry["outputs"][0]) else None
+        return found if self._may_change(found[0]) and self._may_change(node.outputs[0]) else None
 
-    def _behind_activation(self, entry: Entry) -> tuple[Entry, int, Arrangement] | None:
+    def _behind_activation(self, node: Node) -> tuple[Node, int, Arrangement] | None:
         """An activation of the tensor as it was before it was reshaped."""
-        found = self._movement_for(entry["inputs"][0], entry)
+        found = self._movement_for(node.inputs[0], node)
         if found is None or not found[1].keeps_order or found[1].is_identity:
             return None
         source, arrangement = found
-        result = self._new_tensor(entry, "flat", self._graph.shape(source))
-        self._add({**entry, "inputs": [source], "outputs": [result]})
-        return _reordered(entry, result), result, arrangement
+        result = self._new_tensor(node, "flat", self._graph.shape(source))
+        self._add(replace(node, inputs=(source,), outputs=(result,)))
+        return _reordered(node, result), result, arrangement
 
-    def _behind_product(self, entry: Entry) -> tuple[Entry, int, Arrangement] | None:
+    def _behind_product(self, node: Node) -> tuple[Node, int, Arrangement] | None:
         """A product with a constant matrix of rows in the order in which they were before they were moved."""
-        attributes, (x, matrix) = entry["attributes"], entry["inputs"]
-        found = self._movement_for(x, entry)
-        if found is None or attributes["op0"] != MatrixOperation.NONE.name or self._is_for_loop(entry):
+        x, matrix = node.inputs
+        found = self._movement_for(x, node)
+        if found is None or node[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or self._is_for_loop(node):
             return None
-        if attributes["op1"] == MatrixOperation.VECTOR.name:
+        if node[IMatrixMultiplyLayer.op1] is MatrixOperation.VECTOR:
             return None
         source, arrangement = found
         *rows, last = arrangement.target
@@ -207,7 +199,7 @@ class _Rewrite:
         ordered = [group for group in ordered if group]
         if not last or not ordered or flat(ordered) == flat(rows):
             return None
-        columns = self._graph.shape(entry["outputs"][0])[-1]
+        columns = self._graph.shape(node.outputs[0])[-1]
         shared = () if columns == 1 else (Factor.new(columns),)
         before = Arrangement(arrangement.source, (*ordered, last))
         behind = Arrangement((*ordered, shared), (*rows, shared))
@@ -217,23 +209,23 @@ class _Rewrite:
             return None
         if not before.is_identity:
             assert shuffle is not None
-            moved = self._new_tensor(entry, "rows", tuple(map(extent_of, before.target)), like=x)
-            name = f"{entry['name']} rows"
-            self._add({**_shuffle(_without_weights(entry), source, shuffle), "name": name, "outputs": [moved]})
+            moved = self._new_tensor(node, "rows", tuple(map(extent_of, before.target)), like=x)
+            rows_first = _shuffle(node, source, shuffle)
+            self._add(replace(rows_first, name=f"{node.name} rows", outputs=(moved,)))
             self._movements[moved] = (source, before)
             source = moved
-        result = self._new_tensor(entry, "product", tuple(map(extent_of, behind.source)))
-        self._add({**entry, "inputs": [source, constant], "outputs": [result]})
-        return _reordered(entry, result), result, behind
+        result = self._new_tensor(node, "product", tuple(map(extent_of, behind.source)))
+        self._add(replace(node, inputs=(source, constant), outputs=(result,)))
+        return _reordered(node, result), result, behind
 
-    def _behind_bias(self, entry: Entry) -> tuple[Entry, int, Arrangement] | None:
+    def _behind_bias(self, node: Node) -> tuple[Node, int, Arrangement] | None:
         """The sum of a product and a constant bias as it was before the product was moved."""
-        if entry["attributes"]["op"] != ElementWiseOperation.SUM.name:
+        if node[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
             return None
-        for x, bias in (entry["inputs"], entry["inputs"][::-1]):
-            found = self._movement_for(x, entry)
+        for x, bias in (node.inputs, node.inputs[::-1]):
+            found = self._movement_for(x, node)
             producer = None if found is None else self._producers.get(found[0])  # inputs have none
-            if found is None or producer is None or producer["type"] != LayerType.MATRIX_MULTIPLY.name:
+            if found is None or producer is None or not producer.is_a(IMatrixMultiplyLayer):
                 continue
             source, arrangement = found
             shape = self._graph.shape(bias)
@@ -243,21 +235,21 @@ class _Rewrite:
             constant = self._with_rank(bias, len(arrangement.source), kept=1)
             if constant is None:
                 continue
-            result = self._new_tensor(entry, "sum", self._graph.shape(source))
-            self._add({**entry, "inputs": [source, constant], "outputs": [result]})
-            return _reordered(entry, result), result, arrangement
+            result = self._new_tensor(node, "sum", self._graph.shape(source))
+            self._add(replace(node, inputs=(source, constant), outputs=(result,)))
+            return _reordered(node, result), result, arrangement
         return None
 
-    def _behind_slice(self, entry: Entry) -> tuple[Entry, int, Arrangement] | None:
+    def _behind_slice(self, node: Node) -> tuple[Node, int, Arrangement] | None:
         """A part of a moved tensor as a moved part: several may be taken of what is moved by nobody then."""
-        x = entry["inputs"][0]
-        source, arrangement = self._movements.get(x, (x, None))
-        part = None if arrangement is None else _part(entry, self._graph.shape(x))
-        if arrangement is None or part is None or not (self._may_change(source) and self._may_change(x)):
+        x = node.inputs[0]
+        found = self._movements.get(x)
+        part = None if found is None else _part(node, self._graph.shape(x))
+        if found is None or part is None or not (self._may_change(found[0]) and self._may_change(x)):
             return None
-        axis, start, size = part
+        (source, arrangement), (axis, start, size) = found, part
         group = arrangement.target[axis]
-        if len(group) != 1 or group[0].size == -1 or entry["outputs"][0] in self._graph.wanted:
+        if len(group) != 1 or group[0].size == -1 or node.outputs[0] in self._graph.visible:
             return None
         at = next(at for at, others in enumerate(arrangement.source) if group[0] in others)
         within = extent_of(arrangement.source[at][1:])
@@ -272,79 +264,82 @@ class _Rewrite:
             return None
         shape = list(self._graph.shape(source))
         shape[at] = size * within
-        result = self._new_tensor(entry, "part", shape)
-        attributes = {"start": [start * within], "shape": [shape[at]], "stride": [1], "axes": [at]}
-        self._add(
-            {**entry, "inputs": [source], "outputs": [result], "attributes": {**entry["attributes"], **attributes}}
-        )
-        return _reordered(entry, result), result, behind
+        result = self._new_tensor(node, "part", shape)
+        values = {
+            ISliceLayer.start: Dims((start * within,)),
+            ISliceLayer.shape: Dims((shape[at],)),
+            ISliceLayer.stride: Dims((1,)),
+            ISliceLayer.axes: Dims((at,)),
+        }
+        self._add(replace(node, inputs=(source,), outputs=(result,)).having(values))
+        return _reordered(node, result), result, behind
 
     # what rewrites need ---------------------------------------------------------------------------------
 
-    def _new_tensor(self, entry: Entry, what: str, shape: Any, *, like: int | None = None) -> int:
-        description = self._graph.tensors[entry["outputs"][0] if like is None else like]
-        return self._graph.new_tensor(f"{description['name']} {what}", description["dtype"], shape)
+    def _new_tensor(self, node: Node, what: str, shape: Sequence[int], *, like: int | None = None) -> int:
+        facts = self._graph.tensors[node.outputs[0] if like is None else like]
+        return self._graph.new_tensor(f"{facts.name} {what}", facts.dtype, shape)
 
-    def _with_rank(self, tensor: int, rank: int, *, kept: int) -> int | None:
+    def _with_rank(self, tensor: int | None, rank: int, *, kept: int) -> int | None:
         """A constant with as many extents, of which all but some at the end are 1; None for other tensors."""
-        entry = self._producers.get(tensor)
+        node = self._producers.get(tensor)
         shape = self._graph.shape(tensor)
-        if entry is None or entry["type"] != LayerType.CONSTANT.name or set(shape[:-kept]) - {1} or rank < kept:
+        if node is None or not node.is_a(IConstantLayer) or set(shape[:-kept]) - {1} or rank < kept:
             return None
         if len(shape) == rank:
             return tensor
-        if not self._graph.is_fixed(entry["weights"]["CONSTANT"], "CONSTANT"):
+        if not self._graph.is_fixed(node):
             return None  # a refit names the layer, of which there is one
         fresh = [*[1] * (rank - kept), *shape[-kept:]]
-        made = self._new_tensor(entry, f"of rank {rank}", fresh)
-        self._add({**entry, "outputs": [made], "attributes": {"shape": fresh}})
+        made = self._new_tensor(node, f"of rank {rank}", fresh)
+        self._add(replace(node, outputs=(made,)).having({IConstantLayer.shape: Dims(fresh)}))
         return made
 
-    def _is_for_loop(self, entry: Entry) -> bool:
+    def _is_for_loop(self, node: Node) -> bool:
         """Whether a loop reads a product, or the sum with its bias: a kernel may take both."""
-        readers = self._readers[entry["outputs"][0]]
-        sums = [each for each in readers if each["type"] == LayerType.ELEMENTWISE.name]
-        further = [each for addition in sums for each in self._readers[addition["outputs"][0]]]
-        return any(each["type"] in _CLOSE_READERS for each in (*readers, *further))
+        readers = self._graph.uses(node.outputs[0])
+        sums = [each for each in readers if each.is_a(IElementWiseLayer)]
+        further = [each for addition in sums for each in self._graph.uses(addition.outputs[0])]
+        return any(each.kind in _CLOSE_READERS for each in (*readers, *further))
 
-    def _may_change(self, tensor: int) -> bool:
+    def _may_change(self, tensor: int | None) -> bool:
         """Whether all that read a tensor may read another one in its place, or another reader may join them."""
-        return all(reader["type"] not in _CLOSE_READERS for reader in self._readers[tensor])
+        return all(reader.kind not in _CLOSE_READERS for reader in self._graph.uses(tensor))
 
 
-def moved_by(graph: PlanGraph, entry: Entry, before: Arrangement) -> Arrangement | None:
+def moved_by(graph: PlanGraph, node: Node, before: Arrangement) -> Arrangement | None:
     """What one of `MOVEMENTS` makes of an arrangement; None where that cannot be told.
 
     Args:
         graph: The layers.
-        entry: The movement.
+        node: The movement.
         before: How its input lies.
     """
-    result = graph.shape(entry["outputs"][0])
-    if entry["type"] in _RESHAPES:
+    result = graph.shape(node.outputs[0])
+    if not node.is_a(IShuffleLayer):
         return before.without_ones(result)
-    attributes = entry["attributes"]
-    first = tuple(attributes["first_transpose"])[: len(before.target)]
-    second = tuple(attributes["second_transpose"])[: len(result)]
+    permutations = node[IShuffleLayer.first_transpose], node[IShuffleLayer.second_transpose]
+    first, second = tuple(permutations[0])[: len(before.target)], tuple(permutations[1])[: len(result)]
     found: Arrangement | None = before.transposed(first)
-    if attributes["reshape_dims"] is not None or len(entry["inputs"]) > 1:
+    dims = node[IShuffleLayer.reshape_dims]
+    if dims is not None or len(node.inputs) > 1:
         reshape, copied = [0] * len(result), []
         for axis, origin in enumerate(second):
             reshape[origin] = result[axis]
-        if attributes["zero_is_placeholder"] and len(entry["inputs"]) == 1:
-            copied = [axis for axis, extent in enumerate(attributes["reshape_dims"]) if extent == 0]
+        if node[IShuffleLayer.zero_is_placeholder] and len(node.inputs) == 1:
+            copied = [axis for axis, extent in enumerate(dims) if extent == 0]
         assert found is not None
         found = None if 0 in reshape else found.reshaped(reshape, copied)
     return None if found is None else found.transposed(second)
 
 
-def _part(entry: Entry, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _part(node: Node, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     """The one axis that a slice cuts, where it begins and how much it takes; None for other slices."""
-    attributes = entry["attributes"]
-    if attributes["mode"] != SampleMode.STRICT_BOUNDS.name or None in (attributes["start"], attributes["shape"]):
+    starts, sizes, strides = node[ISliceLayer.start], node[ISliceLayer.shape], node[ISliceLayer.stride]
+    if node[ISliceLayer.mode] is not SampleMode.STRICT_BOUNDS or starts is None or sizes is None:
         return None
-    axes = range(len(shape)) if attributes["axes"] is None else attributes["axes"]
-    places = list(zip(axes, attributes["start"], attributes["shape"], attributes["stride"], strict=True))
+    axes = range(len(shape)) if node[ISliceLayer.axes] is None else node[ISliceLayer.axes]
+    places = list(zip(axes, starts, sizes, strides, strict=True))
     cut = [place for place in places if place[1] != 0 or place[2] != shape[place[0]]]
     if len(cut) != 1 or any(stride != 1 for _, _, _, stride in places):
         return None
@@ -352,21 +347,16 @@ def _part(entry: Entry, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     return (axis, start, size) if axis >= 0 and size > 0 and shape[axis] >= start + size else None
 
 
-def _shuffle(entry: Entry, source: int, shuffle: Shuffle) -> Entry:
-    """A layer that makes what an entry makes by a movement of another tensor."""
-    attributes = {
-        "first_transpose": [*shuffle.first, *range(len(shuffle.first), MAX_RANK)],
-        "reshape_dims": None if shuffle.reshape is None else list(shuffle.reshape),
-        "second_transpose": [*shuffle.second, *range(len(shuffle.second), MAX_RANK)],
-        "zero_is_placeholder": True,
+def _shuffle(node: Node, source: int, shuffle: Shuffle) -> Node:
+    """A layer that makes what a node makes by a movement of another tensor."""
+    values: dict[Attribute[Any], Any] = {
+        IShuffleLayer.first_transpose: Permutation([*shuffle.first, *range(len(shuffle.first), MAX_RANK)]),
+        IShuffleLayer.reshape_dims: None if shuffle.reshape is None else Dims(shuffle.reshape),
+        IShuffleLayer.second_transpose: Permutation([*shuffle.second, *range(len(shuffle.second), MAX_RANK)]),
     }
-    return {**entry, "type": _SHUFFLE, "inputs": [source], "attributes": attributes}
+    return replace(node, layer=IShuffleLayer, inputs=(source,), values=values, weights={})
 
 
-def _reordered(entry: Entry, source: int) -> Entry:
+def _reordered(node: Node, source: int) -> Node:
     """What becomes the movement behind a layer."""
-    return {**_without_weights(entry), "name": f"{entry['name']} reshape", "inputs": [source]}
-
-
-def _without_weights(entry: Entry) -> Entry:
-    return {**entry, "weights": {}, "weight_specs": {}}
+    return replace(node, name=f"{node.name} reshape", inputs=(source,), weights={})
