@@ -147,6 +147,20 @@ def test_modules_import_each_other_in_no_circle(package: str) -> None:
     assert not imports, f"in circles, or above one: {', '.join(sorted(imports))}"
 
 
+def test_what_does_not_quantize_pays_nothing_for_it() -> None:
+    """Quantization after training is reached by its public names alone, which are loaded when they are first used."""
+    source = ROOT / "packages/trt-frontends/src"
+    users = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        for _, module in imports_of(path.read_text(encoding="utf-8"))
+        if module.startswith("trt_frontends.quantization")
+    }
+    assert {user for user in users if not user.startswith("trt_frontends/quantization/")} == {
+        "trt_frontends/__init__.py"
+    }
+
+
 def _modules_of(path: Path, known: Collection[str]) -> Iterator[str]:
     """Yields the modules of a package that one of them imports, at any depth of its code."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

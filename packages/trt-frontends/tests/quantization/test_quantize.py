@@ -115,8 +115,8 @@ def test_what_is_excluded_stays_in_float(model: nn.Module, exclude: Any, left: s
 
 
 def test_folding_and_smoothing_keep_what_the_model_computes(model: nn.Module) -> None:
+    from trt_frontends.quantization.calibration import read_samples
     from trt_frontends.quantization.quantize import prepare
-    from trt_frontends.quantization.samples import read_samples
 
     x = data()[0]
     program = torch.export.export(model, (x,))

@@ -10,7 +10,7 @@ from torch import nn
 
 from trt_frontends import model_report
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.torch_compile import size_ranges
+from trt_frontends.torch_compile import compiled_graph
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 
 OPTIONS = {"min_block_size": 1}
@@ -39,7 +39,7 @@ def test_sizes_are_tuned_for_the_first_call_and_have_a_generous_end(ranges: list
     optimized = torch.compile(torch.relu, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
     _check(optimized, torch.relu, torch.randn(6, 7))
     assert sorted(bounds[1] for bounds in ranges[0].values()) == [6, 7]
-    assert all(low == 2 and high == size_ranges.GENEROUS for low, _, high in ranges[0].values())
+    assert all(low == 2 and high == compiled_graph.GENEROUS for low, _, high in ranges[0].values())
 
 
 def test_marked_bounds_are_kept(ranges: list[Any]) -> None:
@@ -51,7 +51,7 @@ def test_marked_bounds_are_kept(ranges: list[Any]) -> None:
 
 
 def test_a_call_beyond_the_range_builds_a_wider_one(monkeypatch: pytest.MonkeyPatch, ranges: list[Any]) -> None:
-    monkeypatch.setattr(size_ranges, "GENEROUS", 8)
+    monkeypatch.setattr(compiled_graph, "GENEROUS", 8)
     optimized = torch.compile(torch.relu, backend=torch_tensorrt_backend, options=OPTIONS, dynamic=True)
     for rows in (2, 8, 9, 40, 3):
         _check(optimized, torch.relu, torch.randn(rows, rows))
@@ -68,7 +68,7 @@ def test_no_tensor_is_larger_than_tensorrt_counts(ranges: list[Any]) -> None:
     _check(optimized, function, torch.randn(3, 9, 16))
     (found,) = ranges
     batch, length, width = (next(high for _, opt, high in found.values() if opt == size) for size in (3, 9, 16))
-    assert batch * length * max(length, width) <= size_ranges.MOST_ELEMENTS
+    assert batch * length * max(length, width) <= compiled_graph.MOST_ELEMENTS
     assert batch >= 64 and length >= 64
 
 

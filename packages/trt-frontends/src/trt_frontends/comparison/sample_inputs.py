@@ -75,31 +75,34 @@ def sample_inputs(
             yield _make(f"{which} sizes{of_profile}", examples, _redraw, device, which, seed, profile)
 
 
-def read_inputs(inputs: Iterable[Any], when_empty: str = "there are no inputs to compare on") -> Iterator[SampleInputs]:
+def read_inputs(
+    inputs: Iterable[Any], when_empty: str = "there are no inputs to compare on", called: str = "input"
+) -> Iterator[SampleInputs]:
     """Yields inputs that a caller gives: tuples of positional inputs, dicts of keyword inputs, pairs of both, tensors.
 
     Args:
         inputs: What the caller gives.
         when_empty: What to say where there are none.
+        called: What messages call one of them.
 
     Raises:
         InputError: There are none, or one is none of these.
     """
     index = -1
     for index, item in enumerate(inputs):
-        name = f"input {index}"
+        name = f"{called} {index}"
         if isinstance(item, torch.Tensor):
             yield SampleInputs(name, (item,), {})
         elif isinstance(item, Mapping):
             yield SampleInputs(name, (), dict(item))
         elif isinstance(item, Sequence) and _is_pair(item):
             yield SampleInputs(name, tuple(item[0]), dict(item[1]))
-        elif isinstance(item, Sequence) and not isinstance(item, str):
+        elif isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
             yield SampleInputs(name, tuple(item), {})
         else:
             raise InputError(
                 f"{name} is {kind_of(item)}",
-                hint="give tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)",
+                hint="give tensors, tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)",
             )
     if index < 0:
         raise InputError(when_empty, hint="give at least one, or leave it out")

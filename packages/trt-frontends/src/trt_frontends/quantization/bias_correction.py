@@ -10,13 +10,10 @@ from torch import fx
 
 from trt_core.quantization import dequantize, fake_quantize, quantize
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.quantization.calibration import ProgramRunner, Step, compute, flat_inputs
 from trt_frontends.quantization.config import Kind, QuantizationConfig
-from trt_frontends.quantization.editing import ProgramEditor
-from trt_frontends.quantization.layers import Layer
-from trt_frontends.quantization.normalization import set_operand
-from trt_frontends.quantization.running import ProgramRunner, Step, compute
-from trt_frontends.quantization.samples import flat_inputs
-from trt_frontends.quantization.weights import weight_scale
+from trt_frontends.quantization.editing import ProgramEditor, set_operand
+from trt_frontends.quantization.layers import Layer, weight_scale
 from trt_lowering.operator_traits import argument
 
 

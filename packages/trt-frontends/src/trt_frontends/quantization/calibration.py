@@ -1,20 +1,24 @@
-"""Calibration: ranges of activations, from running the program on representative inputs."""
+"""Calibration: data that callers give, the program run on it node by node, and ranges of activations that follow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import torch
 from torch import fx
+from torch.export.graph_signature import InputKind
 
 from trt_core import InputError, TrtError
+from trt_core.dtypes import dtype_name
+from trt_core.provenance import node_location, source_line
+from trt_core.wording import kind_of
+from trt_frontends.capture import keyword_inputs
+from trt_frontends.comparison.sample_inputs import read_inputs
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.quantization.config import Observer, QuantizationConfig, Scheme
 from trt_frontends.quantization.layers import Layer
-from trt_frontends.quantization.running import ProgramRunner, Step, compute, require_finite
-from trt_frontends.quantization.samples import flat_inputs
 
 Watch = Callable[[fx.Node, torch.Tensor], None]
 """Called with the node of an activation, and its value."""
@@ -290,3 +294,208 @@ def scale_of(largest: float, scheme: Scheme) -> float:
     """Returns the scale that maps a magnitude to the largest quantized value; 1 where there is nothing but zeros."""
     scale = largest / scheme.largest
     return scale if scale >= torch.finfo(torch.float32).tiny else 1.0
+
+
+MOST_OF_UNKNOWN_LENGTH: Final = 1024
+"""How many inputs are read of data that does not say how many it has: it may never end."""
+
+_HINT = "give tuples of positional inputs, dicts of keyword inputs, pairs (tuple, dict), or single tensors"
+
+
+def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
+    """Reads calibration data.
+
+    Args:
+        calibration: Any iterable of tensors, tuples of positional inputs, dicts of keyword inputs, or pairs of both.
+
+    Raises:
+        InputError: It is no iterable, it is empty, reading it fails, or an item is none of these; or it has no length,
+            and goes on after `MOST_OF_UNKNOWN_LENGTH` items.
+    """
+    if calibration is None:
+        raise InputError("there is no calibration data", hint=f"quantizing activations needs some: {_HINT}")
+    if isinstance(calibration, (torch.Tensor, str, bytes, Mapping)) or not isinstance(calibration, Iterable):
+        raise InputError(
+            f"calibration data is {kind_of(calibration)}, not a collection of inputs",
+            hint=f"give a list, a data loader, or a generator; {_HINT}",
+        )
+    cases = read_inputs(_items(calibration), "the calibration data is empty", "calibration input")
+    return [ExampleInputs(case.args, case.kwargs) for case in cases]
+
+
+def _items(calibration: Iterable[Any]) -> Iterator[Any]:
+    """Yields what callers' data yields; what it raises is about the data."""
+    index = 0
+    try:
+        known = hasattr(calibration, "__len__")
+        for item in calibration:
+            if index == MOST_OF_UNKNOWN_LENGTH and not known:
+                raise InputError(
+                    "the calibration data does not end",
+                    why=f"{index} inputs were read, all are kept in memory, and it does not say how many there are",
+                    hint="give some ten to a hundred of them: itertools.islice(data, 100)",
+                )
+            yield item
+            index += 1
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            "the calibration data cannot be read",
+            where=f"calibration input {index}",
+            why=f"{type(error).__name__}: {error}",
+            hint="iterate over it alone to see the same error",
+        ) from error
+
+
+def flat_inputs(program: torch.export.ExportedProgram, samples: Sequence[ExampleInputs]) -> Iterator[list[Any]]:
+    """Yields each sample as the flat list of inputs that a program's graph takes, on the program's device.
+
+    Raises:
+        InputError: A sample does not fit the program, or holds NaN or infinities.
+    """
+    places = _places(program)
+    keywords = keyword_inputs(program)
+    for index, sample in enumerate(samples):
+        where = f"calibration input {index}"
+        try:
+            leaves = sample.in_order_of(keywords)
+        except InputError as error:
+            raise InputError(error.what, where=where, why=error.why, hint=error.hint) from None
+        if len(leaves) != len(places):
+            raise InputError(
+                f"it holds {len(leaves)} inputs, the program takes {len(places)}",
+                where=where,
+                hint="leave out what is no input of the model, such as the labels of a data loader",
+            )
+        yield [_fitting(leaf, *place, where) for leaf, place in zip(leaves, places, strict=True)]
+
+
+def _places(program: torch.export.ExportedProgram) -> list[tuple[str, Any]]:
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    return [(name, values.get(name)) for name in names]
+
+
+def _fitting(leaf: Any, name: str, meta: Any, where: str) -> Any:
+    if not isinstance(meta, torch.Tensor):
+        return leaf
+    if not isinstance(leaf, torch.Tensor):
+        raise InputError(
+            f"input {name} is {kind_of(leaf)}, not a tensor",
+            where=where,
+            hint="convert it with torch.as_tensor",
+        )
+    if leaf.dtype != meta.dtype:
+        raise InputError(
+            f"input {name} is {dtype_name(leaf.dtype)}, the program takes {dtype_name(meta.dtype)}",
+            where=where,
+            hint=f"convert it with .to(torch.{dtype_name(meta.dtype)})",
+        )
+    fits = leaf.dim() == meta.dim() and all(
+        not isinstance(wanted, int) or found == wanted for found, wanted in zip(leaf.shape, meta.shape, strict=True)
+    )
+    if not fits:
+        raise InputError(
+            f"input {name} has shape {tuple(leaf.shape)}, the program takes {tuple(meta.shape)}",
+            where=where,
+            hint="calibrate with inputs of the program's shape, or export it with dynamic dimensions",
+        )
+    if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+        raise InputError(
+            f"input {name} holds NaN or infinities",
+            where=where,
+            why="ranges that are measured on it would be meaningless",
+            hint="leave the sample out, or mend it",
+        )
+    return leaf.detach().to(meta.device, copy=True)
+
+
+Step = Callable[[fx.Node, Callable[[Any], Any]], Any]
+"""Computes a node; the second argument returns the value of an operand, which may be a node."""
+
+
+class ProgramRunner:
+    """Runs a program on flat inputs. Buffers are copied for each run, so that a model with state is left alone.
+
+    Args:
+        program: The program.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self._program = program
+        self._module = program.graph_module
+
+    def run(self, inputs: Sequence[Any], steps: Mapping[str, Step]) -> list[torch.Tensor]:
+        """Runs the graph once.
+
+        Args:
+            inputs: What the caller of the model gives, flattened.
+            steps: What computes nodes, by name, in place of the graph.
+
+        Returns:
+            The tensors that the model returns.
+        """
+        given = iter(inputs)
+        operands = [next(given) if value is None else value for value in self._held()]
+        with torch.no_grad():
+            results = _Interpreter(self._module, steps).run(*operands, enable_io_processing=False)
+        return [value for value in results if isinstance(value, torch.Tensor)]
+
+    def _held(self) -> list[Any]:
+        """Returns the program's own tensors in the order of placeholders, None for what the caller gives."""
+        program = self._program
+        held: list[Any] = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind is InputKind.USER_INPUT:
+                held.append(None)
+                continue
+            assert spec.target is not None
+            value: Any = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            is_state = spec.kind is InputKind.BUFFER and isinstance(value, torch.Tensor)
+            held.append(value.clone() if is_state else value)
+        return held
+
+
+class _Interpreter(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, steps: Mapping[str, Step]) -> None:
+        super().__init__(module)
+        self._steps = steps
+
+    def run_node(self, n: fx.Node) -> Any:
+        step = self._steps.get(n.name)
+        if step is None or n.op != "call_function":
+            return super().run_node(n)
+        return step(n, lambda item: fx.map_arg(item, lambda operand: self.env[operand]))
+
+
+def compute(node: fx.Node, value: Callable[[Any], Any], replaced: Mapping[fx.Node, torch.Tensor] | None = None) -> Any:
+    """Computes a node as the graph does.
+
+    Args:
+        node: A call.
+        value: Returns the value of an operand.
+        replaced: Values to take for operands in place of their own.
+    """
+    taken = replaced or {}
+
+    def read(item: Any) -> Any:
+        return fx.map_arg(item, lambda operand: taken[operand] if operand in taken else value(operand))
+
+    assert callable(node.target)
+    return node.target(*read(node.args), **read(node.kwargs))
+
+
+def require_finite(values: torch.Tensor, node: fx.Node) -> None:
+    """Refuses activations with NaN or infinities.
+
+    Raises:
+        InputError: There are some.
+    """
+    if not bool(values.isfinite().all()):
+        line = source_line(node)
+        raise InputError(
+            "the model computes NaN or infinities from the calibration data",
+            where=node_location(node) + (f", {line}" if line else ""),
+            hint="check that the data is prepared as the model expects it; masks belong after products",
+        )

@@ -10,13 +10,14 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core import Reason, Verdict
+from trt_core import InputError, Reason, Verdict
 from trt_core.dtypes import FLOATS
 from trt_core.errors import SettingsError
 from trt_core.internals import OpOverload
 from trt_core.operators import canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
-from trt_frontends.quantization.config import Kind, QuantizationConfig
+from trt_core.quantization import quantize
+from trt_frontends.quantization.config import Kind, Observer, QuantizationConfig
 from trt_frontends.quantization.editing import TRANSPOSITIONS, ProgramEditor
 from trt_lowering.operator_traits import argument
 
@@ -255,3 +256,52 @@ class _Exclusion:
         if any(path == known or path.startswith(known + ".") or node.name == known for known in self._names):
             return True
         return any(expression.fullmatch(item) for expression in self._expressions for item in names)
+
+
+_SHRUNK: Final = tuple(1.0 - 0.02 * step for step in range(26))
+"""Shares of the largest magnitude that are tried as range."""
+
+
+def weight_scale(value: torch.Tensor, weight: Weight, config: QuantizationConfig) -> tuple[torch.Tensor, int]:
+    """Returns the scale of a weight, and its axis, as `torch.ops.trt.quantize` takes them.
+
+    A slice of nothing but zeros gets the scale 1. With the observers `mse` and `entropy`, the range of each slice is
+    the one with the least squared error.
+
+    Args:
+        value: The weight.
+        weight: Which of its axes are channels and inputs.
+        config: `per_channel`, and `group_size` for integers of 4 bits.
+
+    Raises:
+        InputError: The weight holds NaN or infinities.
+    """
+    wide = value.detach().to(torch.float32)
+    if not bool(wide.isfinite().all()):
+        raise InputError("a weight holds NaN or infinities", where=weight.node.name, hint="check the model's weights")
+    scheme = config.scheme
+    if scheme.bits == 4:
+        count = value.shape[weight.input_axis] // config.group_size
+        blocks = wide.unflatten(weight.input_axis, (count, config.group_size))
+        return _scale(blocks, (weight.input_axis + 1,), config).squeeze(weight.input_axis + 1), -1
+    if not config.per_channel or weight.channel_axis < 0:
+        return _scale(wide, tuple(range(wide.dim())), config).reshape(()), -1
+    others = tuple(axis for axis in range(wide.dim()) if axis != weight.channel_axis)
+    return _scale(wide, others, config).reshape(-1), weight.channel_axis
+
+
+def _scale(value: torch.Tensor, axes: tuple[int, ...], config: QuantizationConfig) -> torch.Tensor:
+    """Returns one scale for each slice, dimensions kept."""
+    scheme = config.scheme
+    largest = value.abs().amax(axes, keepdim=True)
+    whole = largest / scheme.largest
+    whole = torch.where(whole >= torch.finfo(torch.float32).tiny, whole, torch.ones_like(whole))
+    if config.observer not in (Observer.MSE, Observer.ENTROPY):
+        return whole
+    best, least = whole, torch.full_like(whole, torch.inf)
+    for share in _SHRUNK:
+        tried = whole * share
+        kept = quantize(value, tried.expand_as(value), scheme.dtype, scheme.bits).to(torch.float32) * tried
+        error = (kept - value).square().sum(axes, keepdim=True)
+        best, least = torch.where(error < least, tried, best), torch.minimum(error, least)
+    return best

@@ -14,13 +14,11 @@ from trt_core.wording import ShownReport
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.quantization.bias_correction import quantized_operands
-from trt_frontends.quantization.calibration import calibrate
+from trt_frontends.quantization.calibration import ProgramRunner, Step, calibrate, compute, flat_inputs, read_samples
 from trt_frontends.quantization.config import QuantizationConfig, read_config
 from trt_frontends.quantization.editing import ProgramEditor
 from trt_frontends.quantization.layers import Layer, choose_layers
 from trt_frontends.quantization.quantize import Model, capture_float, prepare
-from trt_frontends.quantization.running import ProgramRunner, Step, compute
-from trt_frontends.quantization.samples import flat_inputs, read_samples
 
 
 @dataclass(frozen=True)
