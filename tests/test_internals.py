@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import fx, nn
 from torch.autograd import forward_ad, profiler
 
@@ -24,6 +25,19 @@ from trt_core.internals import ShapeEnv
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = {path.parent.name: path.parent for path in sorted(ROOT.glob("packages/*/src/*/internals.py"))}
 """Package to its sources; the command `trtc` takes nothing from PyTorch."""
+
+
+def _fully_sharded() -> Any:
+    """A module that `fully_shard` has wrapped, in a group of which this process is all."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    try:
+        return fully_shard(nn.Linear(2, 2))
+    finally:
+        dist.destroy_process_group()
+
 
 OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_buffers": nn.Module,
@@ -34,11 +48,14 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_erased": lambda: fx.Graph().placeholder("x"),
     "_forward_hooks": nn.Module,
     "_forward_pre_hooks": nn.Module,
+    "_fsdp_param_group": lambda: _fully_sharded()._get_fsdp_state(),
+    "_get_fsdp_state": _fully_sharded,
     "_get_name": nn.Module,
     "_guards_code": lambda: torch.export.export(nn.ReLU(), (torch.ones(2),)),
     "_is_compiling_flag": lambda: torch.compiler,
     "_is_profiler_enabled": lambda: profiler,
     "_modules": nn.Module,
+    "_mp_policy": lambda: _fully_sharded()._get_fsdp_state(),
     "_orig_mod": lambda: torch.compile(nn.ReLU()),
     "_overloadname": lambda: torch.ops.aten.relu.default,
     "_parameters": nn.Module,

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 ATTRIBUTES: Final = {
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
+    "_forward_hooks": "of nn.Module",
+    "_forward_pre_hooks": "of nn.Module",
+    "_fsdp_param_group": "of FSDPState: its parameters, where they are one group",
+    "_get_fsdp_state": "of FSDPModule",
+    "_mp_policy": "of FSDPState: which types it casts to",
     "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",
 }

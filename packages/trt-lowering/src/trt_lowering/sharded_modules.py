@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from torch import fx, nn
 
 from trt_core.errors import InputError
 from trt_core.internals import enable_python_dispatcher, make_fx, pytree
+from trt_lowering.fully_sharded import Gathering, gatherings_of, rest_in_parts, without_hooks_of_fsdp
 from trt_lowering.internals import (
     DisableTorchFunction,
     DispatchKey,
@@ -105,12 +107,16 @@ class ShardedModule(nn.Module):
         self._whole = tuple(whole)
         self.__dict__["_sharded"] = module  # no child: its tensors are no parameters of this module
         self._shardings: dict[str, Sharding] = {}
+        self._gatherings: dict[str, Gathering] = {}
+        gatherings = gatherings_of(module)
         self.__class__ = _with_signature_of(module)  # export asks for the names of parameters
         self.train(module.training)
         shards: dict[int, torch.Tensor] = {}  # tied tensors stay one
         for name, tensor in _tensors_of(module):
             if is_distributed(tensor):
                 self._shardings[name] = Sharding.of(tensor)
+            if id(tensor) in gatherings:
+                self._gatherings[name] = gatherings[id(tensor)]
             if id(tensor) not in shards:
                 shards[id(tensor)] = _shard_of(tensor)
             owner, last = self._owner_of(name)
@@ -133,10 +139,13 @@ class ShardedModule(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> ShardedModule:
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        shared = {id(value): value for value in (self._sharded, self._shardings, self.boundary, self._whole)}
+        shared = {id(value): value for value in self._lasting()}
         memo.update(shared)  # a device mesh holds process groups, which are not copied
         twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return twin
+
+    def _lasting(self) -> tuple[Any, ...]:
+        return self._sharded, self._shardings, self._gatherings, self.boundary, self._whole
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         names, shards = zip(*_tensors_of(self), strict=True)
@@ -150,12 +159,10 @@ class ShardedModule(nn.Module):
             for index, tensor in zip(given, tensors[len(names) :], strict=True):
                 sharding = self.boundary.inputs.get(places[index])
                 values[index] = tensor if sharding is None else sharding.distributed(tensor)
-            state = {
-                name: self._shardings[name].distributed(tensor) if name in self._shardings else tensor
-                for name, tensor in zip(names, held, strict=True)
-            }
+            state = {name: self._used(name, tensor) for name, tensor in zip(names, held, strict=True)}
             arguments, keywords = pytree.tree_unflatten(values, spec)
-            result = torch.func.functional_call(self._sharded, state, arguments, keywords)
+            with without_hooks_of_fsdp(self._sharded):
+                result = torch.func.functional_call(self._sharded, state, arguments, keywords)
             leaves, found = pytree.tree_flatten(result)
             result_spec.append(found)
             return [self._returned(index, leaf) for index, leaf in enumerate(leaves)]
@@ -167,6 +174,14 @@ class ShardedModule(nn.Module):
         local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
         return pytree.tree_unflatten(_play(local, operands), result_spec[-1])
 
+    def _used(self, name: str, shard: torch.Tensor) -> torch.Tensor:
+        """Returns what the module computes with, made of the shard of this process."""
+        if name not in self._shardings:
+            return shard
+        tensor = self._shardings[name].distributed(shard)
+        gathering = self._gatherings.get(name)
+        return tensor if gathering is None else gathering.gathered(tensor)
+
     def _returned(self, index: int, value: Any) -> Any:
         if not is_distributed(value):
             return value
@@ -175,8 +190,11 @@ class ShardedModule(nn.Module):
 
 
 def is_sharded(module: Any) -> bool:
-    """Whether a module holds `DTensor`s."""
-    return isinstance(module, nn.Module) and any(is_distributed(tensor) for _, tensor in _tensors_of(module))
+    """Whether a module holds `DTensor`s; modules of FSDP hold them when this has been asked."""
+    if not isinstance(module, nn.Module):
+        return False
+    rest_in_parts(module)
+    return any(is_distributed(tensor) for _, tensor in _tensors_of(module))
 
 
 def shards_of_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Sharding]]:
@@ -262,19 +280,18 @@ def functional_collectives() -> Iterator[None]:
     if not dist.is_available() or not dist.is_initialized():
         yield
         return
-    from torch.distributed import distributed_c10d
-
-    owners = (dist, distributed_c10d)
     known = {name: getattr(dist, name) for name in _FUNCTIONAL}
-    for owner in owners:
-        for name, function in _FUNCTIONAL.items():
-            setattr(owner, name, function)
+    inside = [module for name, module in list(sys.modules.items()) if name.partition(".distributed")[0] == "torch"]
+    owners = [
+        (module, name) for module in inside for name, function in known.items() if vars(module).get(name) is function
+    ]
+    for owner, name in owners:
+        setattr(owner, name, _FUNCTIONAL[name])
     try:
         yield
     finally:
-        for owner in owners:
-            for name, function in known.items():
-                setattr(owner, name, function)
+        for owner, name in owners:
+            setattr(owner, name, known[name])
 
 
 def _done(operator: str, *operands: Any) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import fx
 from trt_core import CompilationSettings
 from trt_core.attributes import add_constant, read_attribute, written_targets
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload
+from trt_core.process_groups import is_collective
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.contract import GraphPass
@@ -110,6 +111,8 @@ class FoldConstants(GraphPass):
 
     def _is_foldable(self, node: fx.Node) -> bool:
         if node.op != "call_function" or not is_pure(node) or is_kept_in_torch(node.target, self._settings):
+            return False
+        if is_collective(node):  # other processes have a say, and weights in parts shall stay in parts
             return False
         if isinstance(node.target, OpOverload):
             if is_dequantization(node.target):
