@@ -1,8 +1,7 @@
-"""Modules that `fully_shard` (FSDP2) has wrapped: their weights lie in parts on all processes, and are put together
-when they are used.
+"""Modules that `fully_shard` (FSDP2) has wrapped: each process has a part of their weights.
 
-FSDP does so in hooks, with memory and streams of its own, which no graph can hold. While such a module is captured, its
-hooks rest, and its weights are gathered by collectives of the graph, in the precision that FSDP would gather them in.
+FSDP puts them together in hooks, with memory and streams of its own, which no graph can hold. While such a module is
+captured, its hooks rest, and its weights are gathered by collectives of the graph, in FSDP's precision.
 """
 
 from __future__ import annotations
