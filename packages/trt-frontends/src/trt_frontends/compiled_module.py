@@ -17,7 +17,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
@@ -26,14 +26,24 @@ from trt_core.attributes import is_state
 from trt_core.device import is_autocast_on, without_autocast
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
+from trt_core.sizes.expressions import extent_of
+from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.graphed_calls import GraphedCalls, require_capturable, tensors_in
+from trt_runtime.plain_structure import plain_tree
 from trt_runtime.program import reduce_to_program
 from trt_runtime.program.door import Door, refuse_moves
+from trt_runtime.program.graph import NumberType, TensorType
+from trt_runtime.program.graph_signature import symbol_bounds
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
+from trt_runtime.program.interface import SizeNames, inputs_of, output_spec, walk
+from trt_runtime.program.model_facts import ModelFacts
+
+if TYPE_CHECKING:
+    from trt_runtime.program.interface import Spec
 
 
 class CompiledModule(fx.GraphModule):
@@ -48,9 +58,23 @@ class CompiledModule(fx.GraphModule):
         reader: Checks what the module is called with.
         graphs_on: Run calls as CUDA graphs on this device; None for not at all.
 
+    Attributes:
+        inputs, outputs: What it takes and returns: names, types, sizes and their ranges.
+        device: Where it runs.
+        dtype, config, generation_config, main_input_name: Those of the model, where it has them; a part of the model of
+            such a name comes first.
+
     Raises:
         ExecutionError: Calls cannot be recorded as CUDA graphs.
     """
+
+    if TYPE_CHECKING:
+        inputs: tuple[Spec, ...]
+        outputs: tuple[Spec, ...]
+        device: torch.device
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Is called like the model that was compiled."""
 
     def __init__(
         self, root: nn.Module, graph: fx.Graph, reader: InputReader, graphs_on: torch.device | None = None
@@ -85,6 +109,26 @@ class CompiledModule(fx.GraphModule):
         self._has_engines = any(isinstance(module, TRTModule) for module in self.modules())
         self._only_engine = self._find_only_engine()
         self._door = Door(reader, _held_by(self), has_engines=self._has_engines)
+        self._install_facts()
+
+    def describe(self, facts: ModelFacts) -> None:
+        """Takes what is known of the model beside what it computes; its attributes become those of this module."""
+        self.meta["model_facts"] = facts
+        self._install_facts()
+
+    def _install_facts(self) -> None:
+        """Gives this module the attributes that tell of the model.
+
+        They belong to the class that FX makes for this one module, where looking up others costs no more than before.
+        """
+        facts: ModelFacts = self.meta.get("model_facts") or ModelFacts()
+        said: dict[str, Any] = {"inputs": _inputs, "outputs": _outputs, "device": _device}
+        said |= {name: functools.partial(_fixed, value) for name, value in facts.attributes.items()}
+        if "config" in said:
+            said["can_generate"] = _can_generate
+        for name, read in said.items():
+            if not any(name in held for held in (self._modules, self._parameters, self._buffers)):
+                setattr(type(self), name, property(read))
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an eager call.
@@ -154,6 +198,55 @@ class CompiledModule(fx.GraphModule):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return reduce_to_program(self)
+
+
+# What a module says of itself -----------------------------------------------------------------------------------------
+
+
+def _fixed(value: Any, module: CompiledModule) -> Any:
+    return value
+
+
+def _can_generate(module: CompiledModule) -> Callable[[], bool]:
+    """What pipelines ask: a compiled model is one step, and generates no text by itself."""
+    return lambda: False
+
+
+def _sizes(module: CompiledModule) -> SizeNames:
+    facts: ModelFacts = module.meta.get("model_facts") or ModelFacts()
+    ranges: ShapeRanges = module.meta.get("shape_ranges") or ShapeRanges.from_placeholders(module)
+    signature = module._reader.signature
+    return SizeNames(signature, symbol_bounds(ranges, signature), facts.dimensions)
+
+
+def _inputs(module: CompiledModule) -> tuple[Spec, ...]:
+    return inputs_of(module._reader.signature, _sizes(module))
+
+
+def _outputs(module: CompiledModule) -> tuple[Spec, ...]:
+    (output,) = module.graph.find_nodes(op="output")
+    sizes, device = _sizes(module), _device(module).type
+    places = walk(plain_tree(module._out_spec, iter(output.args[0])), "output")
+    return tuple(output_spec(place, _known(leaf), sizes, device) for place, leaf in places)
+
+
+def _known(leaf: Any) -> Any:
+    """The type of a result, or the value that it always has."""
+    value = leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
+    if isinstance(value, torch.Tensor):
+        return TensorType(value.dtype, tuple(map(extent_of, value.shape)))
+    for kinds, kind in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool)):
+        if isinstance(value, kinds):
+            return NumberType(kind)
+    return value
+
+
+def _device(module: CompiledModule) -> torch.device:
+    kinds = {child.header.device for child in module.modules() if isinstance(child, TRTModule)}
+    found = next((tensor.device for tensor in module.parameters()), None)
+    if "cuda" in kinds and (found is None or found.type != "cuda"):
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu") if found is None else found
 
 
 def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:

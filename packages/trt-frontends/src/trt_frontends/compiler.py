@@ -98,6 +98,7 @@ def compile(
     with first_rank_first(captured.module, captured.settings):
         built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
+    result.describe(captured.facts)
     keep_boundary(captured.module, result)
     if report := result.meta.get("partition_report"):
         compare_at_first_call(result, digests_of(report.collectives))

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import fx
 
 from trt_core import Device, Input, InputError
 from trt_core.internals import pytree
 from trt_core.nesting import LEAST_DYNAMIC
 from trt_core.settings_reader import level_of_caller
+from trt_core.sizes.expressions import extent_of, linear_form
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.program.graph import Signature
 from trt_runtime.program.input_reader import places_of
@@ -213,6 +215,27 @@ def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
                     hint="give them the same range, or different names",
                 )
     return {name: torch.export.Dim(name, min=min(wanted), max=max(wanted)) for name, wanted in ranges.items()}
+
+
+def dimension_names(graph: fx.Graph, flat: Sequence[Any]) -> dict[str, str]:
+    """Returns what users call the symbols of a graph.
+
+    Args:
+        graph: A graph whose placeholders carry `meta["val"]`.
+        flat: The input of each placeholder.
+    """
+    found: dict[str, str] = {}
+    for node, spec in zip(graph.find_nodes(op="placeholder"), flat, strict=True):
+        value = node.meta.get("val")
+        if not isinstance(spec, Input) or not isinstance(value, torch.Tensor):
+            continue
+        for axis, named in spec.dimensions.items():
+            form = linear_form(extent_of(value.shape[axis]))
+            if form is not None:
+                symbol, factor, offset = form
+                is_same = (factor, offset) == (named.factor, named.offset)
+                found.setdefault(symbol, named.name if is_same else str(named))
+    return found
 
 
 def _require_names(kwarg_inputs: Any) -> None:

@@ -63,7 +63,7 @@ from trt_frontends.capture import (
 )
 from trt_frontends.compiled_module import CompiledModule, take_snapshot
 from trt_frontends.engine_source import EngineSource
-from trt_frontends.example_inputs import ExampleInputs, require_names_of
+from trt_frontends.example_inputs import ExampleInputs, dimension_names, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
 from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
@@ -80,6 +80,7 @@ from trt_partition import (
     write_report,
 )
 from trt_runtime.program.graph_signature import reader_of, signature_of
+from trt_runtime.program.model_facts import ModelFacts, attributes_of
 
 if TYPE_CHECKING:
     from trt_core.sizes.conditions import Condition
@@ -138,6 +139,7 @@ class CapturedModel:
         progress: Told what is being done.
         examples: Inputs that the model was captured with; None where they are unknown.
         calibration_data: Inputs that the user wants precision decided on.
+        dimensions: What the user calls sizes that vary, by symbol.
     """
 
     module: nn.Module | torch.export.ExportedProgram
@@ -148,6 +150,12 @@ class CapturedModel:
     progress: Progress
     examples: ExampleInputs | None
     calibration_data: Iterable[Any] | None
+    dimensions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What is known of the model beside what it computes."""
+        return ModelFacts(self.dimensions, attributes=attributes_of(self.module))
 
     @property
     def settings(self) -> CompilationSettings:
@@ -271,7 +279,17 @@ def capture_model(
     if examples is None and program.example_inputs is not None:
         args, kwargs = program.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))
-    return CapturedModel(module, decomposed, ranges, conditions, registry, progress, examples, given.get(CALIBRATION))
+    return CapturedModel(
+        module,
+        decomposed,
+        ranges,
+        conditions,
+        registry,
+        progress,
+        examples,
+        given.get(CALIBRATION),
+        {} if flat is None else dimension_names(decomposed.graph.graph, flat),
+    )
 
 
 def settings_in(given: Mapping[str, Any]) -> CompilationSettings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
+from trt_core.errors import ExecutionError, ExportError, FileError, InputError, PlanError, RefitError, TrtError
 from trt_core.lazy_names import lazy_names
 from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
@@ -36,11 +37,18 @@ __all__ = [
     "ENGINES",
     "Binding",
     "EngineStore",
+    "ExecutionError",
+    "ExportError",
+    "FileError",
+    "InputError",
     "LoadedEngine",
     "LoadedProgram",
+    "PlanError",
     "PlanHeader",
+    "RefitError",
     "TRTModule",
     "TextGenerator",
+    "TrtError",
     "check_compatible",
     "cuda_graphs",
     "execute_engine",

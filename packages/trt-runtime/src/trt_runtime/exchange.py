@@ -68,7 +68,11 @@ def read_exported_program(name: str) -> nn.Module:
         program = torch.export.load(name)
         for header in engines_in(program):
             check_compatible(header, where=name)
-        return program.module()
+        module = program.module()
+        if not hasattr(module, "module"):
+            # FX makes a class for each module; scripts ask an exported program for its module
+            setattr(type(module), "module", lambda self: self)  # noqa: B010 - classes of modules have no such attribute
+        return module
     except PlanError:
         raise
     except Exception as error:

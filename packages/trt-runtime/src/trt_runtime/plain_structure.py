@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from trt_core.internals import pytree
-from trt_core.nesting import LEAST_DYNAMIC
+from trt_core.nesting import LEAST_DYNAMIC, children_of
 
 
 def with_plain_outputs(compiled: nn.Module) -> nn.Module:
@@ -25,8 +27,7 @@ def with_plain_outputs(compiled: nn.Module) -> nn.Module:
     if not isinstance(compiled, fx.GraphModule) or info is None or info.out_spec is None:
         return compiled
     spec = info.out_spec
-    sample = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    plain_spec = pytree.tree_structure(plain(sample))
+    plain_spec = pytree.tree_structure(plain_tree(spec, itertools.count()))
     if plain_spec == spec:
         return compiled
     graph = fx.Graph()
@@ -37,23 +38,47 @@ def with_plain_outputs(compiled: nn.Module) -> nn.Module:
     return fx.GraphModule(compiled, graph)
 
 
-def plain(value: Any) -> Any:
-    """Rebuilds nested containers from dict, list and tuple; leaves stay, in the same order.
+def plain_tree(spec: Any, leaves: Iterator[Any]) -> Any:
+    """Nests leaves as a structure does, in dicts, lists and tuples alone.
 
     Args:
-        value: Anything; a dataclass becomes a dict, any other container that PyTorch knows a tuple of its leaves.
+        spec: How PyTorch takes a value apart. A class whose parts have names (a mapping, a dataclass, a cache of
+            transformers) becomes a dict, any other container a tuple.
+        leaves: What to put in the places of leaves, in order.
     """
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if pytree.tree_structure(value).is_leaf():
-        return value
-    return tuple(pytree.tree_leaves(value))
+    if spec.is_leaf():
+        return next(leaves)
+    children = [plain_tree(child, leaves) for child in children_of(spec)]
+    if spec.type is list:
+        return children
+    names = names_of_parts(spec)
+    if names is None:
+        return tuple(children)
+    named = dict(zip(names, children, strict=True))
+    kind: Any = spec.type
+    is_mapping = isinstance(kind, type) and issubclass(kind, Mapping)
+    if dataclasses.is_dataclass(kind) and not is_mapping:
+        known = [field.name for field in dataclasses.fields(kind)]
+        return {name: named.get(name) for name in [*known, *(name for name in named if name not in known)]}
+    return named
+
+
+def names_of_parts(spec: Any) -> list[Any] | None:
+    """Names of the parts of a container, in the order of its parts; None where they have none.
+
+    PyTorch keeps the keys of a mapping beside its values, and the fields of a dataclass and of what is registered like
+    one as a pair: those that are there, and those that are None.
+    """
+    count, context = len(children_of(spec)), spec.context
+    if isinstance(spec.type, type) and issubclass(spec.type, defaultdict):
+        context = context[1]
+    is_mapping = isinstance(spec.type, type) and issubclass(spec.type, Mapping)
+    candidates = [context, context[0] if isinstance(context, (list, tuple)) and context else None]
+    for names in candidates:
+        fits = isinstance(names, (list, tuple)) and len(names) == count
+        if fits and (is_mapping or (count and all(isinstance(name, str) for name in names))):
+            return list(names)
+    return [] if is_mapping or dataclasses.is_dataclass(spec.type) else None
 
 
 def raise_extents(

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +28,7 @@ from trt_runtime.command_line import inspection
 from trt_runtime.program import signed_file
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, Program, TensorInput, Value
+from trt_runtime.program.interface import walk
 from trt_runtime.program.module import LoadedProgram, captured_from
 
 BAD_INPUT = 2
@@ -230,7 +231,7 @@ def example_call(
     program = captured_from(module).program
     signature = program.signature
     places = [
-        place for name, tree in zip(signature.names, signature.structure, strict=True) for place, _ in _walk(tree, name)
+        place for name, tree in zip(signature.names, signature.structure, strict=True) for place, _ in walk(tree, name)
     ]
     tensors = [place for place, leaf in zip(places, signature.leaves, strict=True) if isinstance(leaf, TensorInput)]
     if given is not None:
@@ -249,7 +250,7 @@ def example_call(
 
 def named_tensors(result: Any) -> dict[str, torch.Tensor]:
     """Returns the tensors of a result by place: `output`, `output[0]`, `output['logits']`."""
-    return {place: value for place, value in _walk(result, "output") if isinstance(value, torch.Tensor)}
+    return {place: value for place, value in walk(result, "output") if isinstance(value, torch.Tensor)}
 
 
 def _by_name(given: Mapping[str, torch.Tensor], wanted: list[str]) -> dict[str, torch.Tensor]:
@@ -294,18 +295,6 @@ def _build(tree: Any, values: list[Any]) -> Any:
     if isinstance(tree, Mapping):
         return {name: _build(child, values) for name, child in tree.items()}
     return type(tree)(_build(child, values) for child in tree)
-
-
-def _walk(tree: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yields (place, leaf)."""
-    if isinstance(tree, Mapping):
-        for name, child in tree.items():
-            yield from _walk(child, f"{place}[{name!r}]")
-    elif isinstance(tree, (tuple, list)):
-        for index, child in enumerate(tree):
-            yield from _walk(child, f"{place}[{index}]")
-    else:
-        yield place, tree
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ from trt_core.errors import PlanError
 from trt_core.files.opening import map_file
 from trt_core.sizes.expressions import format_extent
 from trt_runtime.container import PLAN, plan_from_memory
+from trt_runtime.exchange import device_of
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.graph import FixedInput, Leaf, OperatorCall, Program, TensorInput
+from trt_runtime.program.graph import OperatorCall, Program
+from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
+from trt_runtime.program.model_facts import ModelFacts
 
 
 def inspect_file(path: Path) -> dict[str, Any]:
@@ -44,16 +47,19 @@ def inspect_file(path: Path) -> dict[str, Any]:
         PROGRAM.verify(data, section)
     (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
     program = program_from_bytes(bytes(graph.of(data)))
-    sizes = {kind: sum(section.size for section in sections if section.kind is kind) for kind in SectionKind}
+    sizes = SizeNames(program.signature, program.symbols, ModelFacts.of(program.metadata).dimensions)
+    device = device_of(program)
+    bytes_of = {kind: sum(section.size for section in sections if section.kind is kind) for kind in SectionKind}
     return {
         "kind": "program",
         "bytes": data.nbytes,
-        "weight_bytes": sizes[SectionKind.WEIGHTS],
-        "plan_bytes": sizes[SectionKind.PLAN],
-        "has_host_code": bool(sizes[SectionKind.HOST_CODE]),
+        "weight_bytes": bytes_of[SectionKind.WEIGHTS],
+        "plan_bytes": bytes_of[SectionKind.PLAN],
+        "has_host_code": bool(bytes_of[SectionKind.HOST_CODE]),
         "torch_version": program.torch_version,
         "writer_version": program.writer_version,
-        "inputs": _inputs(program),
+        "inputs": [spec.to_json() for spec in inputs_of(program.signature, sizes)],
+        "outputs": [spec.to_json() for spec in outputs_of(program, sizes, device)],
         "symbols": {name: list(bounds) for name, bounds in program.symbols.items()},
         "engines": [_engine(engine.header) for engine in program.engines],
         "operators": dict(sorted(Counter(_operators(program)).items())),
@@ -67,18 +73,19 @@ def to_text(found: dict[str, Any]) -> str:
     if found["kind"] == "program":
         lines[0] += f" ({_size(found['weight_bytes'])} of weights, {_size(found['plan_bytes'])} of plans)"
         lines.append(f"saved by trt-runtime {found['writer_version']} with PyTorch {found['torch_version']}")
-        lines += ["inputs:", *(f"  {text}" for text in found["inputs"])]
-        if found["symbols"]:
+        lines += ["inputs:", *(f"  {_shown(entry)}" for entry in found["inputs"])]
+        lines += ["outputs:", *(f"  {_shown(entry)}" for entry in found["outputs"])]
+        if sizes := _sizes(found):
             lines.append("sizes that vary (min, tuned, max):")
-            lines += [f"  {name}: {', '.join(map(str, bounds))}" for name, bounds in found["symbols"].items()]
+            lines += [f"  {name}: {text}" for name, text in sizes.items()]
     lines.append("engines:" if found["engines"] else "no engines")
     for engine in found["engines"]:
         lines.append(
             f"  {engine['name'] or '(no name)'}: {engine['provider']} {engine['provider_version']}, "
             f"{engine['device']}, {engine['layers']} layers, {_size(engine['bytes'])}"
         )
-        lines += [f"    takes {text}" for text in engine["inputs"]]
-        lines += [f"    returns {text}" for text in engine["outputs"]]
+        lines += [f"    takes {_binding(entry)}" for entry in engine["inputs"]]
+        lines += [f"    returns {_binding(entry)}" for entry in engine["outputs"]]
     if found.get("operators"):
         lines.append("operators that run in PyTorch:")
         lines += [f"  {name}: {count}" for name, count in found["operators"].items()]
@@ -100,25 +107,28 @@ def describe_tensor(value: torch.Tensor) -> str:
     return f"{text}, {numbers.min().item():.6g} to {numbers.max().item():.6g}, mean {numbers.mean().item():.6g}"
 
 
-def _inputs(program: Program) -> list[str]:
-    names = program.signature.names
-    leaves = program.signature.leaves
-    shown = [_leaf(leaf) for leaf in leaves]
-    if len(names) == len(leaves):
-        return [f"{name}: {text}" for name, text in zip(names, shown, strict=True)]
-    return [f"({', '.join(names)}), whose leaves are:", *shown]
+def _shown(entry: dict[str, Any]) -> str:
+    """One input or output as people read it."""
+    if "always" in entry:
+        return f"{entry['name']}: always {entry['always']!r}"
+    if "number" in entry:
+        return f"{entry['name']}: any {entry['number']}"
+    extents = ", ".join(_extent(extent) for extent in entry["shape"])
+    return f"{entry['name']}: {entry['dtype']}[{extents}] on {entry['device']}"
 
 
-def _leaf(leaf: Leaf) -> str:
-    if isinstance(leaf, TensorInput):
-        extents = [
-            f"{dimension.low} to {dimension.high}" if dimension.extent is None else format_extent(dimension.extent)
-            for dimension in leaf.shape
-        ]
-        return f"{dtype_name(leaf.dtype)}[{', '.join(extents)}] on {leaf.device}"
-    if isinstance(leaf, FixedInput):
-        return f"always {leaf.value!r}"
-    return f"any {leaf.kind.__name__}"
+def _extent(extent: Any) -> str:
+    if not isinstance(extent, dict):
+        return str(extent)
+    if extent["name"]:
+        return str(extent["name"])
+    return "?" if extent["min"] is None else f"{extent['min']} to {extent['max']}"
+
+
+def _sizes(found: dict[str, Any]) -> dict[str, str]:
+    """The sizes of inputs that vary, by name, each once."""
+    entries = [extent for entry in found["inputs"] for extent in entry.get("shape", ()) if isinstance(extent, dict)]
+    return {entry["name"]: f"{entry['min']}, {entry['opt']}, {entry['max']}" for entry in entries if entry["name"]}
 
 
 def _engine(header: PlanHeader) -> dict[str, Any]:
@@ -132,9 +142,13 @@ def _engine(header: PlanHeader) -> dict[str, Any]:
         "layers": header.layer_count,
         "bytes": header.payload_bytes,
         "build_seconds": header.build_seconds,
-        "inputs": [str(binding) for binding in header.inputs],
-        "outputs": [str(binding) for binding in header.outputs],
+        "inputs": [binding.to_json() for binding in header.inputs],
+        "outputs": [binding.to_json() for binding in header.outputs],
     }
+
+
+def _binding(entry: dict[str, Any]) -> str:
+    return f"{entry['name']}: {entry['dtype']}[{', '.join(map(format_extent, entry['shape']))}]"
 
 
 def _operators(program: Program) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -24,6 +24,7 @@ from trt_core.wording import kind_of
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
+from trt_runtime.program.document import MAX_METADATA_TEXT
 from trt_runtime.program.fields import is_path_part
 from trt_runtime.program.graph import (
     CapturedProgram,
@@ -49,6 +50,7 @@ from trt_runtime.program.graph_signature import INTERCHANGE, nest, require_plain
 from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
+from trt_runtime.program.model_facts import ENTRY, ModelFacts, literal_attributes, result_classes
 from trt_runtime.program.operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.weights import check_storable, view_key
 
@@ -126,8 +128,22 @@ class _Capture:
             output=self._checked(output, "the output"),
             libraries=tuple(sorted(self.libraries)),
             refit=held_weights(self.recipes, self.tensors) if self._can_refit() else None,
+            metadata=self._metadata(None if info is None else info.out_spec),
         )
         return CapturedProgram(program, tuple(self.tensors), tuple(self.plans))
+
+    def _metadata(self, out_spec: Any) -> dict[str, str]:
+        """What is said of the model; its attributes are left out where they are too long to be read."""
+        said = self.module.meta.get("model_facts") or ModelFacts()
+        homes = {name: title for name, title in said.dimensions.items() if name in self._homes}
+        results = {} if out_spec is None else dict(result_classes(out_spec))
+        facts = ModelFacts(homes, results, literal_attributes(said.attributes))
+        if not facts:
+            return {}
+        text = facts.to_text()
+        if len(text.encode()) > MAX_METADATA_TEXT:
+            text = replace(facts, attributes={}).to_text()
+        return {ENTRY: text}
 
     # What the program holds
 

@@ -239,7 +239,7 @@ def _read_refit(value: Any, tensors: tuple[StoredTensor, ...]) -> HeldWeights | 
 
 
 def _read_metadata(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MAX_METADATA:
+    if not isinstance(value, dict) or len(value) > MAX_METADATA + 1:  # with what is said of the model
         raise malformed("metadata", f"an object of at most {MAX_METADATA} entries is needed")
     return {
         typed.text(name, "metadata", 128): typed.text(text, "metadata", MAX_METADATA_TEXT)

@@ -10,13 +10,12 @@ from torch import fx
 
 from trt_core.attributes import is_written
 from trt_core.errors import ExportError
-from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.sizes.conditions import Condition, symbols_of
 from trt_core.sizes.expressions import Extent, extent_of, symbols_in
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 from trt_core.wording import with_article
-from trt_runtime.plain_structure import plain
+from trt_runtime.plain_structure import plain_tree
 from trt_runtime.program.fields import MAX_EXTENT, is_input_name
 from trt_runtime.program.graph import (
     Dimension,
@@ -115,15 +114,7 @@ def require_plain(signature: Signature) -> None:
 
 def nest(results: Sequence[Any], spec: Any) -> Any:
     """The results in the nesting of the model's result, with dicts and tuples in the place of foreign classes."""
-
-    def fill(tree: Any) -> Any:
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(fill(item) for item in tree)
-        if isinstance(tree, dict):
-            return {key: fill(item) for key, item in tree.items()}
-        return results[tree] if type(tree) is int else tree
-
-    return fill(plain(pytree.tree_unflatten(list(range(len(results))), spec)))
+    return plain_tree(spec, iter(results))
 
 
 def _placeholders(graph: fx.Graph) -> list[fx.Node]:

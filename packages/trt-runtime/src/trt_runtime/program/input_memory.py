@@ -45,6 +45,11 @@ class HeldTensor:
         found: torch.Tensor = self._attributes[self._name]
         return found
 
+    def move(self, device: torch.device) -> None:
+        """Moves the tensor for all who hold it: parameters stay the objects that they are."""
+        held = self.tensor()
+        held.data = held.data.to(device)
+
 
 class HeldMemory:
     """Keeps the inputs of calls apart from the tensors that a program holds, where it writes to one of the two.

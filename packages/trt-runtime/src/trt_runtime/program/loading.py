@@ -48,6 +48,8 @@ def load(
     allow_host_code: bool = False,
     trusted_keys: Collection[Path] = (),
     data_dependent_elements: int = UNTOLD,
+    device: torch.device | str | None = None,
+    result_types: Collection[type | str] = (),
     mesh: Any = None,
     group: Any = None,
 ) -> nn.Module:
@@ -73,6 +75,9 @@ def load(
         data_dependent_elements: Elements that a PyTorch operator may make where how many depends on data, so that the
             program cannot say: all pairs of the points that a mask selects. An operator may always make 64 times as
             many as its operands have. Raise it for programs that you trust and that make more.
+        device: Where it is to run, of the kind that it was compiled for: `"cuda:1"`; by default the present GPU.
+        result_types: Classes of the model's library to give the results again, as classes, or as `"module:Class"` of
+            modules that are imported; nothing is imported. Other results of classes are dicts with attributes.
         mesh: The device mesh that a sharded model is to run on, held to the one that it was saved with.
         group: The process group of all ranks of a sharded model; all processes by default.
 
@@ -80,8 +85,8 @@ def load(
         A module that is called like the model that was compiled.
 
     Raises:
-        InputError: `path` names no file, `data_dependent_elements` is no number of elements, or one of `trusted_keys`
-            no key.
+        InputError: `path` names no file, `data_dependent_elements` is no number of elements, one of `trusted_keys`
+            no key, one of `result_types` no class of a result, or the program cannot run on `device`.
         PlanError: The file is truncated, corrupt, foreign or hostile, calls an operator that it may not, or its engines
             cannot run here; the message says what does not match.
         OSError: The file cannot be read.
@@ -99,6 +104,7 @@ def load(
             part = RankPart.find(name, mesh, group)
             options: dict[str, Any] = {"operators": operators, "trust": trust, "allow_host_code": allow_host_code}
             options["trusted_keys"] = trusted_keys
+            options |= {"device": device, "result_types": result_types}
             return part.finish(load(part.path, **options, data_dependent_elements=data_dependent_elements))
     try:
         content = map_file(name, "a saved program", "trt_runtime.save")
@@ -115,6 +121,8 @@ def load(
             allow_host_code=allow_host_code,
             trusted_keys=trusted_keys,
             data_dependent_elements=data_dependent_elements,
+            device=device,
+            result_types=result_types,
         )
     except PlanError as error:
         where = error.where if error.where.startswith(name) else ", ".join(filter(None, (name, error.where)))
@@ -130,12 +138,14 @@ def program_from_memory(
     allow_host_code: bool = False,
     trusted_keys: Collection[Path] = (),
     data_dependent_elements: int = UNTOLD,
+    device: torch.device | str | None = None,
+    result_types: Collection[type | str] = (),
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
     Args:
         content: Memory that nobody else writes to: a private map of the file, or a bytearray.
-        operators, trust, allow_host_code, trusted_keys, data_dependent_elements: See `load`.
+        operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types: See `load`.
         any_operator: Let it call all operators that compute, trusted or not.
 
     Raises:
@@ -161,8 +171,8 @@ def program_from_memory(
     if not any_operator:
         _require_reviewed(targets, trusted)
     check_agreement(program, targets, data_dependent_elements)
-    device = _device(program)
-    check_stored(program.tensors, device.type)
+    place = _device(program, device)
+    check_stored(program.tensors, place.type)
     storages = _storages(content, sections, program)
     plans = _plans(content, sections, program)
     for number, engine in enumerate(program.engines):
@@ -179,9 +189,9 @@ def program_from_memory(
             permit(module.plan)
         else:
             note_own(module.plan, lambda: trusted.is_given)
-        ENGINES.engine_for(module.plan, module.header.text, device)
-    tensors = unpack(program.tensors, storages, device)
-    return LoadedProgram(program, tensors, engines, targets, device, data_dependent_elements)
+        ENGINES.engine_for(module.plan, module.header.text, place)
+    tensors = unpack(program.tensors, storages, place)
+    return LoadedProgram(program, tensors, engines, targets, place, data_dependent_elements, result_types)
 
 
 class _Trust:
@@ -228,21 +238,44 @@ def _carries_code(data: memoryview, section: Section) -> bool:
     return is_portable and _COMPILED in kinds_in(content)
 
 
-def _device(program: Program) -> torch.device:
-    """Where the program runs: where all of its engines do."""
+def _device(program: Program, wanted: torch.device | str | None) -> torch.device:
+    """Where the program runs: where all of its engines do, on the device that was asked for.
+
+    Raises:
+        InputError: That is another kind of device, or none.
+        PlanError: There is no device of its kind.
+    """
     kinds = {engine.header.device for engine in program.engines}
     kinds |= {tensor.device for tensor in program.tensors if tensor.device != "cpu"}
     kinds |= {getattr(leaf, "device", "cpu") for leaf in program.signature.leaves} - {"cpu"}
-    if kinds == {"cpu"} or not kinds:
-        return torch.device("cpu")
-    if kinds != {"cuda"}:
+    if kinds - {"cpu"} and kinds != {"cuda"}:
         raise malformed("devices", "engines run on the CPU, and other parts of the program on a GPU")
+    kind = "cuda" if kinds == {"cuda"} else "cpu"
+    given = _read_device(wanted, kind)
+    if kind == "cpu":
+        return torch.device("cpu")
     if not torch.cuda.is_available():
         raise PlanError(
             "the program was compiled for a CUDA device, and none is available",
             hint="run it on a machine with a GPU, or compile the model for the CPU (portable provider)",
         )
-    return torch.device("cuda", torch.cuda.current_device())
+    index = torch.cuda.current_device() if given is None or given.index is None else given.index
+    if index >= torch.cuda.device_count():
+        raise InputError(f"there is no device cuda:{index}", why=f"PyTorch sees {torch.cuda.device_count()}")
+    return torch.device("cuda", index)
+
+
+def _read_device(wanted: torch.device | str | None, kind: str) -> torch.device | None:
+    try:
+        given = None if wanted is None else torch.device(wanted)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{wanted!r} is no device", hint='write "cuda:1" or "cpu"') from error
+    if given is not None and given.type != kind:
+        raise InputError(
+            f"the program was compiled for {kind}, and cannot run on {given}",
+            hint=f"compile the model with device={str(given)!r}, or load it without device",
+        )
+    return given
 
 
 def _storages(content: Any, sections: Sequence[Section], program: Program) -> list[torch.Tensor]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -29,9 +29,20 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
+from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.literals import values_in
+from trt_runtime.program.model_facts import ENTRY, ModelFacts, as_record, rebuilder
+
+if TYPE_CHECKING:
+    from trt_runtime.program.interface import Spec
 
 _NO_SYMBOLS: dict[str, int] = {}
+_NOTHING: Final = object()
+
+
+def _never() -> bool:
+    """Whether a program generates text by itself, as pipelines ask: a `TextGenerator` does."""
+    return False
 
 
 class LoadedProgram(nn.Module):
@@ -48,10 +59,23 @@ class LoadedProgram(nn.Module):
         operators: The operator of each `OperatorCall`, in order.
         device: Where it runs.
         untold: Elements that an operator may make whose result has sizes that depend on data.
+        result_types: Classes to make of parts of the result; see `load`.
 
     Attributes:
         meta: What whoever saved the program says of it.
+        inputs, outputs: What it takes and returns: names, types, sizes and their ranges.
+        device: Where it runs.
+        dtype, config, generation_config, main_input_name: Those of the model, where it had them; dicts are `Record`s.
+            A part of the model of such a name comes first.
     """
+
+    if TYPE_CHECKING:
+        inputs: tuple[Spec, ...]
+        outputs: tuple[Spec, ...]
+        device: torch.device
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Is called like the model that was compiled."""
 
     def __init__(
         self,
@@ -61,17 +85,18 @@ class LoadedProgram(nn.Module):
         operators: Sequence[OpOverload],
         device: torch.device,
         untold: int = UNTOLD,
+        result_types: Collection[Any] = (),
     ) -> None:
         super().__init__()
-        self.meta = dict(program.metadata)
+        self.meta = {name: text for name, text in program.metadata.items() if name != ENTRY}
+        self.__facts = ModelFacts.of(program.metadata)
+        self.__result_types = tuple(result_types)
+        self.__rebuild = rebuilder(program.output, self.__facts, result_types)
         self.__untold = untold
         self.__program = program
         self.__operators = tuple(operators)
-        self.__device = device
         self.__engines = tuple(engines)
-        # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
-        self.__executor = Executor(program, [engine.forward for engine in engines], operators, device, untold)
-        self.__reader = InputReader.of(program, device)
+        self.__place(device)
         self.__needs_symbols = declares_symbols(program)
         self.__direct = _direct_call(program, self.__engines) if self.__reader.takes_tensors_as_they_come else None
         self.__arity = len(program.signature.leaves)
@@ -88,10 +113,30 @@ class LoadedProgram(nn.Module):
         self.__is_complete = True
 
     def __getattr__(self, name: str) -> Any:
-        # no method, which would refuse models with an attribute of this name
-        if name == "module" and "_LoadedProgram__is_complete" in self.__dict__ and name not in self._modules:
-            return lambda: self  # scripts ask an exported program for its module
+        # no methods and properties, which would refuse models with attributes of these names
+        if "_LoadedProgram__is_complete" in self.__dict__ and name[:1] != "_":
+            own = name in self._modules or name in self._parameters or name in self._buffers
+            found = _NOTHING if own else self.__said(name)
+            if found is not _NOTHING:
+                return found
         return super().__getattr__(name)
+
+    def __said(self, name: str) -> Any:
+        """What the program says of itself under a name."""
+        if name == "module":
+            return lambda: self  # scripts ask an exported program for its module
+        if name == "device":
+            return self.__device
+        if name in ("inputs", "outputs"):
+            sizes = SizeNames(self.__program.signature, self.__program.symbols, self.__facts.dimensions)
+            if name == "inputs":
+                return inputs_of(self.__program.signature, sizes)
+            return outputs_of(self.__program, sizes, self.__device.type)
+        if name == "can_generate" and "config" in self.__facts.attributes:
+            return _never
+        if name in self.__facts.attributes:
+            return as_record(self.__facts.attributes[name])
+        return _NOTHING
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program.
@@ -101,7 +146,8 @@ class LoadedProgram(nn.Module):
             kwargs: What it took by name.
 
         Returns:
-            What the model returned; results of classes of the model's library are dicts.
+            What the model returned. Results of classes of the model's library are dicts with their parts as attributes,
+            or of those classes that `load` was given as `result_types`.
 
         Raises:
             InputError: An input does not fit; the message names it.
@@ -118,10 +164,12 @@ class LoadedProgram(nn.Module):
                 if type(value) is not torch.Tensor or value.is_meta:
                     break
             else:
-                return self.__door.call_engine(direct, args)
+                result = self.__door.call_engine(direct, args)
+                return result if self.__rebuild is None else self.__rebuild(result)
         flat = self.__door.read(args, kwargs)
         symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
-        return self.__executor.run(flat, [held.tensor() for held in self.__held], symbols)
+        result = self.__executor.run(flat, [held.tensor() for held in self.__held], symbols)
+        return result if self.__rebuild is None else self.__rebuild(result)
 
     def extra_repr(self) -> str:
         """Describes the inputs and the number of steps."""
@@ -129,6 +177,14 @@ class LoadedProgram(nn.Module):
         return (
             f"({inputs}), {len(self.__program.engines)} engines, {len(self.__program.steps)} steps on {self.__device}"
         )
+
+    def __place(self, device: torch.device) -> None:
+        """Prepares the steps for a device."""
+        self.__device = device
+        self.__reader = InputReader.of(self.__program, device)
+        # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
+        engines = [engine.forward for engine in self.__engines]
+        self.__executor = Executor(self.__program, engines, self.__operators, device, self.__untold)
 
     def __tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(held.tensor().detach() for held in self.__held)
@@ -159,8 +215,18 @@ class LoadedProgram(nn.Module):
         return held
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoadedProgram:
-        """Refuses to move or cast: engines and operators were compiled for a device and for types."""
-        refuse_moves(self, fn, "a saved program", self.__device)
+        """Moves to another GPU; refuses all else: engines and operators were compiled for a device and for types."""
+        target = fn(torch.empty(0, device=self.__device)).device
+        if not target.type == self.__device.type == "cuda" or target == self.__device:
+            refuse_moves(self, fn, "a saved program", self.__device)
+            return self
+        before = self.__device
+        refuse_moves(self, lambda tensor: fn(tensor).to(tensor.device), "a saved program", before)  # types stay
+        for held in self.__held:
+            if held.tensor().device == before:
+                held.move(target)
+        self.__place(target)
+        self.__door = Door(self.__reader, self.__held, has_engines=bool(self.__engines))
         return self
 
     def _takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -183,7 +249,9 @@ class LoadedProgram(nn.Module):
         return CapturedProgram(replace(self.__program, engines=engines), self.__tensors(), plans)
 
     def __with(self, tensors: Sequence[torch.Tensor], engines: Sequence[TRTModule]) -> LoadedProgram:
-        return LoadedProgram(self.__program, tensors, engines, self.__operators, self.__device, self.__untold)
+        return LoadedProgram(
+            self.__program, tensors, engines, self.__operators, self.__device, self.__untold, self.__result_types
+        )
 
     def __copy__(self) -> LoadedProgram:
         return self.__with(self.__tensors(), self.__engines)

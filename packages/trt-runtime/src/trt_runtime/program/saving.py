@@ -39,6 +39,7 @@ from trt_runtime.program.graph_signature import signature_of
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.layout import PROGRAM as FILE
 from trt_runtime.program.layout import SectionKind
+from trt_runtime.program.model_facts import ENTRY, require_facts
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
 from trt_runtime.signatures import INSTALL, Signer, can_sign, signing_key
@@ -64,7 +65,7 @@ def save(
     """Saves a compiled model with its engines; the file appears complete or not at all.
 
     A result of a class that only the model's library knows (an output of `transformers`, a dataclass) is saved as a
-    dict, so that whoever loads the program does not need that library.
+    dict, so that whoever loads the program does not need that library; `load` gives its parts as attributes.
 
     Args:
         compiled: What `compile` or `load` returned, or an exported program. Any other module with `TRTModule`
@@ -114,7 +115,8 @@ def save(
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
     if metadata is not None:
-        captured = replace(captured, program=replace(captured.program, metadata=_checked(metadata)))
+        facts = {name: text for name, text in captured.program.metadata.items() if name == ENTRY}
+        captured = replace(captured, program=replace(captured.program, metadata={**_checked(metadata), **facts}))
     signer = _signer(captured, sign)
     with replacing(path) as file:
         write_program(file, captured, signer)
@@ -293,6 +295,7 @@ def _checked(metadata: Mapping[str, str]) -> dict[str, str]:
     Raises:
         InputError: It is none, or too long.
     """
+    require_facts(metadata)
     entries = dict(metadata) if isinstance(metadata, Mapping) else {None: None}
     if any(not isinstance(part, str) for entry in entries.items() for part in entry):
         raise InputError("metadata is a mapping of names to texts", where="metadata")

@@ -1,0 +1,306 @@
+"""What compiled and loaded models say of themselves, and results that come back as the classes that they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends
+import trt_runtime
+from trt_core import Input
+from trt_runtime import InputError, PlanError
+from trt_runtime.command_line import main
+from trt_runtime.program.interface import DynamicSize, FixedSpec, TensorSpec
+from trt_runtime.program.model_facts import ENTRY, Result
+from trt_runtime.testing import ProgramFile
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, state: dict[str, torch.Tensor], scale: float = 2.0) -> dict[str, Any]:
+        return {"a": torch.relu(self.linear(x)) * scale, "b": (state["h"] * 2, state["h"].sum())}
+
+
+def _nested() -> nn.Module:
+    x = Input(min_shape=(1, 8, 8), opt_shape=(2, 16, 8), max_shape=(4, 32, 8), dimensions={0: "batch", 1: "8*length"})
+    h = Input(min_shape=(1, 3), opt_shape=(2, 3), max_shape=(4, 3))
+    return trt_frontends.compile(Nested().eval(), arg_inputs=(x, {"h": h}, 2.0), min_block_size=1)
+
+
+def test_inputs_and_outputs_are_data_before_and_after_saving(tmp_path: Path) -> None:
+    compiled = _nested()
+    batch, length = DynamicSize("batch", 1, 2, 4), DynamicSize("8*length", 8, 16, 32)
+    rows = DynamicSize("state['h'].shape[0]", 1, 2, 4)
+    assert compiled.inputs == (
+        TensorSpec("x", torch.float32, (batch, length, 8), "cpu"),
+        TensorSpec("state['h']", torch.float32, (rows, 3), "cpu"),
+        FixedSpec("scale", 2.0),
+    )
+    assert compiled.outputs == (
+        TensorSpec("output['a']", torch.float32, (batch, length, 8), "cpu"),
+        TensorSpec("output['b'][0]", torch.float32, (rows, 3), "cpu"),
+        TensorSpec("output['b'][1]", torch.float32, (), "cpu"),
+    )
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_runtime.load(tmp_path / "model.trtp")
+    assert (loaded.inputs, loaded.outputs) == (compiled.inputs, compiled.outputs)
+    assert loaded.device == compiled.device == torch.device("cpu")
+    assert loaded.dtype == compiled.dtype == torch.float32
+
+
+def test_inspect_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled = _nested()
+    path = tmp_path / "model.trtp"
+    trt_frontends.save(compiled, path)
+    assert main(["inspect", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"] == [spec.to_json() for spec in compiled.inputs]
+    assert found["outputs"] == [spec.to_json() for spec in compiled.outputs]
+    assert found["inputs"][0]["shape"] == [
+        {"name": "batch", "min": 1, "opt": 2, "max": 4},
+        {"name": "8*length", "min": 8, "opt": 16, "max": 32},
+        8,
+    ]
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    for part in ("x: float32[batch, 8*length, 8] on cpu", "batch: 1, 2, 4", "scale: always 2.0", "output['b'][1]"):
+        assert part in text
+
+
+def test_sizes_that_depend_on_data_have_no_name(tmp_path: Path) -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0] + 1
+
+    compiled = trt_frontends.compile(Chosen(), arg_inputs=(torch.ones(4),), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for module in (compiled, trt_runtime.load(tmp_path / "model.trtp")):
+        (output,) = module.outputs
+        assert output.shape == (DynamicSize("", None, None, None),)
+
+
+def test_parts_of_a_model_come_before_what_it_says(tmp_path: Path) -> None:
+    class Taken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inputs, self.device = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.config = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.device(self.inputs(x)) * self.config
+
+    model = Taken().eval()
+    compiled = trt_frontends.compile(model, arg_inputs=(torch.ones(2, 4),), dryrun=True)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_runtime.load(tmp_path / "model.trtp")
+    for module in (compiled, loaded):
+        assert isinstance(module.inputs, nn.Module) and isinstance(module.device, nn.Module)
+        assert isinstance(module.config, torch.Tensor)
+        torch.testing.assert_close(module(torch.ones(2, 4)), model(torch.ones(2, 4)))
+
+
+# Attributes ----------------------------------------------------------------------------------------------------------
+
+
+class _Configuration:
+    def __init__(self) -> None:
+        self.id2label = {0: "no", 1: "yes"}
+        self.layers = (1, [2.5, None], {"deep": {"a": 1}})
+        self.handle = object()
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.id2label)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def test_configurations_are_kept(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2).eval()
+    model.config, model.main_input_name = _Configuration(), "input"
+    compiled = trt_frontends.compile(model, arg_inputs=(torch.ones(1, 4),))
+    assert compiled.config is model.config and compiled.main_input_name == "input"
+    assert compiled.can_generate() is False
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_runtime.load(tmp_path / "model.trtp")
+    trt_frontends.save(loaded, tmp_path / "again.trtp")
+    for module in (loaded, trt_runtime.load(tmp_path / "again.trtp")):
+        assert module.config.id2label == {0: "no", 1: "yes"} and module.config.num_labels == 2
+        assert module.config.layers[2].deep.a == 1 and "handle" not in module.config
+        assert module.main_input_name == "input" and module.can_generate() is False
+        assert module.meta == {}
+        with pytest.raises(AttributeError, match="id2label"):
+            _ = module.config.nothing
+
+
+def test_metadata_of_the_user_goes_beside_what_is_said_of_the_model(tmp_path: Path) -> None:
+    compiled = trt_frontends.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(1, 4),))
+    most = {str(index): "" for index in range(64)}
+    trt_runtime.save(compiled, tmp_path / "model.trtp", metadata=most)
+    loaded = trt_runtime.load(tmp_path / "model.trtp")
+    assert loaded.meta == most and loaded.dtype is torch.float32
+    with pytest.raises(InputError, match=ENTRY):
+        trt_runtime.save(compiled, tmp_path / "model.trtp", metadata={ENTRY: "{}"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"dimensions":{},"results":{"output":["a:b"]},"attributes":{}}',
+        '{"dimensions":{"s0":1},"results":{},"attributes":{}}',
+        '{"dimensions":{},"results":{},"attributes":{"config":{"value":0}}}',
+        '{"dimensions":{},"results":{"output":["a:b",["x","x"],null]},"attributes":{}}',
+        '{"dimensions":{},"results":{"output":["a:b",null,{"code":1}]},"attributes":{}}',
+        "\ud800",
+    ],
+)
+def test_malformed_facts_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.trtp"
+    trt_frontends.save(trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(1, 4),)), path)
+    parts = ProgramFile.read(path.read_bytes())
+    parts.graph["metadata"] = {ENTRY: text}
+    parts.write(path)
+    with pytest.raises(PlanError):
+        trt_runtime.load(path)
+    assert main(["inspect", str(path)]) == 2
+
+
+# Devices -------------------------------------------------------------------------------------------------------------
+
+
+def test_programs_load_on_the_kind_of_device_that_they_were_compiled_for(tmp_path: Path) -> None:
+    path = tmp_path / "model.trtp"
+    trt_frontends.save(trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(1, 4),), device="cpu"), path)
+    assert trt_runtime.load(path, device="cpu").device == torch.device("cpu")
+    with pytest.raises(InputError, match="compiled for cpu, and cannot run on cuda:1"):
+        trt_runtime.load(path, device="cuda:1")
+    with pytest.raises(InputError, match="'nowhere' is no device"):
+        trt_runtime.load(path, device="nowhere")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_programs_load_on_another_gpu_and_move_there(tmp_path: Path) -> None:
+    model, path = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval().cuda(), tmp_path / "model.trtp"
+    trt_frontends.save(trt_frontends.compile(model, arg_inputs=(torch.ones(2, 4).cuda(),)), path)
+    x = torch.randn(2, 4, device="cuda:1")
+    loaded, moved = trt_runtime.load(path, device="cuda:1"), trt_runtime.load(path).to("cuda:1")
+    for module in (loaded, moved):
+        assert module.device == torch.device("cuda:1")
+        torch.testing.assert_close(module(x), model.to("cuda:1")(x))
+
+
+# Classes of results --------------------------------------------------------------------------------------------------
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclasses.dataclass
+class Outcome:
+    value: torch.Tensor
+    rest: Any = None
+    nothing: torch.Tensor | None = None
+
+
+class Bag:
+    def __init__(self, items: list[torch.Tensor]) -> None:
+        self.items = items
+
+
+torch.export.register_dataclass(Outcome, serialized_type_name=f"{__name__}.Outcome")
+torch.utils._pytree.register_pytree_node(
+    Bag, lambda bag: (list(bag.items), None), lambda items, _: Bag(list(items)), serialized_type_name=f"{__name__}.Bag"
+)
+
+
+class Returning(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return Outcome(x + 1, OrderedDict(pair=Pair(x * 2, [x - 1])))
+
+
+def _save(model: nn.Module, path: Path, *inputs: torch.Tensor) -> nn.Module:
+    compiled = trt_frontends.compile(model.eval(), arg_inputs=inputs, min_block_size=1)
+    trt_frontends.save(compiled, path)
+    return compiled
+
+
+def test_results_have_their_parts_as_attributes(tmp_path: Path) -> None:
+    x = torch.ones(3)
+    compiled = _save(Returning(), tmp_path / "model.trtp", x)
+    assert isinstance(compiled(x), Outcome)
+    result = trt_runtime.load(tmp_path / "model.trtp")(x)
+    assert isinstance(result, Result) and isinstance(result, dict)
+    assert torch.equal(result.value, x + 1) and result["value"] is result.value is result[0] is result.to_tuple()[0]
+    assert torch.equal(result.rest["pair"][1][0], x - 1) and result.nothing is None
+    with pytest.raises(AttributeError, match="only value, rest, nothing"):
+        _ = result.values_
+
+
+def test_results_are_of_the_classes_that_are_named(tmp_path: Path) -> None:
+    x = torch.ones(3)
+    _save(Returning(), tmp_path / "model.trtp", x)
+    named = [Outcome, f"{__name__}:Pair"]
+    result = trt_runtime.load(tmp_path / "model.trtp", result_types=named)(x)
+    assert type(result) is Outcome and type(result.rest["pair"]) is Pair
+    assert torch.equal(result.rest["pair"].right[0], x - 1)
+    with pytest.raises(InputError, match="no result of the program is of the class"):
+        trt_runtime.load(tmp_path / "model.trtp", result_types=[SimpleNamespace])
+    with pytest.raises(InputError, match="no class that is imported"):
+        trt_runtime.load(tmp_path / "model.trtp", result_types=["somewhere:Outcome"])
+
+
+def test_every_class_that_pytorch_takes_apart_is_saved(tmp_path: Path) -> None:
+    class Bagging(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"bag": Bag([x + 1, x * 2])}
+
+    x = torch.ones(3)
+    _save(Bagging(), tmp_path / "model.trtp", x)
+    result = trt_runtime.load(tmp_path / "model.trtp")(x)
+    assert torch.equal(result["bag"][1], x * 2)
+
+
+def test_caches_of_transformers_are_saved_and_made_again(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.integrations import executorch  # what it imports teaches PyTorch to take caches apart
+
+    register = getattr(executorch, "register_dynamic_cache_export_support", lambda: None)
+    register()
+
+    class Caching(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            cache = transformers.DynamicCache()
+            cache.update(x + 1, x * 2, 0)
+            return transformers.modeling_outputs.BaseModelOutputWithPast(x - 1, cache)
+
+    x = torch.ones(1, 2, 3, 4)
+    _save(Caching(), tmp_path / "model.trtp", x)
+    plain = trt_runtime.load(tmp_path / "model.trtp")(x)
+    assert torch.equal(plain.past_key_values.value_cache[0], x * 2) and torch.equal(plain[0], x - 1)
+    types = [transformers.DynamicCache, transformers.modeling_outputs.BaseModelOutputWithPast]
+    whole = trt_runtime.load(tmp_path / "model.trtp", result_types=types)(x)
+    assert type(whole) is types[1] and type(whole.past_key_values) is types[0]
+    assert torch.equal(whole.past_key_values.layers[0].keys, x + 1)
+
+
+def test_programs_of_pytorchs_format_have_a_module(tmp_path: Path) -> None:
+    x = torch.ones(2, 4)
+    compiled = trt_frontends.compile(nn.Linear(4, 4).eval(), arg_inputs=(x,), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.pt2", inputs=[x], format="exported_program")
+    loaded = trt_runtime.load(tmp_path / "model.pt2", trust=True)
+    torch.testing.assert_close(loaded.module()(x), compiled(x))
