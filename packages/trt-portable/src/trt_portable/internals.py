@@ -10,6 +10,7 @@
 | `torch._inductor.fx_passes.joint_graph` | passes over a whole graph | |
 | `torch._inductor.lowering` | operators that the compiler calls as they are | |
 | `torch._inductor.runtime.cache_dir_utils` | where compiled Triton kernels lie | |
+| `torch._inductor.utils` | whether the compiler fuses what reads a product | |
 | `torch._inductor.virtualized` | the fake mode that the compiler works in | |
 | `torch._prims_common` | the layout of a result | |
 | `torch.distributed.distributed_c10d._world` | all process groups of this process | |
@@ -29,12 +30,13 @@ from trt_core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from torch._functorch import config as functorch_config
     from torch._inductor import config as inductor_config
-    from torch._inductor.async_compile import maybe_warm_pool
+    from torch._inductor.async_compile import AsyncCompile, maybe_warm_pool
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+    from torch._inductor.utils import is_pointwise_use
     from torch._inductor.virtualized import V
     from torch.distributed.distributed_c10d import _world as process_groups
 
@@ -49,6 +51,7 @@ clear_product_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", _not
 LATE: Final = {
     "functorch_config": "torch._functorch:config",
     "inductor_config": "torch._inductor:config",
+    "AsyncCompile": "torch._inductor.async_compile",
     "maybe_warm_pool": "torch._inductor.async_compile",
     "compile_fx": "torch._inductor.compile_fx",
     "compile_fx_inner": "torch._inductor.compile_fx",
@@ -58,6 +61,7 @@ LATE: Final = {
     "lowerings": "torch._inductor.lowering",
     "make_fallback": "torch._inductor.lowering",
     "triton_cache_dir": "torch._inductor.runtime.cache_dir_utils",
+    "is_pointwise_use": "torch._inductor.utils",
     "V": "torch._inductor.virtualized",
     "process_groups": "torch.distributed.distributed_c10d:_world",
 }

@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_core.internals import FakeTensor, TorchDispatchMode, pytree
 from trt_portable.builder.inductor.operators import Launch, OwnOperators
+from trt_portable.builder.inductor.repetition import CompiledGraph
 from trt_portable.errors import PortableError
 from trt_portable.execution.launch_list import EXTENT
 from trt_portable.kernels.device_kernels import POINTER
@@ -227,7 +228,7 @@ class LaunchRecorder(TorchDispatchMode):
 
 
 def record(
-    call: Callable[..., Any],
+    compiled: CompiledGraph,
     operands: Sequence[torch.Tensor],
     own: OwnOperators = _NONE,
     sizes: Mapping[Any, tuple[int, int]] | None = None,
@@ -235,7 +236,7 @@ def record(
     """Runs what Inductor made, and returns what it did.
 
     Args:
-        call: The compiled graph; ran once already, so that its kernels are tuned.
+        compiled: The compiled graph; ran once already, so that its kernels are tuned.
         operands: Its arguments; without data where their sizes vary.
         own: Operators of our own.
         sizes: Input and axis of each symbolic size then.
@@ -246,31 +247,29 @@ def record(
     Raises:
         RecordingFailure: A list of launches cannot say it.
     """
-    emitted = _emitted_function(call)
-    scope = emitted.__globals__
+    emitted = [_emitted_function(code.current_callable) for code in compiled.codes]
     recorder = LaunchRecorder(operands, own, sizes)
+    fresh = {
+        "empty_strided_cuda": recorder.empty_strided,
+        "reinterpret_tensor": recorder.reinterpret,
+        "alloc_from_pool": _refuse,
+        "empty_strided_cpu": _refuse,
+        "empty_strided_cpu_pinned": _refuse,
+        **({} if sizes is None else dict.fromkeys(("assert_size_stride", "assert_alignment"), _pass)),
+    }
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            _replaced(
-                scope,
-                {
-                    "empty_strided_cuda": recorder.empty_strided,
-                    "reinterpret_tensor": recorder.reinterpret,
-                    "alloc_from_pool": _refuse,
-                    "empty_strided_cpu": _refuse,
-                    "empty_strided_cpu_pinned": _refuse,
-                    **({} if sizes is None else dict.fromkeys(("assert_size_stride", "assert_alignment"), _pass)),
-                },
-            )
-        )
-        for value in list(scope.values()):
-            for launcher in getattr(value, "launchers", ()):
-                stack.enter_context(_watched(launcher, recorder, starts=sizes is None))
+        launchers: dict[int, Any] = {}  # codes may share kernels
+        for function in emitted:
+            stack.enter_context(_replaced(function.__globals__, fresh))
+            for value in list(function.__globals__.values()):
+                launchers.update((id(each.__globals__), each) for each in getattr(value, "launchers", ()))
+        for launcher in launchers.values():
+            stack.enter_context(_watched(launcher, recorder, starts=sizes is None))
         stack.enter_context(torch.no_grad())
         if recorder.fakes is not None:
             stack.enter_context(recorder.fakes)
         stack.enter_context(recorder)
-        outputs = emitted(list(operands))
+        outputs = compiled.split.run(emitted, list(operands))
     return {
         "steps": recorder.steps,
         "kernels": recorder.kernels,

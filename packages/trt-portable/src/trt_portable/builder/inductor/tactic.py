@@ -7,9 +7,10 @@ graph is handed to Inductor as it is: a fifth to a third of the time of a compil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -18,6 +19,7 @@ from torch import fx, nn
 from trt_core.internals import OpOverload
 from trt_portable.builder.inductor.operators import OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.record_launches import RecordingFailure, record
+from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, whole
 from trt_portable.builder.inductor.size_range import Limits, places_of, served_sizes
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
@@ -151,10 +153,10 @@ class Inductor(Tactic):
         equal: tuple[tuple[Expression, Expression], ...] = ()
         if dynamic:
             free = fakes[len(weights) :]
-            found = record(compiled.current_callable, fakes, own, places_of(free))
+            found = record(compiled, fakes, own, places_of(free))
             varying, equal = served_sizes(free, limits)
         else:
-            found = record(compiled.current_callable, arguments, own)
+            found = record(compiled, arguments, own)
         blobs = found.pop("blobs")
         found["operands"] = [
             *({"weights": use, **layout.to_json()} for use, layout in weights),
@@ -353,16 +355,15 @@ def rolled_by_parts(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] 
     return x.clone() if rolled is x else rolled
 
 
-def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Any:
-    """Compiles a graph of ATen operators that was traced with `decompositions`.
+def compile_graph(
+    graph: fx.GraphModule, arguments: Sequence[torch.Tensor], options: Mapping[str, Any]
+) -> CompiledGraph:
+    """Compiles a graph of ATen operators that was traced with `decompositions`, repeated layers once.
 
     Args:
         graph: Takes tensors one by one and returns a tuple; it is changed.
         arguments: What it takes.
         options: Inductor's settings beyond its defaults.
-
-    Returns:
-        Inductor's compiled graph: takes a list of arguments, which it empties.
 
     Raises:
         CompilationFailure: One graph became several.
@@ -374,14 +375,34 @@ def compile_graph(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], opti
         "triton.cudagraph_trees": False,
         "graph_partition": False,
         "fx_graph_cache": False,  # plans and timing caches remember what was built
-        "shape_padding": _has_odd_rows(graph),
     }
     with torch.no_grad(), config.patch({**fixed, **options}):
-        if _is_functional(graph):
-            return _compile_functional(graph)
-        if any(isinstance(extent, torch.SymInt) for node in graph.graph.nodes for extent in _extents(node)):
-            raise CompilationFailure("a graph that writes to tensors is compiled for one shape")
-        return _compile_any(graph, arguments)
+        if not _is_functional(graph):
+            if any(isinstance(extent, torch.SymInt) for node in graph.graph.nodes for extent in _extents(node)):
+                raise CompilationFailure("a graph that writes to tensors is compiled for one shape")
+            with config.patch(shape_padding=_has_odd_rows(graph)):
+                return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
+        part_biases(graph)
+        pieces = split(graph)
+        with _kernels_compiled_together():
+            return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
+
+
+@contextlib.contextmanager
+def _kernels_compiled_together() -> Iterator[None]:
+    """Lets the kernels of several graphs be compiled side by side: each graph waits for its own otherwise."""
+    from trt_portable.internals import AsyncCompile
+
+    kind: Any = AsyncCompile
+    waiting: list[tuple[Any, Any]] = []
+    wait = kind.wait
+    kind.wait = lambda compiler, scope: waiting.append((compiler, scope))
+    try:
+        yield
+    finally:
+        kind.wait = wait
+    for compiler, scope in waiting:
+        wait(compiler, scope)
 
 
 def _extents(node: fx.Node) -> Sequence[Any]:
@@ -389,18 +410,26 @@ def _extents(node: fx.Node) -> Sequence[Any]:
     return node.meta["val"].shape if node.op == "placeholder" else ()
 
 
-def _compile_functional(graph: fx.GraphModule) -> Any:
+def compile_functional(graph: fx.GraphModule) -> Any:
     """Compiles as it is a graph whose outputs are to have the strides that they were traced with.
 
     Inductor pads rows of other tensors, and an output that it padded would be copied to where it belongs.
+
+    Args:
+        graph: Takes sizes and tensors one by one, writes to none, and returns a tuple; it is changed.
+
+    Returns:
+        Inductor's compiled graph: takes a list of arguments, which it empties.
     """
+    from trt_core.internals import FakeTensor
     from trt_portable.internals import V, compile_fx_inner, joint_graph_passes
+    from trt_portable.internals import inductor_config as config
 
     arguments = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    (mode,) = {argument.fake_mode for argument in arguments}
+    (mode,) = {argument.fake_mode for argument in arguments if isinstance(argument, FakeTensor)}
     last = graph.graph.output_node()
     last.meta["user_visible_output_idxs"] = list(range(len(last.args[0])))  # type: ignore[arg-type]
-    with V.set_fake_mode(mode):
+    with V.set_fake_mode(mode), config.patch(shape_padding=_has_odd_rows(graph)):
         joint_graph_passes(graph)
         return compile_fx_inner(graph, arguments, is_inference=True)
 

@@ -1,0 +1,567 @@
+"""Repeated layers of a graph, found by structure, so that a compiler sees each kind once.
+
+A transformer of 32 equal layers is a graph with a period. `split` cuts it into pieces: what comes before, the layers,
+which share one code, and what comes after. Weights, and whatever else comes from outside of a piece, are its arguments.
+Pieces are cut where a compiler cannot fuse in any case: what crosses a cut was made by a kernel of its own, or is in
+memory anyway because such a kernel stands between its maker and its reader. So the pieces start the kernels that the
+whole starts.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import fx
+
+from trt_core.internals import OpOverload
+
+_LONGEST_PERIOD: Final = 2048
+_LEAST_SAVED: Final = 32
+"""Fewer nodes are compiled sooner than cut out."""
+_MOST_CANDIDATES: Final = 4
+_LONGEST_CONSTANT: Final = 8
+"""Operators that make a constant; longer ones are made once and read."""
+_SHARED_PERIODS: Final = 1.5
+"""What is read further on than so many layers is one tensor for all of them, as tables of angles are."""
+_ALIGNMENT: Final = 16
+_FEW_NUMBERS: Final = 16
+_HALF: Final = 2
+_EXTERNAL: Final = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "convolution", "dot", "mv", "addmv")
+_EXTERNAL_PARTS: Final = ("scaled_dot_product", "cudnn", "convolution", "_addmm_activation", "_mm")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a graph.
+
+    Attributes:
+        code: Which of the codes computes it.
+        inputs: What it takes: nodes with tensors, or expressions of sizes.
+        outputs: The nodes whose tensors it returns.
+    """
+
+    code: int
+    inputs: tuple[Any, ...]
+    outputs: tuple[fx.Node, ...]
+
+
+@dataclass
+class SplitGraph:
+    """A graph as pieces, in order.
+
+    Attributes:
+        codes: Graphs that take sizes and tensors one by one, and return tuples.
+        pieces: What runs.
+        inputs: The placeholders of the whole.
+        outputs: The nodes that it returns.
+    """
+
+    codes: list[fx.GraphModule]
+    pieces: list[Piece]
+    inputs: list[fx.Node]
+    outputs: list[fx.Node]
+    _dying: list[list[fx.Node]] = field(default_factory=list)
+    _places: dict[Any, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        last: dict[fx.Node, int] = {}
+        for at, piece in enumerate(self.pieces):
+            last.update(dict.fromkeys((node for node in (*piece.inputs, *piece.outputs) if _is_node(node)), at))
+        self._dying = [[] for _ in self.pieces]
+        for node, at in last.items():
+            if node not in self.outputs:
+                self._dying[at].append(node)
+        for index, node in enumerate(self.inputs):
+            for axis, extent in enumerate(node.meta["val"].shape):
+                if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
+                    self._places.setdefault(extent.node.expr, (index, axis))
+
+    def run(self, calls: Sequence[Callable[[list[Any]], Sequence[Any]]], arguments: list[Any]) -> list[Any]:
+        """Computes the outputs.
+
+        Args:
+            calls: What computes each of the codes, from a list that it may empty.
+            arguments: What the whole takes; emptied, so that what nothing reads any more is free.
+        """
+        sizes = {symbol: arguments[index].shape[axis] for symbol, (index, axis) in self._places.items()}
+        values: dict[fx.Node, Any] = dict(zip(self.inputs, arguments, strict=True))
+        arguments.clear()
+        for piece, dying in zip(self.pieces, self._dying, strict=True):
+            given = [values[each] if _is_node(each) else _evaluated(each, sizes) for each in piece.inputs]
+            values.update(zip(piece.outputs, calls[piece.code](given), strict=True))
+            for node in dying:
+                del values[node]
+        return [values[node] for node in self.outputs]
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """What a compiler made of a split graph.
+
+    Attributes:
+        split: The graph.
+        codes: What computes each of its codes: takes a list of arguments, which it empties.
+    """
+
+    split: SplitGraph
+    codes: Sequence[Any]
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Computes the outputs from a list of arguments, which it empties."""
+        return self.split.run(self.codes, arguments)
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, fx.Node)
+
+
+def _evaluated(size: torch.SymInt, sizes: Mapping[Any, Any]) -> Any:
+    """A size for sizes of inputs, or as it is where these are symbols."""
+    if any(isinstance(each, torch.SymInt) for each in sizes.values()):
+        return size
+    return int(size.node.expr.subs(sizes))
+
+
+def split(graph: fx.GraphModule) -> SplitGraph:
+    """Cuts a graph at its repeated layers; one without them is one piece.
+
+    Args:
+        graph: Takes tensors one by one, returns a tuple of tensors, and writes to none.
+    """
+    return _Cutter(graph).split()
+
+
+def whole(graph: fx.GraphModule) -> SplitGraph:
+    """A graph as one piece.
+
+    Args:
+        graph: As `split` takes it; it may write to tensors.
+    """
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    outputs = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
+    return SplitGraph([graph], [Piece(0, tuple(inputs), tuple(outputs))], inputs, outputs)
+
+
+def part_biases(graph: fx.GraphModule) -> None:
+    """Makes a sum of its own of a bias that the compiler would fuse with what follows the product.
+
+    It does so itself, where it sees the rest; here it may be in another piece.
+
+    Args:
+        graph: Is changed.
+    """
+    from trt_portable.internals import inductor_config as config
+    from trt_portable.internals import is_pointwise_use
+
+    aten = torch.ops.aten
+    for node in graph.graph.find_nodes(op="call_function", target=aten.addmm.default):
+        bias, left, right = node.args
+        value = node.meta["val"]
+        is_kept = getattr(config, "keep_addmm_fused_for_half_dtypes", False) and value.dtype.itemsize == _HALF
+        if value.device.type != "cuda" or is_kept or node.kwargs or not all(map(is_pointwise_use, node.users)):
+            continue
+        with graph.graph.inserting_before(node):
+            product = graph.graph.call_function(aten.mm.default, (left, right))
+            total = graph.graph.call_function(aten.add.Tensor, (product, bias))
+        product.meta["val"] = total.meta["val"] = value
+        node.replace_all_uses_with(total)
+        graph.graph.erase_node(node)
+
+
+class _Outline:
+    """The structure of a stretch of a graph, whatever tensors it takes.
+
+    Args:
+        cutter: Knows the whole graph.
+        nodes: The stretch, in order.
+
+    Attributes:
+        form: Equal for stretches that one code computes.
+        emitted: The operators of the code: the nodes, and constants from outside which they read.
+        externals: Nodes with tensors from outside, in the order of their first use.
+        sizes: Sizes that are read, by expression.
+    """
+
+    def __init__(self, cutter: _Cutter, nodes: Sequence[fx.Node]) -> None:
+        self._cutter = cutter
+        self._local: dict[fx.Node, int] = {}
+        self.emitted: list[fx.Node] = []
+        self.externals: dict[fx.Node, int] = {}
+        self.sizes: dict[Any, torch.SymInt] = {}
+        self._parts: list[Any] = []
+        for node in nodes:
+            if not _is_size(node):
+                self._emit(node)
+        self.form = tuple(self._parts)
+
+    def index(self, node: fx.Node) -> int | None:
+        """The place of a node among what is emitted."""
+        return self._local.get(node)
+
+    def _emit(self, node: fx.Node) -> None:
+        described = _encoded((node.args, tuple(sorted(node.kwargs.items()))), self._refer)
+        self._local[node] = len(self.emitted)
+        self.emitted.append(node)
+        self._parts.append((*self._cutter.meaning(node), described, _signature(node)))
+
+    def _refer(self, node: fx.Node) -> Any:
+        if node in self._local:
+            return "local", self._local[node]
+        if _is_size(node):
+            value = node.meta["val"]
+            if isinstance(value, torch.SymInt):
+                self.sizes.setdefault(value.node.expr, value)
+            return "size", str(value)
+        if node in self._cutter.constants:
+            self._emit(node)
+            return "local", self._local[node]
+        if node not in self.externals:
+            self.externals[node] = len(self.externals)
+            return "given", self.externals[node], _signature(node)
+        return "given", self.externals[node]
+
+
+class _Cutter:
+    """Finds repetitions and cuts.
+
+    Args:
+        graph: The whole.
+
+    Attributes:
+        constants: Nodes that are computed from nothing, by a few operators.
+    """
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._graph = graph
+        everything = list(graph.graph.nodes)
+        self._inputs = [node for node in everything if node.op == "placeholder"]
+        (self._last,) = [node for node in everything if node.op == "output"]
+        self._outputs: list[fx.Node] = list(self._last.args[0])
+        self._nodes = [node for node in everything if node.op not in ("placeholder", "output")]
+        self._at = {node: at for at, node in enumerate(self._nodes)}
+        self._last_use = np.array(
+            [
+                max((self._at.get(user, len(self._nodes)) for user in node.users), default=at)
+                for at, node in enumerate(self._nodes)
+            ]
+        )
+        self.constants = _constants(self._nodes)
+        self._codes: dict[Any, int] = {}
+        self._made: list[fx.GraphModule] = []
+
+    def split(self) -> SplitGraph:
+        """The whole as pieces."""
+        ranges = list(self._ranges(0, len(self._nodes))) if self._is_splittable() else []
+        if len(ranges) < 2:
+            return whole(self._graph)
+        pieces = [piece for places in self._grouped(ranges) for piece in self._pieces(places)]
+        return SplitGraph(self._made, pieces, self._inputs, self._outputs)
+
+    def _is_splittable(self) -> bool:
+        """Whether all sizes follow from those of inputs, and all outputs are tensors."""
+        known: set[Any] = set()
+        for node in self._inputs:
+            value = node.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                return False
+            extents: list[Any] = list(value.shape)
+            known.update(extent.node.expr for extent in extents if isinstance(extent, torch.SymInt))
+        for node in self._nodes:
+            if "val" not in node.meta:
+                return False
+            if not all(size.node.expr.free_symbols <= known for size in _sizes_of(node.meta.get("val"))):
+                return False
+        return all(_is_node(node) and isinstance(node.meta.get("val"), torch.Tensor) for node in self._outputs)
+
+    def meaning(self, node: fx.Node) -> tuple[Any, ...]:
+        """The operator of a node, or the few numbers of a constant that the graph holds."""
+        if node.op != "get_attr":
+            return node.op, node.target
+        value = getattr(self._graph, str(node.target))
+        if not isinstance(value, torch.Tensor) or value.numel() > _FEW_NUMBERS:
+            return node.op, node.target
+        return node.op, str(value.dtype), tuple(value.shape), str(value.tolist())
+
+    # Finding ---------------------------------------------------------------------------------------
+
+    def _ranges(self, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+        """Stretches of nodes in order: begin, end, and a number that stretches of one code share."""
+        found = self._repetition(low, high)
+        if found is None:
+            if high > low:
+                yield low, high, low
+            return
+        start, period, count = found
+        yield from self._ranges(low, start)
+        for turn in range(count):
+            begin = start + turn * period
+            yield begin, begin + period, start
+        yield from self._ranges(start + count * period, high)
+
+    def _repetition(self, low: int, high: int) -> tuple[int, int, int] | None:
+        """Where equal stretches begin, how long each is, and how many there are."""
+        if high - low < 2 * _LEAST_SAVED:
+            return None
+        numbers: dict[Any, int] = {}
+        tokens = np.array([numbers.setdefault(self._token(node), len(numbers)) for node in self._nodes[low:high]])
+        candidates: list[tuple[int, int, int, int]] = []
+        for period in range(1, min(_LONGEST_PERIOD, len(tokens) // 2) + 1):
+            begin, run = _longest_run(tokens[:-period] == tokens[period:])
+            saved = (run // period) * period
+            if saved >= _LEAST_SAVED:
+                candidates.append((-saved, period, low + begin, low + begin + run + period))
+        for _, period, begin, end in sorted(candidates)[:_MOST_CANDIDATES]:
+            found = self._best_cut(period, begin, end)
+            if found is not None:
+                return found
+        return None
+
+    def _token(self, node: fx.Node) -> Any:
+        """What a node does, whatever it reads."""
+        kinds = _encoded((node.args, tuple(sorted(node.kwargs.items()))), lambda source: source.op == "placeholder")
+        return *self.meaning(node), kinds, _signature(node)
+
+    def _best_cut(self, period: int, begin: int, end: int) -> tuple[int, int, int] | None:
+        """The places to cut: as many equal stretches as can be, and little that crosses from one to the next."""
+        starts: list[tuple[int, int, int]] = []
+        for start in range(begin, min(begin + period, end - period)):
+            count = (end - start) // period
+            cuts = {start, start + period, start + count * period}
+            crossing = [self._crossing(cut, period) for cut in sorted(cuts)]
+            if all(each is not None for each in crossing):
+                starts.append((-count, sum(each or 0 for each in crossing), start))
+        for negated, _, start in sorted(starts)[:_MOST_CANDIDATES]:
+            places = [start + turn * period for turn in range(-negated)]
+            forms = [_Outline(self, self._nodes[place : place + period]).form for place in places]
+            first, count = _longest_run(np.array([form == forms[0] for form in forms]))
+            if count == len(forms) or (count > 1 and (count - 1) * period >= _LEAST_SAVED):
+                return places[first], period, count
+        return None
+
+    def _crossing(self, cut: int, period: int) -> int | None:
+        """How many tensors cross a cut; None where it would part what one kernel computes."""
+        count = 0
+        for at in np.flatnonzero(self._last_use[:cut] >= cut).tolist():
+            node = self._nodes[at]
+            if node in self.constants or _is_size(node):
+                continue
+            value = node.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not _is_aligned(value):
+                return None
+            count += 1
+            base = _base(node)
+            if base is None or base in self.constants or self._last_use[at] - self._at[base] > _SHARED_PERIODS * period:
+                continue
+            if not _is_external(base) and any(not self._is_apart(base, user) for user in self._readers(node, cut)):
+                return None
+        return count
+
+    def _readers(self, node: fx.Node, cut: int) -> Iterator[fx.Node]:
+        """What computes with a tensor, or a view of it, behind a cut; outputs and kernels of their own left out."""
+        for user in node.users:
+            if user is self._last or self._at[user] < cut:
+                continue
+            if _is_view(user):
+                yield from self._readers(user, cut)
+            elif not _is_external(user):
+                yield user
+
+    def _is_apart(self, maker: fx.Node, reader: fx.Node) -> bool:
+        """Whether a kernel that a compiler fuses with nothing stands between two nodes."""
+        through = {maker: False}
+        for node in self._nodes[self._at[maker] + 1 : self._at[reader] + 1]:
+            met = [through[source] for source in node.all_input_nodes if source in through]
+            if met:
+                through[node] = any(met) or _is_external(node)
+        return through.get(reader, True)
+
+    # Cutting ---------------------------------------------------------------------------------------
+
+    def _grouped(self, ranges: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """Stretches that follow each other and share a code, together."""
+        group: list[tuple[int, int]] = []
+        shared = None
+        for begin, end, number in ranges:
+            if number != shared and group:
+                yield group
+                group = []
+            shared = number
+            group.append((begin, end))
+        yield group
+
+    def _pieces(self, places: Sequence[tuple[int, int]]) -> list[Piece]:
+        """The pieces of stretches that one code computes."""
+        outlines = [_Outline(self, self._nodes[begin:end]) for begin, end in places]
+        returned: set[int] = set()
+        for outline, (begin, end) in zip(outlines, places, strict=True):
+            for at in range(begin, end):
+                index = outline.index(self._nodes[at])
+                if index is not None and self._last_use[at] >= end and self._is_returned(self._nodes[at], end):
+                    returned.add(index)
+        order = sorted(returned)
+        if not order:  # constants that others make for themselves
+            return []
+        key = (outlines[0].form, tuple(order))
+        if key not in self._codes:
+            self._codes[key] = len(self._made)
+            self._made.append(self._code(outlines[0], order))
+        symbols = self._symbols(outlines[0])
+        return [
+            Piece(
+                self._codes[key],
+                (*symbols.values(), *outline.externals),
+                tuple(outline.emitted[index] for index in order),
+            )
+            for outline in outlines
+        ]
+
+    def _is_returned(self, node: fx.Node, end: int) -> bool:
+        """Whether something behind a stretch reads a node of it as a tensor."""
+        if node in self.constants and node not in self._outputs:
+            return False
+        return any(user is self._last or self._at[user] >= end for user in node.users)
+
+    def _symbols(self, outline: _Outline) -> dict[Any, torch.SymInt]:
+        """The sizes that a piece takes, by expression: all symbols that it mentions, then what consists of them."""
+        symbols: dict[Any, Any] = {}
+        for node in self._inputs:
+            for extent in node.meta["val"].shape:
+                if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
+                    symbols.setdefault(extent.node.expr, extent)
+        mentioned: set[Any] = set()
+        for node in (*outline.emitted, *outline.externals):
+            for size in _sizes_of(node.meta.get("val")):
+                mentioned |= size.node.expr.free_symbols
+        for expr in outline.sizes:
+            mentioned |= expr.free_symbols
+        found = {symbol: value for symbol, value in symbols.items() if symbol in mentioned}
+        return {**found, **{expr: value for expr, value in outline.sizes.items() if expr not in found}}
+
+    def _code(self, outline: _Outline, returned: Sequence[int]) -> fx.GraphModule:
+        made = fx.Graph()
+        sizes: dict[Any, fx.Node] = {}
+        given: dict[fx.Node, fx.Node] = {}
+        for number, (expr, value) in enumerate(self._symbols(outline).items()):
+            sizes[expr] = made.placeholder(f"size_{number}")
+            sizes[expr].meta["val"] = value
+        for number, node in enumerate(outline.externals):
+            given[node] = made.placeholder(f"given_{number}")
+            given[node].meta["val"] = node.meta["val"]
+
+        def replaced(node: fx.Node) -> Any:
+            if node in given:
+                return given[node]
+            value = node.meta["val"]
+            return sizes[value.node.expr] if isinstance(value, torch.SymInt) else value
+
+        for node in outline.emitted:
+            given[node] = made.node_copy(node, replaced)
+        made.output(tuple(given[outline.emitted[index]] for index in returned))
+        made.lint()
+        return fx.GraphModule(self._graph, made)
+
+
+def _longest_run(flags: Any) -> tuple[int, int]:
+    """Where the longest run of true flags begins, and its length."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    if not len(edges):
+        return 0, 0
+    lengths = edges[1::2] - edges[::2]
+    best = int(lengths.argmax())
+    return int(edges[2 * best]), int(lengths[best])
+
+
+def _encoded(argument: Any, refer: Callable[[fx.Node], Any]) -> Any:
+    """An argument as what can be compared and hashed."""
+    if isinstance(argument, fx.Node):
+        return refer(argument)
+    if isinstance(argument, (list, tuple)):
+        return tuple(_encoded(part, refer) for part in argument)
+    if isinstance(argument, dict):
+        return tuple((key, _encoded(part, refer)) for key, part in argument.items())
+    if isinstance(argument, slice):
+        return "slice", _encoded((argument.start, argument.stop, argument.step), refer)
+    return type(argument).__name__, repr(argument)
+
+
+def _signature(node: fx.Node) -> Any:
+    return _described(node.meta.get("val"))
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        extents = tuple(map(str, (*value.shape, "at", *value.stride(), value.storage_offset())))
+        return str(value.dtype), str(value.device), extents
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_described, value))
+    return str(value)
+
+
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (int, torch.SymInt))
+
+
+def _sizes_of(value: Any) -> Iterator[torch.SymInt]:
+    """The symbolic numbers of what a node makes."""
+    if isinstance(value, torch.SymInt):
+        yield value
+    elif isinstance(value, torch.Tensor):
+        numbers = (*value.shape, *value.stride(), value.storage_offset())
+        yield from (number for number in numbers if isinstance(number, torch.SymInt))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _sizes_of(part)
+
+
+def _is_aligned(value: torch.Tensor) -> bool:
+    """Whether compiled kernels may take a tensor for one that begins where memory is given out."""
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset * value.element_size() % _ALIGNMENT == 0
+
+
+def _constants(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
+    """Nodes that a few operators compute from nothing but sizes."""
+    lengths: dict[fx.Node, float] = {}
+    for node in nodes:
+        if _is_size(node) or node.op == "get_attr":
+            lengths[node] = 0
+            continue
+        is_pure = isinstance(node.target, OpOverload) and not node.target._schema.is_mutable
+        if not is_pure or torch.Tag.nondeterministic_seeded in node.target.tags:  # type: ignore[union-attr]
+            continue
+        if "empty" in str(node.target) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        lengths[node] = 1 + sum(lengths.get(source, math.inf) for source in node.all_input_nodes)
+    return frozenset(node for node, length in lengths.items() if length <= _LONGEST_CONSTANT and not _is_size(node))
+
+
+def _is_external(node: fx.Node) -> bool:
+    """Whether a compiler calls a kernel for a node, and fuses nothing with it."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    namespace, _, name = node.target._schema.name.partition("::")
+    return namespace not in ("aten", "prims") or name in _EXTERNAL or any(part in name for part in _EXTERNAL_PARTS)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node takes a part of its first operand, or sees it in another shape."""
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, OpOverload):
+        return False
+    arguments = node.target._schema.arguments
+    alias = arguments[0].alias_info if arguments else None
+    return alias is not None and not alias.is_write
+
+
+def _base(node: fx.Node) -> fx.Node | None:
+    """What computed the memory that a node sees; None where that is an input."""
+    while _is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return None if node.op != "call_function" else node
