@@ -167,7 +167,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning(cache: EngineCache, monkeyp
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trt_runtime.engine_cache.store.write_plan", full)
+    monkeypatch.setattr("trt_runtime.engine_cache.write_plan", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert not cache.insert(KEY, *_engine())
     assert cache.find(KEY) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trt_core import InputError
-from trt_runtime.program.input_fit import misfit, require_fixed
+from trt_runtime.program.input_reader import misfit, require_fixed
 
 
 def test_fixed_values_are_those_of_their_type() -> None:

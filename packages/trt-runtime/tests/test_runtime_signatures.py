@@ -18,7 +18,6 @@ from trt_runtime import TRTModule, load, save, signatures
 from trt_runtime.command_line import main
 from trt_runtime.container import plan_from_bytes, plan_to_bytes
 from trt_runtime.plan_notes import is_host_code_allowed, is_own
-from trt_runtime.program import signed_file
 from trt_runtime.program.layout import SectionKind, read_sections
 from trt_runtime.testing import ProgramFile
 
@@ -53,13 +52,13 @@ def path(static_engine: TRTModule, tmp_path: Path) -> Path:
 
 def test_a_file_of_ones_own_is_trusted(path: Path) -> None:
     assert _runs_code(path)
-    assert signed_file.verified_signer(path) == signatures.own_public_key()
+    assert signatures.verified_signer(path) == signatures.own_public_key()
 
 
 def test_a_file_of_somebody_else_is_not_and_says_so_once(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = signed_file.signer(path)
+    key = signatures.signer(path)
     _become_somebody_else(monkeypatch, tmp_path)
     with caplog.at_level(logging.WARNING):
         assert not _runs_code(path)
@@ -69,7 +68,7 @@ def test_a_file_of_somebody_else_is_not_and_says_so_once(
 
 @pytest.mark.parametrize("way", ["argument", "file", "environment", "list"])
 def test_a_listed_key_is_trusted(way: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = str(signed_file.signer(path))
+    key = str(signatures.signer(path))
     _become_somebody_else(monkeypatch, tmp_path)
     options: dict[str, Any] = {}
     if way == "argument":
@@ -96,7 +95,7 @@ def test_a_changed_file_is_not_trusted(path: Path, tmp_path: Path) -> None:
     changed = parts.write(tmp_path / "changed.trtp")
     assert not _runs_code(changed)
     with pytest.raises(PlanError, match=r"is not what ed25519:.* has signed"):
-        signed_file.verified_signer(changed)
+        signatures.verified_signer(changed)
 
 
 def test_a_signature_of_another_file_is_not_trusted(path: Path, two_in_two_out: TRTModule, tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_nobody_signs_for_a_stranger_without_saying_so(
     for made in (loaded, copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded))):
         save(made, tmp_path / "again.trtp")
         with pytest.raises(PlanError, match="not signed"):
-            signed_file.signer(tmp_path / "again.trtp")
+            signatures.signer(tmp_path / "again.trtp")
         assert not _runs_code(tmp_path / "again.trtp")
     save(loaded, tmp_path / "again.trtp", sign=True)
     assert _runs_code(tmp_path / "again.trtp")
@@ -170,7 +169,7 @@ def test_a_pipe_in_the_place_of_the_key_is_refused_at_once(tmp_path: Path, stati
     os.mkfifo(tmp_path / "keys" / "signing.key", 0o600)
     save(static_engine, tmp_path / MODEL)
     with pytest.raises(PlanError, match="not signed"):
-        signed_file.signer(tmp_path / MODEL)
+        signatures.signer(tmp_path / MODEL)
     with pytest.raises(InputError, match="cannot be signed"):
         save(static_engine, tmp_path / MODEL, sign=True)
 
@@ -179,21 +178,21 @@ def test_without_cryptography_files_are_data(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("trt_runtime.signatures.can_sign", lambda: False)
     assert not _runs_code(path)
     with pytest.raises(InputError, match="which is not installed"):
-        monkeypatch.setattr("trt_runtime.program.signed_file.can_sign", lambda: False)
-        signed_file.verified_signer(path)
+        monkeypatch.setattr("trt_runtime.signatures.can_sign", lambda: False)
+        signatures.verified_signer(path)
 
 
 def test_the_command_line_signs_and_verifies(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = signed_file.signer(path)
+    first = signatures.signer(path)
     assert main(["verify-signature", str(path)]) == 0
     assert f"signed with {first}, trusted: this user's own key" in capsys.readouterr().out
     _become_somebody_else(monkeypatch, tmp_path)
     assert main(["verify-signature", str(path)]) == 0
     assert "which is not trusted here" in capsys.readouterr().out
     assert main(["sign", str(path)]) == 0
-    assert signed_file.verified_signer(path) == signatures.own_public_key() != first
+    assert signatures.verified_signer(path) == signatures.own_public_key() != first
     assert _runs_code(path)
     path.write_bytes(path.read_bytes()[:-1])
     assert main(["verify-signature", str(path)]) == 2

@@ -25,7 +25,6 @@ from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import kind_of
 from trt_runtime import signatures
 from trt_runtime.command_line import inspection
-from trt_runtime.program import signed_file
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, Program, TensorInput, Value
 from trt_runtime.program.interface import walk
@@ -151,7 +150,7 @@ def _trust(parsed: argparse.Namespace) -> None:
             _say(f"{key}  {why}")
         return
     is_key = parsed.key.startswith("ed25519:")
-    key = signatures.PublicKey.parse(parsed.key) if is_key else signed_file.signer(parsed.key)
+    key = signatures.PublicKey.parse(parsed.key) if is_key else signatures.signer(parsed.key)
     if not parsed.remove:
         signatures.list_key(key, parsed.name)
         _say(f"files signed with {key} are trusted now: their compiled code runs")
@@ -162,11 +161,11 @@ def _trust(parsed: argparse.Namespace) -> None:
 
 
 def _sign(parsed: argparse.Namespace) -> None:
-    _say(f"signed with {signed_file.sign(parsed.file)}")
+    _say(f"signed with {signatures.sign(parsed.file)}")
 
 
 def _verify_signature(parsed: argparse.Namespace) -> None:
-    key = signed_file.verified_signer(parsed.file)
+    key = signatures.verified_signer(parsed.file)
     why = signatures.trusted_keys().get(key)
     _say(f"signed with {key}, {'which is not trusted here' if why is None else f'trusted: {why}'}")
 

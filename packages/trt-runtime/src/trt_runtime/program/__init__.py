@@ -2,7 +2,7 @@
 
 Read the modules in this order: `graph` (what a program is), `layout` (its bytes), `document` with `tables`, `fields`
 and `literals` (its JSON), `operators` (what it may call), `agreement` (whether its parts agree), `weights`,
-`graph_signature`, `capture` and `saving`, `input_reader` with `input_fit`, `executor`, `module` and `loading`. What it
+`graph_signature`, `capture` and `saving`, `input_reader`, `executor`, `module` and `loading`. What it
 asks of sizes is in `trt_core.sizes`.
 """
 
