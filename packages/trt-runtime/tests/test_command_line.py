@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,49 @@ def test_a_pipe_of_tensors_is_refused_at_once(saved: Path, tmp_path: Path, capsy
     os.mkfifo(tmp_path / "pipe.npz")
     assert main(["run", str(saved), "--inputs", str(tmp_path / "pipe.npz")]) == 2
     assert "not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes and devices")
+@pytest.mark.parametrize("ending", [".npz", ".npy", ".pt", ".safetensors"])
+def test_what_is_no_file_of_tensors_is_refused_at_once(
+    saved: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / f"pipe{ending}")
+    (tmp_path / f"device{ending}").symlink_to("/dev/zero")
+    (tmp_path / f"folder{ending}").mkdir()
+    for name in ("pipe", "device", "folder"):
+        assert main(["run", str(saved), "--inputs", str(tmp_path / f"{name}{ending}")]) == 2
+        assert "not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [".npz", ".pt"])
+def test_archives_that_grow_beyond_bounds_are_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tensors{ending}"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for number in range(3):
+            with archive.open(f"{number}.npy", "w", force_zip64=True) as entry:
+                for _ in range(400):
+                    entry.write(bytes(1 << 20))
+    with pytest.raises(InputError, match=r"has \d+ bytes and holds 1258291200"):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1152921504606846976,)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': '>f8', 'fortran_order': False, 'shape': (1,)}",
+        "__import__('os').abort()",
+    ],
+)
+def test_arrays_that_are_not_what_they_say(tmp_path: Path, header: str) -> None:
+    text = header.encode()
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8)
+    (tmp_path / "x.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", content)
+    for ending in (".npy", ".npz"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_tensors(tmp_path / f"x{ending}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fresh_process import run_python
 
 from trt_core import PlanError
 from trt_runtime import TRTModule, load, plan_to_bytes, read_plan
@@ -106,3 +107,22 @@ def test_sections_that_are_one_too_many(parts: ProgramFile, path: Path, first: S
 def test_sections_begin_where_they_must(parts: ProgramFile) -> None:
     assert all(section % PROGRAM.alignment == 0 for section in (PROGRAM.alignment, 2 * PROGRAM.alignment))
     assert parts.to_bytes().find(parts.weights) % PROGRAM.alignment == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize(("mode", "copy"), [(0o666, None), (0o600, True)])
+def test_a_file_that_is_shortened_while_its_program_runs(
+    parts: ProgramFile, path: Path, mode: int, copy: bool | None
+) -> None:
+    """In a process of its own, which SIGBUS would end."""
+    parts.graph["metadata"] = {"padding": "x" * (1 << 20)}
+    parts.write(path).chmod(mode)
+    script = (
+        "import os, pickle, sys, trt_runtime\n"
+        "program = trt_runtime.load(sys.argv[1], copy=eval(sys.argv[2]))\n"
+        "wanted = pickle.dumps(program)\n"  # reads every byte of weights and plans
+        "os.truncate(sys.argv[1], 0)\n"
+        "print(pickle.dumps(program) == wanted, len(wanted) > 1 << 20)\n"
+    )
+    result = run_python(script, str(path), str(copy))
+    assert result.stdout == "True True\n", result.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trt_core.wording import printable
+
 
 class TrtError(RuntimeError):
     """Base of every error that this project raises on purpose.
@@ -13,7 +15,7 @@ class TrtError(RuntimeError):
         hint: What the reader can do about it.
 
     Attributes:
-        what, where, why, hint: The parts, for programs that present errors themselves.
+        what, where, why, hint: The parts as they are, for programs that present errors themselves.
     """
 
     def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
@@ -21,7 +23,7 @@ class TrtError(RuntimeError):
         self.where = where
         self.why = why
         self.hint = hint
-        super().__init__(self._render())
+        super().__init__(printable(self._render()))
 
     def _render(self) -> str:
         lines = [self.what]
@@ -89,7 +91,7 @@ class RefitError(TrtError):
 
 
 class FileError(TrtError, OSError):
-    """A file cannot be written: no room, or the disk fails.
+    """A file cannot be written, since there is no room or the disk fails, or it is no regular file.
 
     Args:
         what, where, why, hint: See `TrtError`.

@@ -11,9 +11,21 @@ from types import ModuleType
 from typing import Any, Final
 
 from trt_core.provider import provider_module
+from trt_core.wording import printable
 
 logger = logging.getLogger("torch_tensorrt")
 """Its name is the one that users' scripts already configure."""
+
+
+def _spell_out(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    shown = printable(text)
+    if shown != text:
+        record.msg, record.args = shown, None
+    return True
+
+
+logger.addFilter(_spell_out)  # names from files command no terminal
 
 
 @contextlib.contextmanager

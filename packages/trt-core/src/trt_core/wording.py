@@ -1,4 +1,4 @@
-"""How values are named in messages, and how reports show themselves."""
+"""Words of messages: how values are named, how reports show themselves, and names that command no terminal."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def kind_of(value: Any) -> str:
     return with_article(type(value).__name__)
 
 
+def printable(text: str) -> str:
+    """Returns a text in which names from files may stand, with control characters and marks of direction spelled out.
+
+    Args:
+        text: Any text; lines and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `did you mean 'x'?` for the nearest known name, or an empty string when none is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -56,12 +67,12 @@ class ShownReport(ABC):
         return self.to_text().partition("\n")[0]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.headline}>"
+        return f"<{type(self).__name__}: {printable(self.headline)}>"
 
     def _repr_html_(self) -> str:
         """The report as a notebook shows it: its page in a frame of its own, or else its text."""
         render = getattr(self, "to_html", None)
         if render is None:
-            return f"<pre>{html.escape(self.to_text())}</pre>"
+            return f"<pre>{html.escape(printable(self.to_text()))}</pre>"
         page = html.escape(render(), quote=True)
         return f'<iframe sandbox srcdoc="{page}" width="100%" height="600" style="border: 0"></iframe>'

@@ -20,6 +20,7 @@ from torch import nn
 from trt_core import FileError
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import TrtError
+from trt_core.files.opening import opened
 from trt_core.files.replacing import Path, file_name, replacing
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import fields, integers, items, text
@@ -76,7 +77,7 @@ def read(path: Path, **trust: Any) -> tuple[dict[str, torch.Tensor], list[Loaded
     """
     name = file_name(path)
     try:
-        with zipfile.ZipFile(name) as archive:
+        with opened(name) as file, zipfile.ZipFile(file) as archive:
             return _weights(archive), _programs(archive, trust)
     except (TrtError, OSError):
         raise

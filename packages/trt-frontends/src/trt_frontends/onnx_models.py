@@ -33,9 +33,10 @@ from trt_core import (
     provider_identity,
     trt,
 )
+from trt_core.files.opening import opened
 from trt_core.internals import FakeTensorMode
 from trt_core.log import forget_errors, provider_logger, take_errors
-from trt_core.wording import ShownReport, did_you_mean
+from trt_core.wording import ShownReport, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import engine_module
 from trt_frontends.example_inputs import ExampleInputs
@@ -111,7 +112,7 @@ class OnnxReport(ShownReport):
             if not node.supported:
                 label = f" {node.name!r}" if node.name else ""
                 lines.append(f"node {node.index}{label}, {node.operator}: {node.code}: {node.reason}")
-        return "\n".join(lines) + "\n"
+        return printable("\n".join(lines)) + "\n"
 
     def to_json(self) -> str:
         """The report as JSON."""
@@ -126,7 +127,8 @@ def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
     """
     file = _existing(path)
     parser = _parser(trt.Builder(provider_logger()).create_network())
-    data = file.read_bytes()
+    with opened(file) as stream:
+        data = stream.read()
     parser.supports_model_v2(data, str(file))
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     names = _nodes_of(data)

@@ -22,8 +22,20 @@ BAD_INPUT = 2
 
 _EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input."
 
-console = Console()
-errors = Console(stderr=True)
+
+class _Console(Console):
+    """Prints names from files as text: what would command a terminal is spelled out."""
+
+    def render_str(self, text: str, **given: Any) -> Any:
+        if not text.replace("\n", "").isprintable():
+            from trt_core.wording import printable  # with PyTorch, which the help does without
+
+            text = printable(text)
+        return super().render_str(text, **given)
+
+
+console = _Console()
+errors = _Console(stderr=True)
 
 
 class _Commands(TyperGroup):
@@ -172,12 +184,16 @@ def _block_size(text: str) -> float | int:
         ) from None
 
 
+_MOST_REPORT_BYTES = 1 << 30
+
+
 def _read_report(path: Path) -> Any:
     from trt_core import TrtError
+    from trt_core.files.opening import read_file
     from trt_partition import PartitionReport
 
     try:
-        return PartitionReport.from_json(path.read_text(encoding="utf-8"))
+        return PartitionReport.from_json(read_file(str(path), _MOST_REPORT_BYTES).decode())
     except (TrtError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} is not a report: {str(error).partition(chr(10))[0]}") from error
 

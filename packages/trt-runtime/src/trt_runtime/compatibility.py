@@ -9,6 +9,7 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.provider import Provider, current_provider, provider_module
+from trt_core.wording import printable
 from trt_runtime.header import PlanHeader
 
 _REBUILD = "compile the model again here"
@@ -72,8 +73,10 @@ def _warn_about_torch(header: PlanHeader) -> None:
     built, running = (_minor(text) for text in (header.torch_version, str(torch.__version__)))
     if built != running:
         warnings.warn(
-            f"{header.title} was built with PyTorch {built} and runs with {running}; results may be "
-            "rounded differently",
+            printable(
+                f"{header.title} was built with PyTorch {built} and runs with {running}; results may be rounded "
+                "differently"
+            ),
             stacklevel=3,
         )
 

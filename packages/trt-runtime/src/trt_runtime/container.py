@@ -72,17 +72,18 @@ def plan_to_bytes(header: PlanHeader, plan: torch.Tensor) -> bytes:
     return file.getvalue()
 
 
-def read_plan(path: Path, *, check: bool = True) -> tuple[PlanHeader, torch.Tensor]:
+def read_plan(path: Path, *, check: bool = True, copy: bool | None = None) -> tuple[PlanHeader, torch.Tensor]:
     """Reads an engine from a file.
 
     Args:
         path: A file that `write_plan` wrote.
         check: Also check that this process can run the engine. Without it, engines for other targets can be
             inspected.
+        copy: See `trt_runtime.load`.
 
     Returns:
-        The header, and the plan: (bytes,), uint8, mapped from the file without a copy. The file must not be
-        changed in place while the tensor lives; `write_plan` replaces files, which is safe.
+        The header, and the plan: (bytes,), uint8. Where it is mapped from the file, that must not be changed in place
+        while the tensor lives; `write_plan` replaces files, which is safe.
 
     Raises:
         InputError: `path` names no file.
@@ -90,7 +91,8 @@ def read_plan(path: Path, *, check: bool = True) -> tuple[PlanHeader, torch.Tens
         OSError: The file cannot be read.
     """
     name = file_name(path)
-    return plan_from_memory(map_file(name, "a plan file", "trt_runtime.write_plan"), where=name, check=check)
+    content = map_file(name, "a plan file", "trt_runtime.write_plan", copy=copy)
+    return plan_from_memory(content, where=name, check=check)
 
 
 def plan_from_bytes(data: bytes, *, check: bool = True) -> tuple[PlanHeader, torch.Tensor]:

@@ -20,12 +20,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
 from trt_core.files import typed
+from trt_core.files.opening import opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
 from trt_core.files.strict_json import BadJson, parse_json
@@ -222,7 +223,7 @@ class RankPart:
             OSError: It cannot be read.
         """
         folder = Path(directory)
-        text = (folder / MANIFEST).read_bytes()
+        text = read_file(str(folder / MANIFEST), _MAX_BYTES)
         manifest = Manifest.from_json(text, directory)
         rank, world = _rank_and_world(group)
         if world != manifest.world_size:
@@ -386,7 +387,8 @@ def _write_part(compiled: nn.Module, folder: Path, rank: int) -> tuple[RankProgr
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{rank}.trtp"
     save(compiled, path)
-    return RankProgram(path.name, path.stat().st_size, _digest_of(path), collectives), groups
+    with opened(path) as file:
+        return RankProgram(path.name, path.stat().st_size, _digest_of(file), collectives), groups
 
 
 def _communication_of(compiled: nn.Module) -> tuple[dict[Ranks, str], dict[str, Ranks]]:
@@ -439,27 +441,26 @@ def _require_same_order(manifest: Manifest, where: str) -> None:
 
 def _check_file(path: Path, program: RankProgram) -> None:
     try:
-        size = path.stat().st_size
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = _digest_of(file) if size == program.size else ""
     except FileNotFoundError as error:
         raise PlanError(
             "the program of a rank is missing", where=str(path), hint="copy the whole folder again"
         ) from error
-    if size != program.size or _digest_of(path) != program.sha256:
+    if digest != program.sha256:
         raise PlanError(
             "the program of a rank is not the one that the manifest describes",
             where=str(path),
-            why=f"it has {size} bytes, the manifest says {program.size}"
-            if size != program.size
-            else "its digest differs",
+            why="its digest differs" if digest else f"it has {size} bytes, the manifest says {program.size}",
             hint="copy the whole folder again",
         )
 
 
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while piece := file.read(1 << 22):
-            digest.update(piece)
+def _digest_of(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 22):
+        digest.update(piece)
     return digest.hexdigest()
 
 

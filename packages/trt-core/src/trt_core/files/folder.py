@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trt_core.errors import CacheError
-from trt_core.files.opening import map_descriptor, read_descriptor
+from trt_core.files.opening import map_descriptor, read_descriptor, why_not_private
 
 if sys.platform == "win32":
     import msvcrt
@@ -31,7 +31,6 @@ _PASS: Final[int] = _FOLDER | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH
 """How a folder on the way is opened: on Linux without asking for the right to list it."""
 
 _MOST_LINKS: Final = 40
-_OTHERS_CAN_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Folder:
@@ -155,7 +154,7 @@ class PrivateFolder(Folder):
             found = os.stat(name) if descriptor is None else os.fstat(descriptor)
             if not stat.S_ISDIR(found.st_mode):
                 raise NotADirectoryError("it is no folder")
-            why = _why_not_private(found)
+            why = why_not_private(found)
         except _NotPrivate as error:
             why = str(error)
         except OSError as error:
@@ -206,7 +205,7 @@ class PrivateFolder(Folder):
     def _open_own(self, name: str) -> int:
         descriptor = self.open_file(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         found = os.fstat(descriptor)
-        why = _why_not_private(found) if stat.S_ISREG(found.st_mode) else "it is not a regular file"
+        why = why_not_private(found) if stat.S_ISREG(found.st_mode) else "it is not a regular file"
         if why:
             os.close(descriptor)
             raise CacheError("a file is not used", where=os.path.join(self.path, name), why=why)
@@ -265,13 +264,3 @@ def _take(descriptor: int) -> bool:
 def _instead(old: int, new: int) -> int:
     os.close(old)
     return new
-
-
-def _why_not_private(found: os.stat_result) -> str:
-    if sys.platform == "win32":  # a user's profile is private there, and modes say nothing
-        return ""
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}, this process runs as user {os.geteuid()}"
-    if found.st_mode & _OTHERS_CAN_WRITE:
-        return f"others can write to it (mode {stat.S_IMODE(found.st_mode):04o})"
-    return ""

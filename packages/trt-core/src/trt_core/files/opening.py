@@ -1,13 +1,21 @@
-"""Opening files that nobody vouches for: regular ones only, each opened once, then mapped or read."""
+"""Opening files that nobody vouches for: regular ones only, each opened once, then mapped or read.
+
+A map shows what the file holds when it is looked at. Whoever writes to the file changes what was checked, and whoever
+shortens it ends the process with SIGBUS. So only files that nobody else can write to are mapped; others are read.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
-from typing import Final
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final
 
-from trt_core.errors import PlanError
+from trt_core.errors import FileError, PlanError
 
 # without O_NONBLOCK, opening a pipe waits for somebody to write
 _FLAGS: Final[int] = (
@@ -15,39 +23,103 @@ _FLAGS: Final[int] = (
 )
 
 
-def map_file(path: str, what: str, writer: str) -> mmap.mmap:
-    """Maps a file into memory; changes to the memory never reach the file.
+_READ_BYTES: Final = 256 << 10
+"""Files up to this size are read rather than mapped, which takes no longer beside what loading one takes."""
+
+_OTHERS_CAN_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def why_not_private(found: os.stat_result, *, or_the_systems: bool = False) -> str:
+    """Why others than this user can write to a file or folder; nothing where none can.
+
+    Args:
+        found: What is known of it.
+        or_the_systems: Whether it may be root's as well.
+    """
+    if sys.platform == "win32":  # a user's profile is private there, and modes say nothing
+        return ""
+    user = os.geteuid()
+    if found.st_uid != user and not (or_the_systems and found.st_uid == 0):
+        return f"it belongs to user {found.st_uid}, this process runs as user {user}"
+    if found.st_mode & _OTHERS_CAN_WRITE:
+        return f"others can write to it (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Opens a file for reading, if it is a regular one; pipes and devices are refused at once.
+
+    Raises:
+        FileError: It is a folder, a pipe or a device.
+        OSError: It cannot be opened.
+    """
+    descriptor = os.open(path, _FLAGS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileError("this is not a regular file", where=os.fsdecode(path), hint="give a file, no folder or pipe")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def map_file(path: str, what: str, writer: str, *, copy: bool | None = None) -> mmap.mmap:
+    """Holds the content of a file in memory; changes to the memory never reach the file.
 
     Args:
         path: The file.
         what: What it should be, for messages: "a saved program".
         writer: What writes such files.
+        copy: True to read it, so that nothing that becomes of the file matters; False to map it. By default it is
+            mapped if it is large, and nobody but this user and root can write to it.
 
     Raises:
-        PlanError: It is empty, or not a regular file: a folder, a pipe, a device.
+        PlanError: It is empty, shortened meanwhile, or not a regular file: a folder, a pipe, a device.
         OSError: It cannot be opened.
     """
     if os.path.isdir(path):
         raise PlanError(f"this is a folder, not {what}", where=path)
     descriptor = os.open(path, _FLAGS)
     try:
-        return map_descriptor(descriptor, path, what, writer)
+        return map_descriptor(descriptor, path, what, writer, copy=copy)
     finally:
         os.close(descriptor)
 
 
-def map_descriptor(descriptor: int, path: str, what: str, writer: str) -> mmap.mmap:
-    """Maps an open file; see `map_file`.
+def map_descriptor(descriptor: int, path: str, what: str, writer: str, *, copy: bool | None = None) -> mmap.mmap:
+    """Holds the content of an open file in memory; see `map_file`.
 
     Raises:
-        PlanError: It is empty, or not a regular file.
+        PlanError: It is empty, shortened meanwhile, or not a regular file.
     """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise PlanError("this is not a regular file", where=path, hint=f"give a file written by {writer}")
     if not status.st_size:
         raise PlanError(f"this is not {what}", where=path, why="the file is empty", hint="copy the file again")
-    return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    if copy is None:
+        copy = status.st_size <= _READ_BYTES or bool(why_not_private(status, or_the_systems=True))
+    if not copy:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    memory = _empty_memory(status.st_size)
+    with memoryview(memory) as view, open(descriptor, "rb", buffering=0, closefd=False) as file:
+        done = 0
+        while done < status.st_size:
+            count = file.readinto(view[done:])
+            if not count:
+                raise PlanError("the file was shortened while it was read", where=path, hint="copy the file again")
+            done += count
+    return memory
+
+
+def _empty_memory(size: int) -> mmap.mmap:
+    """Zeros that begin at a page, as a map of a file does; a process that is forked has its own."""
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without large pages, which would take fewer steps to give them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def read_file(path: str, most_bytes: int) -> bytes:

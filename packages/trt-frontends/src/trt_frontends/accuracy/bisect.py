@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, BlockInterpreter, ConverterRegistry
-from trt_core import InputError, Reason, TrtError, Verdict, device_scope, operator_name, trt
+from trt_core import InputError, PlanError, Reason, TrtError, Verdict, device_scope, operator_name, trt
 from trt_core.dtypes import dtype_name
+from trt_core.files.opening import read_file
+from trt_core.files.replacing import replacing
 from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
@@ -423,6 +424,9 @@ class Experiment:
         return part.build().module
 
 
+_MOST_STATE_BYTES: Final = 64 << 20
+
+
 class _Answers:
     """Errors by question and set of nodes, mirrored in a file.
 
@@ -444,20 +448,16 @@ class _Answers:
     def put(self, key: str, error: float) -> None:
         self._known[key] = error
         if self._path is not None:
-            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            try:
-                kept = {"search": self._identity, "left_out": self.left_out, "errors": self._known}
-                temporary.write_text(json.dumps(kept), encoding="utf-8")
-                os.replace(temporary, self._path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            kept = {"search": self._identity, "left_out": self.left_out, "errors": self._known}
+            with replacing(self._path) as file:
+                file.write(json.dumps(kept).encode())
 
     def _read(self, path: Path) -> tuple[dict[str, float], tuple[str, ...]]:
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(read_file(str(path), _MOST_STATE_BYTES))
             identity, errors = data["search"], {str(key): float(value) for key, value in data["errors"].items()}
             left_out = tuple(map(str, data["left_out"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (PlanError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 "this is not the state of a search", where=str(path), why=str(error), hint="give a new file"
             ) from error

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import jinja2
 
-from trt_core.wording import ShownReport
+from trt_core.wording import ShownReport, printable
 from trt_frontends.comparison.output_error import HISTOGRAM_LOW, OutputError, jsonable
 
 
@@ -158,7 +158,7 @@ def render_html(report: AccuracyReport) -> str:
         undefined=jinja2.StrictUndefined,
     )
     template = environment.get_template("accuracy.html.j2")
-    return template.render(
+    page = template.render(
         report=report,
         bars=[_bars(output.error.histogram) for output in report.outputs],
         curve=_curve(report),
@@ -166,6 +166,7 @@ def render_html(report: AccuracyReport) -> str:
         height=HEIGHT,
         number="{:.3g}".format,
     )
+    return printable(page)
 
 
 def _bars(histogram: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trt_core.wording import printable
 from trt_partition.report.data import NodeReport
 from trt_partition.report.partition_report import PartitionReport
 
@@ -74,7 +75,7 @@ class ReportDiff:
         _section(lines, "Nodes that moved", [_describe(change) for change in self.moved])
         _section(lines, "New nodes", list(self.added))
         _section(lines, "Nodes that are gone", list(self.removed))
-        return "\n".join(lines) + "\n"
+        return printable("\n".join(lines)) + "\n"
 
 
 def diff_reports(before: PartitionReport, after: PartitionReport) -> ReportDiff:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core import Reason
+from trt_core.wording import printable
 from trt_partition.costs import RULE
 from trt_partition.plan import BlockKind
 from trt_partition.report.data import BlockReport, ReportData
@@ -30,7 +31,7 @@ def render_html(report: ReportData, *, title: str, reasons: str) -> str:
         title: Heading of the page.
         reasons: Address of the page about reason codes; each code is an anchor on it, `#trt-f001`.
     """
-    return _template().render(
+    page = _template().render(
         title=title,
         reasons=reasons,
         report=report,
@@ -42,6 +43,7 @@ def render_html(report: ReportData, *, title: str, reasons: str) -> str:
         flops=sum(node.flops for node in report.nodes),
         crossing=sum(edge.bytes for edge in report.transitions),
     )
+    return printable(page)
 
 
 def human_bytes(size: int) -> str:
@@ -73,14 +75,14 @@ def _embedded(report: ReportData) -> str:
     index = {node.name: position for position, node in enumerate(report.nodes)}
     nodes = [
         [
-            node["op"].removeprefix("torch.ops."),
-            node["name"],
-            node["location"],
+            printable(node["op"].removeprefix("torch.ops.")),
+            printable(node["name"]),
+            printable(node["location"]),
             node["block"],
             [index[name] for name in node["inputs"] if name in index],
             node["code"],
-            node["message"],
-            node["source"],
+            printable(node["message"]),
+            printable(node["source"]),
             node["flops"],
         ]
         for node in data["nodes"]

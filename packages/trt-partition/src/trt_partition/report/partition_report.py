@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trt_core import PartitionError, logger
-from trt_core.wording import ShownReport
+from trt_core.wording import ShownReport, printable
 from trt_partition.plan import BlockKind
 from trt_partition.report.data import BlockReport, NodeReport, ReportData
 from trt_partition.report.html import render_html
@@ -38,7 +38,7 @@ class PartitionReport(ShownReport, ReportData):
 
     def to_text(self) -> str:
         """Returns the report as text."""
-        return render_text(self)
+        return printable(render_text(self))
 
     def to_json(self, indent: int | None = 2) -> str:
         """Returns the report as JSON, see `trt_partition.report.json.schema`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trt_core.files.opening import opened
 from trt_portable.dtypes import FROM_NUMPY, PACKED, storage_bytes
 from trt_portable.enums import DataType, ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -257,22 +257,16 @@ def _external_bytes(proto: TensorProto, folder: Path | None) -> bytes:
 
 def _read_part(path: Path, offset: int, length: int, proto: TensorProto, location: str) -> bytes:
     name = proto.name
-    with open(path, "rb", opener=_open_at_once) as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise Unsupported(f"{location!r} of the constant {name!r} is no regular file", ErrorCode.INVALID_VALUE)
-        length = facts.st_size - offset if length < 0 else length
-        if offset < 0 or length < 0 or offset + length > facts.st_size:
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = size - offset if length < 0 else length
+        if offset < 0 or length < 0 or offset + length > size:
             raise Unsupported(
-                f"the constant {name!r} is {length} bytes at {offset} of {location!r}, which has {facts.st_size}",
+                f"the constant {name!r} is {length} bytes at {offset} of {location!r}, which has {size}",
                 ErrorCode.INVALID_VALUE,
             )
         file.seek(offset)
         return file.read(length)
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # or a named pipe would wait for its other end
 
 
 def bytes_of(weights: Weights) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_core.files.opening import opened
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.enums import ErrorCode, OnnxParserFlag
 from trt_portable.network.network import INetworkDefinition
@@ -265,7 +266,8 @@ def read_model_file(path: str, fail: Fail) -> bytes | None:
             raise Unsupported(f"{path!r} is no file", ErrorCode.MODEL_DESERIALIZE_FAILED)
         if file.stat().st_size > _LARGEST_FILE:
             raise Unsupported(f"{path!r} has more than 2 GiB", ErrorCode.MODEL_DESERIALIZE_FAILED)
-        return file.read_bytes()
+        with opened(file) as stream:
+            return stream.read()
     except (OSError, Unsupported) as error:
         code, reason = code_and_reason(error)
         fail(ErrorCode.MODEL_DESERIALIZE_FAILED if isinstance(error, OSError) else code, reason, error)

@@ -10,19 +10,21 @@ import os
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 import numpy as np
 import torch
 from torch import nn
 
-from trt_core.errors import InputError, TrtError
+from trt_core.errors import FileError, InputError, TrtError
+from trt_core.files.opening import opened
 from trt_core.sizes.expressions import evaluate_extent
-from trt_core.wording import kind_of
+from trt_core.wording import kind_of, printable
 from trt_runtime import signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.program.fields import UNTOLD
@@ -116,6 +118,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
         "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
     )
     command.add_argument("--trust", action="store_true", help="trust whoever wrote it, signed or not")
+    command.add_argument("--copy", action="store_true", help="read the file rather than map it")
     command.add_argument(
         "--data-dependent-elements",
         type=_positive,
@@ -140,8 +143,13 @@ def _inspect(parsed: argparse.Namespace) -> None:
 def _load(parsed: argparse.Namespace) -> nn.Module:
     from trt_runtime.program import load
 
-    untold = parsed.data_dependent_elements
-    return load(parsed.file, operators=parsed.operators, trust=parsed.trust, data_dependent_elements=untold)
+    return load(
+        parsed.file,
+        operators=parsed.operators,
+        trust=parsed.trust,
+        data_dependent_elements=parsed.data_dependent_elements,
+        copy=parsed.copy or None,
+    )
 
 
 def _trust(parsed: argparse.Namespace) -> None:
@@ -199,13 +207,9 @@ def _bench(parsed: argparse.Namespace) -> None:
 def _say(text: str, stream: TextIO | None = None) -> None:
     """Prints text in which names from files may stand: nothing that a terminal obeys, or cannot show."""
     stream = sys.stdout if stream is None else stream
-    shown = "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text)
+    shown = printable(text)
     encoding = stream.encoding or "utf-8"
     print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream)
-
-
-def _escaped(one: str) -> str:
-    return one.encode("unicode_escape").decode()
 
 
 _NUMBERS = {int: 1, float: 1.0, bool: True}
@@ -408,6 +412,9 @@ def _time_call(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
 ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"
 
+_MOST_INFLATED: Final = 1 << 30
+"""Bytes that the entries of an archive may have, where the archive itself has fewer."""
+
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Reads tensors by name; a file with one tensor without a name answers with the name "".
@@ -416,13 +423,15 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         InputError: The file holds something else, or has an unknown ending.
         OSError: The file cannot be read.
     """
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise InputError(f"{path} is not a regular file", hint=f"give a file of tensors: {ENDINGS}")
+    _check_ending(path)
     try:
-        found = _read(path)
-    except (OSError, InputError):
+        with opened(path) as file:
+            found = _read(path.suffix, file)
+    except FileError as error:
+        raise InputError(f"{path} is not a regular file", hint=f"give a file of tensors: {ENDINGS}") from error
+    except (OSError, InputError, KeyboardInterrupt):
         raise
-    except Exception as error:  # each format has errors of its own
+    except BaseException as error:  # each format has errors of its own, and panics of Rust are no Exception
         raise InputError(f"{path} cannot be read", why=str(error).partition("\n")[0]) from error
     named = found if isinstance(found, Mapping) else {"": found}
     for name, value in named.items():
@@ -467,17 +476,35 @@ def require_writable(path: Path) -> None:
         raise InputError(f"there is no folder {path.parent}")
 
 
-def _read(path: Path) -> Any:
-    _check_ending(path)
-    if path.suffix == ".pt":
-        return torch.load(path, map_location="cpu", weights_only=True)
-    if path.suffix == ".safetensors":
-        return _safetensors().load_file(path)
-    loaded = np.load(path, allow_pickle=False)
-    if path.suffix == ".npy":
+def _read(suffix: str, file: BinaryIO) -> Any:
+    size = os.fstat(file.fileno()).st_size
+    if file.read(2) == b"PK":
+        _refuse_bomb(file, size)
+    file.seek(0)
+    if suffix == ".pt":
+        return torch.load(file, map_location="cpu", weights_only=True)
+    if suffix == ".safetensors":
+        return _safetensors().load(file.read(size))
+    loaded = np.load(file, allow_pickle=False)
+    if suffix == ".npy":
         return torch.from_numpy(loaded)
     with loaded:
         return {name: torch.from_numpy(loaded[name]) for name in loaded.files}
+
+
+def _refuse_bomb(file: BinaryIO, size: int) -> None:
+    """Bounds what entries of an archive take once they are read; entries may be compressed, or be each other.
+
+    Raises:
+        InputError: It is too much.
+    """
+    with zipfile.ZipFile(file) as archive:
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > max(size, _MOST_INFLATED):
+        raise InputError(
+            f"{file.name} has {size} bytes and holds {total}",
+            hint=f"write more than {_MOST_INFLATED} bytes without compression, as np.savez and torch.save do",
+        )
 
 
 def _check_ending(path: Path) -> None:

@@ -50,14 +50,15 @@ def load(
     data_dependent_elements: int = UNTOLD,
     device: torch.device | str | None = None,
     result_types: Collection[type | str] = (),
+    copy: bool | None = None,
     mesh: Any = None,
     group: Any = None,
 ) -> nn.Module:
     """Loads a saved program; needs nothing of what compiled it.
 
-    Nothing in the file is run or imported, and every claim in it is checked, so a program may come from anyone. The
-    file is mapped, not read: weights and plans are in memory once, and it must not be changed in place while the
-    module lives. `save` replaces files, which is safe.
+    Nothing in the file is run or imported, and every claim in it is checked, so a program may come from anyone. A
+    large file that only this user and root can write to is mapped, not read: processes share the memory of its weights
+    and plans, and it must not be changed in place while the module lives. `save` replaces files, which is safe.
 
     Args:
         path: A file that `save` wrote, or a folder that `save_sharded` wrote, of which it takes
@@ -78,6 +79,8 @@ def load(
         device: Where it is to run, of the kind that it was compiled for: `"cuda:1"`; by default the present GPU.
         result_types: Classes of the model's library to give the results again, as classes, or as `"module:Class"` of
             modules that are imported; nothing is imported. Other results of classes are dicts with attributes.
+        copy: True to read the file rather than map it, so that nothing matters that becomes of it; False to map it
+            although others can write to it, or it is small.
         mesh: The device mesh that a sharded model is to run on, held to the one that it was saved with.
         group: The process group of all ranks of a sharded model; all processes by default.
 
@@ -104,10 +107,10 @@ def load(
             part = RankPart.find(name, mesh, group)
             options: dict[str, Any] = {"operators": operators, "trust": trust, "allow_host_code": allow_host_code}
             options["trusted_keys"] = trusted_keys
-            options |= {"device": device, "result_types": result_types}
+            options |= {"device": device, "result_types": result_types, "copy": copy}
             return part.finish(load(part.path, **options, data_dependent_elements=data_dependent_elements))
     try:
-        content = map_file(name, "a saved program", "trt_runtime.save")
+        content = map_file(name, "a saved program", "trt_runtime.save", copy=copy)
         start = bytes(content[: len(PROGRAM.magic)])
         if start.startswith(_ZIP):
             del content
