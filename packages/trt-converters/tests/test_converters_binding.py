@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx
 
-from trt_converters.binding import BindingError, bind_arguments, map_nodes
+from trt_converters.call import BindingError, bind_arguments, map_nodes
 
 aten = torch.ops.aten
 

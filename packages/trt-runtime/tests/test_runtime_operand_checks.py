@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from trt_core import ExecutionError
+from trt_runtime.program.allowed_operators import allowed_operators
 from trt_runtime.program.operand_checks import checked, checked_names
-from trt_runtime.program.operators import allowed_operators
 
 aten = torch.ops.aten
 LARGE = 1 << 24

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters.binding import BindingError, bind_arguments
+from trt_converters.call import BindingError, bind_arguments
 from trt_converters.context import Fraction, fraction_of
 from trt_converters.converter import BUILTIN, Converter, ConverterFunction
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry

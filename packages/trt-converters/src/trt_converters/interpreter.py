@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters.binding import bind_arguments, map_nodes
 from trt_converters.byte_tensor import ByteTensor
+from trt_converters.call import bind_arguments, map_nodes
 from trt_converters.context import ConversionContext, dtype_of, shape_of
 from trt_converters.layers import cast
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry

@@ -12,8 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_converters.binding import BindingError
-from trt_converters.call import Call
+from trt_converters.call import BindingError, Call
 from trt_converters.checks import general_checks
 from trt_converters.context import fraction_of
 from trt_converters.converter import Check, Converter

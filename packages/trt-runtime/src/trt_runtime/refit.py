@@ -33,10 +33,10 @@ from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import is_own, note_own, plan_bytes, plan_digest
+from trt_runtime.program.allowed_operators import why_not_an_argument, why_refused
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked
-from trt_runtime.program.operators import why_not_an_argument, why_refused
 
 Weights = Mapping[str, torch.Tensor]
 _Module = TypeVar("_Module", bound=nn.Module)

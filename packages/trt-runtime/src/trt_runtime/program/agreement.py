@@ -18,6 +18,7 @@ from trt_core.internals import OpOverload
 from trt_core.sizes.expressions import Extent, evaluate_extent
 from trt_core.sizes.functions import bounded
 from trt_runtime.header import PlanHeader
+from trt_runtime.program.allowed_operators import why_not_an_argument
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import (
     EngineCall,
@@ -40,7 +41,6 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
-from trt_runtime.program.operators import why_not_an_argument
 
 Known = ValueType | int | float | bool | None
 """What is known of a value: its type, with numbers or None for extents, or a number itself; None for no value."""

@@ -24,6 +24,7 @@ from trt_core.wording import kind_of
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
+from trt_runtime.program.allowed_operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.document import MAX_METADATA_TEXT
 from trt_runtime.program.fields import is_path_part
 from trt_runtime.program.graph import (
@@ -51,7 +52,6 @@ from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
 from trt_runtime.program.model_facts import ENTRY, ModelFacts, literal_attributes, result_classes
-from trt_runtime.program.operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.weights import check_storable, view_key
 
 _SIZE: Final = torch.ops.aten.sym_size.int

@@ -25,12 +25,12 @@ from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import allow_host_code as permit
 from trt_runtime.plan_notes import is_own, note_own, vouch
 from trt_runtime.program.agreement import check_agreement, check_stored
+from trt_runtime.program.allowed_operators import find_operator, needs_trust
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
 from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 from trt_runtime.program.module import LoadedProgram, most_untold
-from trt_runtime.program.operators import find_operator, needs_trust
 from trt_runtime.program.weights import unpack
 from trt_runtime.signatures import read_keys, why_not_trusted
 

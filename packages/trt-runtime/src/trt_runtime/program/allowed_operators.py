@@ -93,7 +93,7 @@ def why_refused(operator: Any) -> str:
     if namespace not in OWN_NAMESPACES:
         return ""
     if base not in allowed_operators()[namespace]:
-        return "it is not on the list of operators that only compute; see trt_runtime.program.operators"
+        return "it is not on the list of operators that only compute; see trt_runtime.program.allowed_operators"
     return ""
 
 
