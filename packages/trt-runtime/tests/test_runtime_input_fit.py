@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trt_core import InputError
-from trt_runtime.program.input_reader import misfit, require_fixed
+from trt_runtime.program.input_reader import require_fixed, wrong_kind
 
 
 def test_fixed_values_are_those_of_their_type() -> None:
@@ -18,6 +18,6 @@ def test_fixed_values_are_those_of_their_type() -> None:
 
 def test_inputs_that_are_nested_otherwise_are_described() -> None:
     assert "input x is a dict of 'a', 'b', the model was compiled for a tuple of 2" in str(
-        misfit("x", {"a": 1, "b": 2}, "a tuple of 2")
+        wrong_kind("x", {"a": 1, "b": 2}, "a tuple of 2")
     )
-    assert "input x is an int, " in str(misfit("x", 3, "a list of 1"))
+    assert "input x is an int, " in str(wrong_kind("x", 3, "a list of 1"))

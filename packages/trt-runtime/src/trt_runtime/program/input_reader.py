@@ -275,19 +275,19 @@ def _flatten(value: Any, tree: Any, place: str, flat: list[Any]) -> None:
         flat.append(value)
     elif isinstance(tree, (tuple, list)):
         if not isinstance(value, (tuple, list)) or len(value) != len(tree):
-            raise _wrong_kind(place, value, f"{with_article(type(tree).__name__)} of {len(tree)}")
+            raise wrong_kind(place, value, f"{with_article(type(tree).__name__)} of {len(tree)}")
         for index, (item, child) in enumerate(zip(value, tree, strict=True)):
             _flatten(item, child, f"{place}[{index}]", flat)
     elif isinstance(tree, dict):
         if not isinstance(value, Mapping) or set(value) != set(tree):
-            raise _wrong_kind(place, value, f"a dict of {', '.join(map(repr, tree))}")
+            raise wrong_kind(place, value, f"a dict of {', '.join(map(repr, tree))}")
         for key, child in tree.items():
             _flatten(value[key], child, f"{place}[{key!r}]", flat)
     else:
         leaves, found = pytree.tree_flatten(value)
         if found != tree.spec:
             wanted = with_article(tree.spec.type.__name__)
-            raise _wrong_kind(place, value, f"{wanted} like the one that it was captured with")
+            raise wrong_kind(place, value, f"{wanted} like the one that it was captured with")
         flat += leaves
 
 
@@ -419,7 +419,7 @@ def require_fixed(place: str, value: Any, known: Any) -> None:
     )
 
 
-def _wrong_kind(place: str, value: Any, wanted: str) -> InputError:
+def wrong_kind(place: str, value: Any, wanted: str) -> InputError:
     """Returns the error for an input that is nested otherwise.
 
     Args:
