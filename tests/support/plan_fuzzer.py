@@ -77,6 +77,19 @@ def _linear() -> bytes:
     return net.plan(net.linear(hidden, 8, 24), x=((1, 16), (4, 16), (6, 16)))
 
 
+def _gates() -> bytes:
+    net = Net()
+    x = net.input("x", (-1, 16))
+    hidden = net.linear(x, 24, 16)
+    gate = net.network.add_activation(hidden, trt.ActivationType.SIGMOID).get_output(0)
+    gated = net.network.add_elementwise(hidden, gate, E.PROD).get_output(0)
+    clip = net.network.add_activation(gated, trt.ActivationType.CLIP)
+    clip.alpha, clip.beta = -0.5, 2.0
+    is_nan = net.network.add_unary(gated, trt.UnaryOperation.ISNAN).get_output(0)
+    clamped = net.network.add_select(is_nan, gated, clip.get_output(0)).get_output(0)
+    return net.plan(clamped, x=((1, 16), (4, 16), (6, 16)))
+
+
 def _convolution() -> bytes:
     net = Net()
     x = net.input("x", (1, 4, 9, 9))
@@ -287,6 +300,7 @@ def _boxes() -> bytes:
 
 NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
     "linear": _linear,
+    "gates": _gates,
     "convolution": _convolution,
     "attention": _attention,
     "lstm": _lstm,

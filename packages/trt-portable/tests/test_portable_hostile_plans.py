@@ -73,6 +73,7 @@ def _lstm_states(rows: int) -> Callable[[dict[str, Any]], Any]:
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "rows wider than a matrix": lambda: _changed("linear", _input_shape("x", [4, 32])),
     "rows narrower than a matrix": lambda: _changed("linear", _input_shape("x", [4, 8])),
+    "a matrix read the other way": lambda: _changed("linear", _attribute("LINEAR", "is_transposed", False)),
     "values longer than keys": lambda: _changed("attention", _input_shape("v", [1, 4, 700, 8])),
     "fewer values than keys": lambda: _changed("attention", _input_shape("v", [1, 4, 1, 8])),
     "keys of other heads": lambda: _changed("attention", _input_shape("k", [1, 2, 7, 8])),

@@ -95,7 +95,7 @@ def test_a_product_of_codes_is_what_q_and_dq_say(build: Any, execute: Any, case:
     engine = build(define, dtype=dtype, lead=(2,), flags=flags)
     kinds = [layer["LayerType"] for layer in layers_of(engine)]
     assert kinds.count("LOW_PRECISION_PRODUCT") == 1
-    assert not {"MATRIX_MULTIPLY", "ELEMENTWISE", "ACTIVATION"} & set(kinds)
+    assert not {"LINEAR", "MATRIX_MULTIPLY", "ELEMENTWISE", "ACTIVATION"} & set(kinds)
     x = torch.randn(2, 3, DEPTH).to(kind)
     left = rounded(x, 0.05, code_type)
     left = left.transpose(0, 1) if case["left_moves"] else left
@@ -150,7 +150,7 @@ def test_scales_of_rows_that_the_run_computes(build: Any, execute: Any) -> None:
         return network.add_matrix_multiply(left.get_output(0), none, matrix, turned).get_output(0)
 
     engine = build(define)
-    assert "MATRIX_MULTIPLY" not in [layer["LayerType"] for layer in layers_of(engine)]
+    assert not {"LINEAR", "MATRIX_MULTIPLY"} & {layer["LayerType"] for layer in layers_of(engine)}
     x = torch.randn(3, DEPTH) * torch.tensor([[0.1], [1.0], [10.0]])
     steps = x.abs().amax(1, keepdim=True) / 127
     wanted = ((x / steps).round() * steps) @ (codes.float() * scale[:, None]).t()
@@ -217,7 +217,7 @@ def test_blocks_whose_scales_have_few_bits(build: Any, execute: Any, kind: str) 
         return network.add_matrix_multiply(x, none, matrix, turned).get_output(0)
 
     engine = build(define)
-    assert "MATRIX_MULTIPLY" not in [layer["LayerType"] for layer in layers_of(engine)]
+    assert not {"LINEAR", "MATRIX_MULTIPLY"} & {layer["LayerType"] for layer in layers_of(engine)}
     kept = {slot.dtype for slot in engine._state.info.weight_slots if slot.count in (codes.numel(), powers.numel())}
     assert kept == {code_type, trt.fp8 if kind == "nvfp4" else trt.e8m0}
     x = torch.randn(3, DEPTH)

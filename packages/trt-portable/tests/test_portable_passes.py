@@ -145,9 +145,9 @@ def test_products_of_one_tensor(
     shapes = {"x": ((1, 3, 5), (2, 3, 5), (4, 3, 5))} if dynamic else None
     found = both(define, shapes, x=torch.randn(2, 3, 5))
     if len(columns) > 1 and not (biased == "first" or read_twice):
-        assert found["MATRIX_MULTIPLY"] == 1
+        assert found["LINEAR"] == 1
         assert found["SLICE"] == len(columns)
-    assert found["MATRIX_MULTIPLY"] <= len(columns)
+    assert found["LINEAR"] <= len(columns) and not found["MATRIX_MULTIPLY"]
 
 
 def test_products_that_a_refit_may_change_stay(both: Any) -> None:
@@ -158,7 +158,7 @@ def test_products_that_a_refit_may_change_stay(both: Any) -> None:
             output(network, network.add_matrix_multiply(x, NONE, weight, NONE).get_output(0), f"y{index}")
 
     found = both(define, flags=[trt.BuilderFlag.REFIT], x=torch.randn(2, 5))
-    assert found["MATRIX_MULTIPLY"] == 2
+    assert found["LINEAR"] == 2
 
 
 def test_a_pass_that_breaks_the_order_is_named() -> None:
@@ -293,7 +293,7 @@ def test_a_reshape_between_a_product_and_its_activation_comes_behind(both: Any) 
         flat.reshape_dims = (6, 8)
         output(network, network.add_unary(flat.get_output(0), trt.UnaryOperation.ABS).get_output(0))
 
-    assert both(define, x=torch.randn(6, 4)) == Counter(CONSTANT=1, MATRIX_MULTIPLY=1, ACTIVATION=1, UNARY=1)
+    assert both(define, x=torch.randn(6, 4)) == Counter(CONSTANT=1, LINEAR=1, ACTIVATION=1, UNARY=1)
 
 
 def _self_attention(heads: int) -> Callable[[trt.INetworkDefinition], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -112,3 +113,102 @@ def test_rows_that_lie_apart_are_one_product(
     values = torch.randn(8, 5, 16)
     expected = values.transpose(0, 1) @ matrix[0].T + (bias if has_bias else 0.0)
     torch.testing.assert_close(execute(engine.create_execution_context(), {"x": values})["y"], expected)
+
+
+class Times(trt.IProfiler):
+    """Names of layers, as a profiler hears of them."""
+
+    def __init__(self) -> None:
+        trt.IProfiler.__init__(self)
+        self.names: list[str] = []
+
+    def report_layer_time(self, layer_name: str, ms: float) -> None:
+        self.names.append(layer_name)
+
+
+def test_profilers_and_inspectors_tell_of_all_layers(
+    builder: Any, network: Any, load: Any, constant: Any, execute: Any
+) -> None:
+    x = network.add_input("x", trt.float32, (3, 4))
+    none = trt.MatrixOperation.NONE
+    product = network.add_matrix_multiply(x, none, constant(network, torch.randn(4, 5).numpy()), none)
+    bias = network.add_elementwise(
+        product.get_output(0), constant(network, torch.randn(1, 5).numpy()), trt.ElementWiseOperation.SUM
+    )
+    gate = network.add_activation(bias.get_output(0), trt.ActivationType.SIGMOID)
+    gated = network.add_elementwise(bias.get_output(0), gate.get_output(0), trt.ElementWiseOperation.PROD)
+    for name, layer in (("product", product), ("bias", bias), ("gate", gate), ("gated", gated)):
+        layer.name = name
+        layer.metadata = f"of {name}"
+    network.mark_output(gated.get_output(0))
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    engine = load(network, config=config)
+    told = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    layers = [layer for layer in told["Layers"] if layer["LayerType"] != "CONSTANT"]
+    assert [(layer["LayerType"], layer["Name"]) for layer in layers] == [
+        ("LINEAR", "product + bias"),
+        ("GATE", "gate + gated"),
+    ]
+    assert layers[0]["Metadata"] == "of product of bias"
+    context = engine.create_execution_context()
+    context.profiler = times = Times()
+    execute(context, {"x": torch.randn(3, 4)})
+    assert times.names == ["product + bias", "gate + gated"]
+
+
+def test_neighbours_whose_tensors_are_watched_stay(network: Any, load: Any, constant: Any) -> None:
+    """A debug listener sees what lies between them."""
+    x = network.add_input("x", trt.float32, (3, 4))
+    none = trt.MatrixOperation.NONE
+    product = network.add_matrix_multiply(x, none, constant(network, torch.randn(4, 5).numpy()), none).get_output(0)
+    total = network.add_elementwise(
+        product, constant(network, torch.randn(1, 5).numpy()), trt.ElementWiseOperation.SUM
+    ).get_output(0)
+    gate = _activation(network, total, "SIGMOID")
+    network.mark_output(_product(network, total, gate))
+    for tensor in (product, gate):
+        network.mark_debug(tensor)
+    kinds = [layer["type"] for layer in load(network)._state.structure["layers"]]
+    assert [kind for kind in kinds if kind != "CONSTANT"] == ["LINEAR", "ELEMENTWISE", "ACTIVATION", "ELEMENTWISE"]
+
+
+@pytest.mark.parametrize("region", ["loop", "conditional"])
+def test_neighbours_inside_of_loops_and_conditionals(
+    network: Any, load: Any, constant: Any, execute: Any, region: str
+) -> None:
+    """Matrix and bias come from outside, and a refit reaches them there."""
+    x = network.add_input("x", trt.float32, (3, 4))
+    matrix, bias = torch.randn(4, 4) / 4, torch.randn(1, 4)
+
+    def step(value: Any) -> Any:
+        none = trt.MatrixOperation.NONE
+        product = network.add_matrix_multiply(value, none, constants[0], none).get_output(0)
+        total = network.add_elementwise(product, constants[1], trt.ElementWiseOperation.SUM).get_output(0)
+        return _product(network, total, _activation(network, total, "SIGMOID"))
+
+    constants = [constant(network, each.numpy()) for each in (matrix, bias)]
+    if region == "loop":
+        loop = network.add_loop()
+        count = network.add_constant((), trt.Weights(torch.tensor(3, dtype=torch.int32).numpy())).get_output(0)
+        loop.add_trip_limit(count, trt.TripLimit.COUNT)
+        state = loop.add_recurrence(x)
+        state.set_input(1, step(state.get_output(0)))
+        y = loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0)
+    else:
+        conditional = network.add_if_conditional()
+        flag = network.add_input("flag", trt.bool, ())
+        conditional.set_condition(flag)
+        inside = conditional.add_input(x).get_output(0)
+        y = conditional.add_output(step(inside), inside).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    engine = load(network)
+    (node,) = [layer for layer in engine._state.structure["layers"] if "body" in layer]
+    assert [layer["type"] for layer in node["body"] if layer["type"] != "CONSTANT"] == ["LINEAR", "GATE"]
+    value = torch.randn(3, 4)
+    given = {"x": value} if region == "loop" else {"x": value, "flag": torch.tensor(True)}
+    found = execute(engine.create_execution_context(), given)["y"]
+    for _ in range(3 if region == "loop" else 1):
+        value = F.silu(value @ matrix + bias)
+    torch.testing.assert_close(found, value)

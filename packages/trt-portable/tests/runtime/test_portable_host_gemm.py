@@ -15,8 +15,7 @@ from trt_portable.builder.autotune import engine_tactic, host_gemm
 from trt_portable.builder.autotune.clock import ColdWeights
 from trt_portable.builder.autotune.host_gemm import ProductRace
 from trt_portable.fusion import packed_products as prepack_products
-from trt_portable.fusion.epilogues import Epilogue, OneByOne
-from trt_portable.fusion.neighbours import LinearForm
+from trt_portable.fusion.epilogues import Epilogue, LinearForm, OneByOne
 from trt_portable.fusion.packed_products import (
     MklLinear,
     PrepackedLinear,

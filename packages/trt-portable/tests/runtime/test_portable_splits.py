@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.fusion.neighbours import Split
+from trt_portable.fusion.programs import Split
 
 RANGES = {"x": ((1, 2, 6), (2, 2, 6), (3, 2, 6))}
 

@@ -16,8 +16,6 @@ import trt_portable as trt
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.program import Program
 from trt_portable.fusion import unaligned_products as odd_products
-from trt_portable.fusion.call_graph import rewrite
-from trt_portable.fusion.neighbours import LinearBias, LinearProduct
 from trt_portable.fusion.unaligned_products import (
     UnalignedProduct,
     split_traced_unaligned_products,
@@ -63,7 +61,7 @@ def test_what_is_split(network: Any, load: Any, monkeypatch: pytest.MonkeyPatch,
     depth = columns if is_transposed else rows
     engine = load(network, {"x": ((1, 2, depth), (8, 2, depth), (16, 2, depth))})
     image = engine._state.loaded
-    linear = rewrite(image.calls, image.visible, (LinearProduct(), LinearBias()))
+    linear = image.calls
     if split == "interpreted":
         calls = split_unaligned_products(linear)
     else:
@@ -107,7 +105,7 @@ def test_a_result_goes_to_memory_that_is_given(network: Any, load: Any, monkeypa
     network.mark_output(relu)
     image = load(network, {"x": ((1, 2, 16), (8, 2, 16), (16, 2, 16))})._state.loaded
     program = Program(
-        split_unaligned_products(rewrite(image.calls, image.visible, (LinearProduct(), LinearBias()))),
+        split_unaligned_products(image.calls),
         image.inputs,
         image.outputs,
     )

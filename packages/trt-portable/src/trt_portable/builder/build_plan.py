@@ -14,6 +14,7 @@ from trt_portable.builder.passes.fold_attention_factors import FoldAttentionFact
 from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
 from trt_portable.builder.passes.fuse_gelu import FuseGelu
+from trt_portable.builder.passes.fuse_neighbours import FuseNeighbours
 from trt_portable.builder.passes.fuse_quantized_convolutions import FuseQuantizedConvolutions
 from trt_portable.builder.passes.fuse_quantized_products import FuseQuantizedProducts
 from trt_portable.builder.passes.merge_products import MergeProducts
@@ -150,7 +151,10 @@ def _optimize(
             EliminateDeadLayers(),  # what reads a tensor no more must not seem to
             SimplifyMovement(),
         ]
-    for each in (*passes, EliminateDeadLayers(), RecognizeRecurrences()):
+    passes += [EliminateDeadLayers(), RecognizeRecurrences()]
+    if fuse:
+        passes.append(FuseNeighbours())
+    for each in passes:
         each(graph)
     structure["layers"] = [node.to_json() for node in graph.nodes]
     structure["tensors"] = [facts.to_json(tensor) for tensor, facts in graph.tensors.items()]

@@ -84,7 +84,7 @@ def load_network(
                 layer=layer,
                 inputs=tuple(entry["inputs"]),
                 outputs=outputs,
-                compute=layer._compute,
+                compute=layer._engine_compute(),
                 output_names=tuple(names[tensor] for tensor in outputs),
                 name=layer.name,
             )

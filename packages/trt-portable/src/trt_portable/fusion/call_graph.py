@@ -20,46 +20,37 @@ class CallGraph(Graph[LayerCall]):
     Args:
         calls: In executable order.
         visible: Ids of tensors that something besides the calls reads.
-        outside: Shapes of constants that come from elsewhere.
 
     Attributes:
         constants: Shapes of constant tensors.
     """
 
-    def __init__(self, calls: Sequence[LayerCall], visible: Collection[int], outside: Shapes | None = None) -> None:
+    def __init__(self, calls: Sequence[LayerCall], visible: Collection[int]) -> None:
         super().__init__(calls, visible)
-        self.constants: Shapes = {**(outside or {}), **constant_shapes(calls)}
+        self.constants: Shapes = {
+            call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
+            for call in calls
+            if call.kind is LayerType.CONSTANT
+        }
 
 
 CallFusion: TypeAlias = Fusion[LayerCall]
 CallPattern: TypeAlias = Pattern[LayerCall, CallGraph]
 
 
-def rewrite(
-    calls: Sequence[LayerCall], visible: Collection[int], patterns: Sequence[CallPattern], outside: Shapes | None = None
-) -> list[LayerCall]:
+def rewrite(calls: Sequence[LayerCall], visible: Collection[int], patterns: Sequence[CallPattern]) -> list[LayerCall]:
     """Applies patterns one after the other.
 
     Args:
         calls: In executable order.
         visible: Ids of tensors that something besides the calls reads.
         patterns: What to apply.
-        outside: Shapes of constants that come from elsewhere.
     """
     kinds = {call.kind for call in calls}
     wanted = [pattern for pattern in patterns if not kinds.isdisjoint(pattern.kinds)]
     if not wanted:
         return list(calls)
-    graph = CallGraph(calls, visible, outside)
+    graph = CallGraph(calls, visible)
     for pattern in wanted:
         apply(pattern, graph)
     return graph.operations
-
-
-def constant_shapes(calls: Sequence[LayerCall]) -> dict[int | None, Shape]:
-    """Shapes of the tensors that constant layers make."""
-    return {
-        call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
-        for call in calls
-        if call.kind is LayerType.CONSTANT
-    }

@@ -25,14 +25,14 @@ from trt_portable.fusion.epilogues import (
     fuse_products,
     is_linear,
     is_plain_convolution,
+    linear_form,
 )
-from trt_portable.fusion.neighbours import linear_form
 from trt_portable.fusion.packed_products import convolved_shape
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.fusion.neighbours import LinearForm
+    from trt_portable.fusion.epilogues import LinearForm
 
 
 _CHANNELS_OF_TENSOR_CORES: Final = 8

@@ -10,9 +10,9 @@ from typing import Final
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, forget_packed
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
-from trt_portable.fusion.neighbours import Clamp, Linear, clip_limits, operation_of
 from trt_portable.layers.convolution import IConvolutionLayer
-from trt_portable.layers.pointwise import IActivationLayer, is_usual_hard_sigmoid
+from trt_portable.layers.fused import ClampLayer, GateLayer, Linear
+from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid, representable
 from trt_portable.shape_tensors import Value
 
 CLAMP: Final = "clamp"
@@ -66,8 +66,25 @@ _UNARY: Final = {
     ActivationType.GELU_TANH: Epilogue(unary="gelu", algorithm="tanh"),
     ActivationType.HARD_SIGMOID: Epilogue(unary="hardsigmoid"),
 }
-_GATED: Final = {"sigmoid": "swish", "hardsigmoid": "hardswish"}
+_GATES: Final = {
+    ActivationType.SIGMOID: Epilogue(unary="swish"),
+    ActivationType.HARD_SIGMOID: Epilogue(unary="hardswish"),
+}
 """``x * activation(x)`` by the activation."""
+
+
+@dataclass(frozen=True)
+class LinearForm:
+    """How a linear map reads its matrix, the second input, and whether a third is its bias."""
+
+    is_transposed: bool
+    has_bias: bool
+
+
+def linear_form(call: LayerCall) -> LinearForm | None:
+    """How a linear map that runs as it is reads its operands; None for other calls."""
+    compute = call.compute
+    return LinearForm(compute.is_transposed, len(call.inputs) > 2) if isinstance(compute, Linear) else None
 
 
 def fuse_products(calls: Sequence[LayerCall], visible: Collection[int], kernels: Kernels) -> list[LayerCall] | None:
@@ -111,9 +128,7 @@ class ProductWithEpilogue(CallPattern):
         has_matched: Whether there was a chain.
     """
 
-    kinds = frozenset(
-        {LayerType.CONVOLUTION, LayerType.DECONVOLUTION, LayerType.MATRIX_MULTIPLY, LayerType.ELEMENTWISE}
-    )
+    kinds = frozenset({LayerType.CONVOLUTION, LayerType.DECONVOLUTION, LayerType.MATRIX_MULTIPLY})
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -144,6 +159,12 @@ class ProductWithEpilogue(CallPattern):
         )
 
 
+def operation_of(call: LayerCall) -> ElementWiseOperation | None:
+    """The operation of an elementwise layer that runs as it is; None for other layers, and where it was fused."""
+    layer = call.layer
+    return layer.op if isinstance(layer, IElementWiseLayer) and call.compute == layer._compute else None
+
+
 def _with_sum(chain: _Chain, graph: CallGraph) -> _Chain:
     (tensor,) = chain.calls[-1].outputs
     readers = graph.readers(tensor)
@@ -161,26 +182,10 @@ def _with_sum(chain: _Chain, graph: CallGraph) -> _Chain:
 def _with_activation(chain: _Chain, graph: CallGraph) -> _Chain:
     (tensor,) = chain.calls[-1].outputs
     readers = graph.readers(tensor)
-    epilogue = _activation(readers[0]) if readers else None
+    epilogue = _activation(readers[0]) if len(readers) == 1 else None
     if epilogue is None:
         return chain
-    if len(readers) == 1:
-        epilogue = replace(epilogue, adds=chain.epilogue.adds)
-        return replace(chain, calls=(*chain.calls, *readers), epilogue=epilogue)
-    return _gated(chain, epilogue, tensor, readers, graph)
-
-
-def _gated(chain: _Chain, epilogue: Epilogue, tensor: int, readers: Sequence[LayerCall], graph: CallGraph) -> _Chain:
-    """With ``x * activation(x)``, if that is what becomes of the product ``x``."""
-    if len(readers) != 2 or chain.epilogue.adds or epilogue.unary not in _GATED:
-        return chain
-    activation, product = readers
-    gate = activation.outputs[0]
-    if operation_of(product) is not ElementWiseOperation.PROD or set(product.inputs) != {tensor, gate}:
-        return chain
-    if graph.readers(gate) != [product]:
-        return chain
-    return replace(chain, calls=(*chain.calls, *readers), epilogue=Epilogue(unary=_GATED[epilogue.unary]))
+    return replace(chain, calls=(*chain.calls, *readers), epilogue=replace(epilogue, adds=chain.epilogue.adds))
 
 
 class OneByOne(PackingCompute):
@@ -239,15 +244,18 @@ def is_linear(call: LayerCall, dtype: DataType) -> bool:
 def _activation(call: LayerCall) -> Epilogue | None:
     """What an activation is to a packed kernel; None for other layers, and where there is no such kernel."""
     layer = call.layer
-    if isinstance(call.compute, Clamp):
-        return Epilogue(unary=CLAMP, scalars=call.compute.limits)
+    if isinstance(layer, ClampLayer):
+        return Epilogue(unary=CLAMP, scalars=(layer.low, layer.high))
+    if isinstance(layer, GateLayer):
+        return _GATES[layer.activation]
     if not isinstance(layer, IActivationLayer):
         return None
     if layer.type is ActivationType.HARD_SIGMOID and not is_usual_hard_sigmoid(layer.alpha, layer.beta):
         return None
     if layer.type is ActivationType.LEAKY_RELU:
         return Epilogue(unary="leaky_relu", scalars=(layer.alpha,))
-    limits = clip_limits(call)
-    if limits is not None:
+    if layer.type is ActivationType.CLIP and layer.alpha <= layer.beta:
+        dtype = layer._carrier(layer._outputs[0].dtype)
+        limits = (representable(layer.alpha, dtype), representable(layer.beta, dtype))
         return Epilogue(unary="hardtanh", scalars=limits)
     return _UNARY.get(layer.type)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.program import LayerCall, PackingCompute, Program, forget_packed
-from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, Shape, Shapes
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern
 from trt_portable.network.layer import ILayer
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.region import Values
 from trt_portable.shape_tensors import Value
 
-Fuse = Callable[[Sequence[LayerCall], frozenset[int], Shapes], list[LayerCall]]
-"""Fuses neighbours among calls, of which some tensors are visible elsewhere, and some are constants from elsewhere."""
+Fuse = Callable[[Sequence[LayerCall], frozenset[int]], list[LayerCall]]
+"""Fuses neighbours among calls, of which some tensors are visible elsewhere."""
 
 
 class LoopOfPrograms(CallPattern):
@@ -33,14 +33,8 @@ class LoopOfPrograms(CallPattern):
         """The same loop, computed by programs."""
         if not isinstance(call.layer, LoopRegion):
             return None
-        compute = FusedLoop(call.layer, _inside(call, graph.constants), self._fuse)
+        compute = FusedLoop(call.layer, self._fuse)
         return CallFusion([replace(call, compute=compute)], [call], call)
-
-
-def _inside(call: LayerCall, constants: Shapes) -> dict[int | None, Shape]:
-    """Constants that a loop reads, by the identity of their tensors in it."""
-    pairs = zip(call.layer._inputs, call.inputs, strict=True)
-    return {id(tensor): constants[at] for tensor, at in pairs if at in constants}
 
 
 class FusedLoop(PackingCompute):
@@ -48,11 +42,10 @@ class FusedLoop(PackingCompute):
 
     Args:
         loop: What is computed; the constants of its body are taken anew when a refit replaced them.
-        constants: Shapes of its inputs that are constant, by the identity of their tensors.
         fuse: Fuses neighbours in its body.
     """
 
-    def __init__(self, loop: LoopRegion, constants: Shapes, fuse: Fuse) -> None:
+    def __init__(self, loop: LoopRegion, fuse: Fuse) -> None:
         self._loop = loop
         self._bound: object = None  # the weights that the programs hold
         test = loop._test
@@ -60,8 +53,8 @@ class FusedLoop(PackingCompute):
         ends = [layer._inputs[1] for layer in loop._recurrences] + [layer._inputs[0] for layer in loop._results]
         wanted = {id(tensor) for tensor in (*ends, loop._while)}
         read = {id(tensor) for layer in body for tensor in layer._inputs}
-        self._test = _Part(test, wanted | read, constants, fuse)
-        self._body = _Part(body, wanted, constants, fuse)
+        self._test = _Part(test, wanted | read, fuse)
+        self._body = _Part(body, wanted, fuse)
 
     def __call__(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         """Runs the loop."""
@@ -84,16 +77,15 @@ class _Part:
     Args:
         layers: In executable order.
         wanted: Identities of tensors that something else reads.
-        constants: Shapes of constant tensors from outside.
         fuse: Fuses neighbours.
     """
 
-    def __init__(self, layers: Sequence[ILayer], wanted: Iterable[int], constants: Shapes, fuse: Fuse) -> None:
+    def __init__(self, layers: Sequence[ILayer], wanted: Iterable[int], fuse: Fuse) -> None:
         calls = [_call_of(layer) for layer in layers]
         made = {tensor for call in calls for tensor in call.outputs}
         self._inputs = sorted({tensor for call in calls for tensor in call.inputs if tensor is not None} - made)
         self._outputs = sorted(made.intersection(wanted))
-        self.program = Program(fuse(calls, frozenset(self._outputs), constants), self._inputs, self._outputs)
+        self.program = Program(fuse(calls, frozenset(self._outputs)), self._inputs, self._outputs)
 
     def run(self, values: Values) -> None:
         """Adds what is wanted to the values of an iteration."""
@@ -106,7 +98,7 @@ def _call_of(layer: ILayer) -> LayerCall:
         layer=layer,
         inputs=tuple(None if tensor is None else id(tensor) for tensor in layer._inputs),
         outputs=tuple(id(tensor) for tensor in layer._outputs),
-        compute=layer._compute,
+        compute=layer._engine_compute(),
         output_names=tuple(tensor.name for tensor in layer._outputs),
         name=layer.name,
     )

@@ -27,15 +27,17 @@ from trt_portable.fusion.epilogues import (
     fuse_products,
     is_linear,
     is_plain_convolution,
+    linear_form,
 )
-from trt_portable.fusion.neighbours import Linear, linear_form
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
 from trt_portable.kernels.operands import require_operands
 from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.layers.fused import GateLayer, Linear
+from trt_portable.layers.normalization import LayerNorm
 from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.fusion.neighbours import LinearForm
+    from trt_portable.fusion.epilogues import LinearForm
     from trt_portable.layers.convolution import IConvolutionLayer
 
 Shape = tuple[int, ...]
@@ -418,7 +420,7 @@ def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) ->
 
 def _makes_memory(call: LayerCall) -> bool:
     is_plain = call.kind in _MAKE_MEMORY and call.compute == call.layer._compute
-    return is_plain or isinstance(call.compute, PrepackedProduct)
+    return is_plain or isinstance(call.layer, GateLayer) or isinstance(call.compute, (LayerNorm, PrepackedProduct))
 
 
 class _PrepackedKernels(Kernels):

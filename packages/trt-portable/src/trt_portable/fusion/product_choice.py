@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from trt_portable.execution.program import Compute
-from trt_portable.fusion.epilogues import Epilogue
-from trt_portable.fusion.neighbours import LinearForm
+from trt_portable.fusion.epilogues import Epilogue, LinearForm
 
 ONEDNN: Final = "onednn"
 MKL: Final = "mkl"

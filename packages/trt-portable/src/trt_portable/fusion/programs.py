@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, Program
-from trt_portable.fusion.call_graph import Shapes, rewrite
-from trt_portable.fusion.neighbours import (
-    ClampWithNan,
-    Gate,
-    LayerNormalization,
-    LinearBias,
-    LinearProduct,
-    SplitOfSlices,
-)
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
 from trt_portable.fusion.packed_products import has_prepacked_kernels, prepack_products
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
+from trt_portable.layers.slicing import narrowed_axis
+from trt_portable.shape_tensors import Value
 
 if TYPE_CHECKING:
-    import torch
-
     from trt_portable.execution.weight_streaming import StreamedProgram
     from trt_portable.fusion.loops import Fuse
     from trt_portable.fusion.product_choice import ProductChoice, Ways
@@ -41,7 +36,9 @@ def interpreted_program(loaded: LoadedNetwork) -> Program:
 
 def host_program(loaded: LoadedNetwork) -> Program:
     """The same for running on the CPU, with PyTorch's kernels for recurrent layers."""
-    calls = _with_recurrent_layers(_written_out(loaded), loaded.visible, _recurrent_kernel)
+    calls = _with_recurrent_layers(
+        _with_loops(loaded.calls, loaded.visible, _fused_body), loaded.visible, _recurrent_kernel
+    )
     return Program(_in_fewer_calls(calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
@@ -53,12 +50,12 @@ def streamed_program(loaded: LoadedNetwork, device: torch.device) -> StreamedPro
 
 
 def _fused_neighbours(loaded: LoadedNetwork) -> list[LayerCall]:
-    return _in_fewer_calls(_written_out(loaded), loaded.visible)
+    return _fused_body(loaded.calls, loaded.visible)
 
 
 def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
     """Calls, with one for several, or with less to ask in each run, where PyTorch has a kernel for it."""
-    return rewrite(calls, visible, (Gate(), SplitOfSlices(), LayerNormalization()))
+    return rewrite(calls, visible, [SplitOfSlices()])
 
 
 def _with_recurrent_layers(calls: list[LayerCall], visible: frozenset[int], make: MakeRecurrent) -> list[LayerCall]:
@@ -83,31 +80,24 @@ def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *,
     return {RECURRENT: recurrent_kernel(form, loop, plain, most_packed=most_packed), LAYERS: plain}
 
 
-def _written_out(loaded: LoadedNetwork) -> list[LayerCall]:
-    """The layers, with one call for what takes several layers to write."""
-    return _joined(loaded.calls, loaded.visible, {}, _fused_body)
-
-
-def _joined(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes, fuse_body: Fuse) -> list[LayerCall]:
-    """Calls, with one for what takes several layers to write, inside of loops too.
+def _with_loops(calls: Sequence[LayerCall], visible: frozenset[int], fuse_body: Fuse) -> list[LayerCall]:
+    """Calls, of which loops run every iteration as a program.
 
     Args:
         calls: In executable order.
         visible: Ids of tensors that something besides the layers reads.
-        outside: Shapes of constants that come from elsewhere.
         fuse_body: Makes of the calls of a loop's body what runs in every iteration.
     """
-    joined = rewrite(calls, visible, (LinearProduct(), LinearBias(), ClampWithNan()), outside)
-    if not any(call.kind is LayerType.LOOP_OUTPUT for call in joined):
-        return joined
+    if not any(call.kind is LayerType.LOOP_OUTPUT for call in calls):
+        return list(calls)
     from trt_portable.fusion.loops import LoopOfPrograms
 
-    return rewrite(joined, visible, [LoopOfPrograms(fuse_body)], outside)
+    return rewrite(calls, visible, [LoopOfPrograms(fuse_body)])
 
 
-def _fused_body(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes) -> list[LayerCall]:
+def _fused_body(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
     """What runs in every iteration of a loop."""
-    return _in_fewer_calls(_joined(calls, visible, outside, _fused_body), visible)
+    return _in_fewer_calls(_with_loops(calls, visible, _fused_body), visible)
 
 
 def fused_program(loaded: LoadedNetwork) -> Program:
@@ -115,8 +105,8 @@ def fused_program(loaded: LoadedNetwork) -> Program:
     from trt_portable.fusion.cuda_products import fuse_cuda_products
     from trt_portable.fusion.unaligned_products import split_unaligned_products
 
-    calls = fuse_cuda_products(split_unaligned_products(_written_out(loaded)), loaded.visible)
-    return Program(rewrite(calls, loaded.visible, [Gate()]), loaded.inputs, loaded.outputs)
+    calls = split_unaligned_products(_with_loops(loaded.calls, loaded.visible, _fused_body))
+    return Program(fuse_cuda_products(calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
 def traced_program(loaded: LoadedNetwork) -> Program:
@@ -124,8 +114,9 @@ def traced_program(loaded: LoadedNetwork) -> Program:
     from trt_portable.fusion.cuda_products import fuse_traced_products
     from trt_portable.fusion.unaligned_products import split_traced_unaligned_products
 
-    calls = fuse_traced_products(split_traced_unaligned_products(_written_out(loaded), loaded.outputs), loaded.visible)
-    return Program(rewrite(calls, loaded.visible, [Gate()]), loaded.inputs, loaded.outputs)
+    calls = _with_loops(loaded.calls, loaded.visible, _fused_body)
+    calls = fuse_traced_products(split_traced_unaligned_products(calls, loaded.outputs), loaded.visible)
+    return Program(calls, loaded.inputs, loaded.outputs)
 
 
 def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program | None:
@@ -138,8 +129,8 @@ def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program |
     if not has_prepacked_kernels():
         return None
 
-    def packed_body(calls: Sequence[LayerCall], visible: frozenset[int], outside: Shapes) -> list[LayerCall]:
-        joined = _joined(calls, visible, outside, packed_body)
+    def packed_body(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
+        joined = _with_loops(calls, visible, packed_body)
         return _in_fewer_calls(prepack_products(joined, visible, choose) or joined, visible)
 
     def packed_layer(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
@@ -147,9 +138,98 @@ def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program |
         ways = _recurrent_ways(form, packed, loop, most_packed=math.inf)
         return choose((form, loop.layer._outputs[0].dtype), ways)
 
-    joined = _joined(loaded.calls, loaded.visible, {}, packed_body)
+    joined = _with_loops(loaded.calls, loaded.visible, packed_body)
     fused = _with_recurrent_layers(joined, loaded.visible, packed_layer)
     calls = prepack_products(fused, loaded.visible, choose)
     if calls is None and len(fused) == len(joined):
         return None
     return Program(_in_fewer_calls(calls or fused, loaded.visible), loaded.inputs, loaded.outputs)
+
+
+_LEAST_PARTS: Final = 2
+
+
+class _Part(NamedTuple):
+    """A slice that narrows one axis.
+
+    Attributes:
+        start: Its first place.
+        size: How many places it takes.
+        number: Which of them it is, by order of calls.
+        call: What makes it.
+    """
+
+    start: int
+    size: int
+    number: int
+    call: LayerCall
+
+
+class SplitOfSlices(CallPattern):
+    """Slices of a tensor that follow each other without gaps, from its first place on, are one split."""
+
+    kinds = frozenset({LayerType.SLICE})
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int | None, int]] = set()
+
+    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
+        """The split, where the first of the slices stood."""
+        found = _narrowed(call)
+        whole = call.inputs[0]
+        if found is None or (whole, found[0]) in self._seen:
+            return None
+        axis = found[0]
+        self._seen.add((whole, axis))
+        parts: list[_Part] = []
+        for reader in graph.all_readers(whole):
+            other = _narrowed(reader) if reader.inputs[0] == whole else None
+            if other is not None and other[0] == axis:
+                parts.append(_Part(*other[1:], len(parts), reader))
+        parts.sort()
+        if len(parts) < _LEAST_PARTS or not _are_side_by_side(parts):
+            return None
+        slices = [part.call for part in parts]
+        split = replace(
+            slices[0],
+            outputs=tuple(part.outputs[0] for part in slices),
+            output_names=tuple(part.output_names[0] for part in slices),
+            compute=Split(axis, [part.size for part in parts], slices),
+            name=" | ".join(part.name for part in slices),
+        )
+        return CallFusion([split], slices, call)
+
+
+def _narrowed(call: LayerCall) -> tuple[int, int, int] | None:
+    """Axis, start and size of a slice that narrows one axis, and runs as it is."""
+    return narrowed_axis(call.layer) if call.compute == call.layer._compute else None
+
+
+def _are_side_by_side(parts: Sequence[_Part]) -> bool:
+    """Whether sorted parts begin at the first place, and each where the one before ends."""
+    ends = [part.start + part.size for part in parts]
+    return [part.start for part in parts] == [0, *ends[:-1]]
+
+
+class Split:
+    """Parts of a tensor, side by side along an axis.
+
+    Args:
+        axis: The axis.
+        sizes: Of the parts.
+        slices: The same, one by one: of numbers that the host knows, and where the parts leave something over.
+    """
+
+    def __init__(self, axis: int, sizes: Sequence[int], slices: Sequence[LayerCall]) -> None:
+        self._axis = axis
+        self._sizes = list(sizes)
+        self._extent = sum(sizes)
+        self._slices = tuple(slices)
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """The parts, in order."""
+        first = inputs[0]
+        assert first is not None
+        if isinstance(first, torch.Tensor) and first.shape[self._axis] == self._extent:
+            return first.split_with_sizes(self._sizes, self._axis)
+        return [call.compute(inputs)[0] for call in self._slices]

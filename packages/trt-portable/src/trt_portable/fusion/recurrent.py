@@ -18,9 +18,9 @@ from trt_portable.enums import DataType, LayerType
 from trt_portable.execution.paging import page_out
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, Shape, Shapes
-from trt_portable.fusion.epilogues import OneByOne
-from trt_portable.fusion.neighbours import Linear, linear_form
+from trt_portable.fusion.epilogues import OneByOne, linear_form
 from trt_portable.kernels.operands import require_operands
+from trt_portable.layers.fused import Linear
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.recurrence import CellKind, Recurrence, Result
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers

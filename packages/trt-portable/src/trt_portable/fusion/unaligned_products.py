@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from trt_portable.enums import DataType, LayerType
 from trt_portable.execution.program import Compute, LayerCall, PlacedCompute
-from trt_portable.fusion.neighbours import linear_form
+from trt_portable.fusion.epilogues import linear_form
 from trt_portable.kernels.unaligned_products import ALIGNED, aligned_and_rest, write_interleaved, write_joined
 from trt_portable.shape_tensors import Value, as_tensor
 

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from trt_portable.attributes import Attribute, WeightsAttribute, integer, member, number
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
+from trt_portable.execution.program import ShapedCompute
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import like_first, pointwise
-from trt_portable.network.layer import Facts, ILayer, ITensor
+from trt_portable.network.layer import EngineCompute, Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     axes_of_mask,
     require,
@@ -120,6 +121,18 @@ class INormalizationLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         return like_first(self._inputs)
 
+    def _engine_compute(self) -> EngineCompute:
+        x, scale, bias = self._inputs
+        assert x is not None and scale is not None and bias is not None
+        shape = tuple(x.shape)
+        axes = axes_of_mask(self.axes, len(shape))
+        extents = shape[axes[0] :]
+        wanted = (1,) * axes[0] + extents
+        is_last = self.num_groups == 1 and axes == tuple(range(axes[0], len(shape)))
+        if is_last and min(extents) >= 1 and tuple(scale.shape) == tuple(bias.shape) == wanted:
+            return LayerNorm(extents, self.epsilon)
+        return self._compute
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale, bias = inputs
         assert x is not None and scale is not None and bias is not None
@@ -153,6 +166,33 @@ class INormalizationLayer(ILayer):
         variance, mean = torch.var_mean(wide_x, axes, correction=0, keepdim=True)
         normal = ((wide_x - mean) * torch.rsqrt(variance + self.epsilon)).to(x.dtype)
         return (normal * scale + bias,)
+
+
+class LayerNorm(ShapedCompute):
+    """In an engine: ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` over the last axes.
+
+    Args:
+        extents: Those of these axes.
+        epsilon: Added to the variance.
+    """
+
+    def __init__(self, extents: tuple[int, ...], epsilon: float) -> None:
+        self.shapes = {1: extents, 2: extents}
+        self._extents = extents
+        self._epsilon = epsilon
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+        x, scale, bias = inputs
+        assert scale is not None and bias is not None
+        shaped = (as_tensor(coefficient).reshape(self._extents) for coefficient in (scale, bias))
+        return self.compute_shaped((x, *shaped))
+
+    def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result of a scale and a bias of the extents."""
+        x, scale, bias = inputs
+        assert x is not None and isinstance(scale, torch.Tensor) and isinstance(bias, torch.Tensor)
+        return (torch.layer_norm(as_tensor(x), self._extents, scale, bias, self._epsilon),)
 
 
 def _group_norm(

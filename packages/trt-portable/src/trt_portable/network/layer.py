@@ -258,6 +258,8 @@ class ITensor:
 
 
 META = torch.device("meta")
+EngineCompute: TypeAlias = "Callable[[Sequence[Value | None]], Sequence[Value]]"
+"""Computes the outputs of a layer from its inputs."""
 L = TypeVar("L", bound="ILayer")
 
 LAYER_CLASSES: dict[str, type[ILayer]] = {}
@@ -528,6 +530,10 @@ class ILayer(Sealed):
             One value per output.
         """
         raise NotImplementedError(type(self).__name__)
+
+    def _engine_compute(self) -> EngineCompute:
+        """What computes the layer in an engine: `_compute`, or the same with less to ask in each run."""
+        return self._compute
 
     @staticmethod
     def _carrier(dtype: DataType) -> torch.dtype:

@@ -122,6 +122,7 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
     "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION"),
     "trt_portable.layers.detection": ("NMS",),
+    "trt_portable.layers.fused": ("CLAMP", "GATE", "LINEAR"),
     "trt_portable.layers.gather": ("GATHER",),
     "trt_portable.layers.indexing": ("SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE"),
     "trt_portable.layers.low_precision": (

@@ -195,22 +195,25 @@ class PlanGraph(Graph[Node]):
         inputs: Ids of the network inputs.
         visible: Ids of tensors that must be computed: outputs, and tensors marked for debugging.
         is_fixed: Whether the weights of a key in a role can never change.
+        outer: The graph around, where the nodes are the body of a loop or conditional.
     """
 
     def __init__(
         self,
         nodes: Iterable[Node],
-        tensors: Mapping[int, TensorFacts],
+        tensors: dict[int, TensorFacts],
         weights: WeightTable,
         inputs: Collection[int],
         visible: Collection[int],
         is_fixed: Callable[[str, str], bool],
+        outer: PlanGraph | None = None,
     ) -> None:
         super().__init__(nodes, visible)
-        self.tensors = dict(tensors)
+        self.tensors = tensors
         self.weights = weights
         self.inputs = tuple(inputs)
         self._is_fixed = is_fixed
+        self._outer = outer
 
     @property
     def nodes(self) -> list[Node]:
@@ -240,6 +243,8 @@ class PlanGraph(Graph[Node]):
     def is_constant(self, tensor: int | None) -> bool:
         """Whether a constant makes a tensor, which a refit may replace."""
         node = self.maker(tensor)
+        if node is None and self._outer is not None:
+            return self._outer.is_constant(tensor)
         return node is not None and node.is_a(IConstantLayer)
 
     def constant(self, tensor: int | None) -> torch.Tensor | None:
@@ -268,6 +273,14 @@ class PlanGraph(Graph[Node]):
             return None
         is_there = node.weights[CONSTANT].key in self.weights and -1 not in node[IConstantLayer.shape]
         return node if is_there and self.is_fixed(node) else None
+
+    def body_of(self, region: Node) -> PlanGraph:
+        """The nodes in a loop or conditional as a graph, of which the boundary reads some tensors."""
+        body: tuple[Node, ...] = region.nested["body"]
+        made = {tensor for node in body for tensor in node.outputs}
+        inputs = {tensor for node in body for tensor in node.inputs if tensor is not None} - made
+        visible = {tensor for node in region.nested["boundary"] for tensor in node.inputs if tensor is not None}
+        return PlanGraph(body, self.tensors, self.weights, inputs, visible, self._is_fixed, outer=self)
 
     def compute(self, node: Node, value: torch.Tensor) -> torch.Tensor | None:
         """What a node makes of a value of its first input, if its other inputs are constants.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _LEAST_PACKED_WEIGHTS: Final = 1 << 14  # fewer fit into a cache however they lie
 _PHASE: Final = "Choose tactics"
-_PACKABLE: Final = (LayerType.CONVOLUTION.name, LayerType.MATRIX_MULTIPLY.name)
+_PACKABLE: Final = (LayerType.CONVOLUTION.name, LayerType.MATRIX_MULTIPLY.name, "LINEAR")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _CONVOLUTIONS: Final = frozenset({LayerType.CONVOLUTION.name, LayerType.DECONVOLUTION.name})
+_STEPS: Final = {"CONSTANT": 0, "SHUFFLE": 0, "IDENTITY": 0, "LINEAR": 2, "GATE": 2, "CLAMP": 3}
+"""Layers of the network that a layer of the plan stands for, as a rule; 1 for others."""
 
 
 class Inductor(Tactic):
@@ -70,7 +72,7 @@ class Inductor(Tactic):
             return False
         if {"LOW_PRECISION_PRODUCT", "LOW_PRECISION_CONVOLUTION"}.intersection(kinds):
             return True  # quantizing takes many small kernels otherwise, and one if compiled
-        return sum(kind not in ("CONSTANT", "SHUFFLE", "IDENTITY") for kind in kinds) >= self.LEAST_STEPS
+        return sum(_STEPS.get(kind, 1) for kind in kinds) >= self.LEAST_STEPS
 
     def begin(self) -> None:
         """Starts the processes that compile kernels: they load PyTorch, which takes seconds."""

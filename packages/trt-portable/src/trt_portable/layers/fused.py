@@ -1,0 +1,149 @@
+"""Layers that only engines have: what the builder makes of neighbours that any device computes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from trt_portable.attributes import boolean, member, number
+from trt_portable.dtypes import FLOATS
+from trt_portable.enums import ActivationType, LayerType
+from trt_portable.execution.program import ShapedCompute
+from trt_portable.network.layer import ILayer, ITensor
+from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_type
+from trt_portable.shape_tensors import Value, as_tensor
+
+Shape = tuple[int, ...]
+
+
+class LinearLayer(ILayer):
+    """A product with a matrix whose leading extents are 1, plus a number for each column.
+
+    Weights come from constant layers, so a refit reaches them. Inputs: 0 rows (..., M, K); 1 the matrix (1, ..., K, N)
+    or, transposed, (1, ..., N, K), over whose leading extents a plain product would broadcast at great cost; optional
+    2 the bias (1, ..., 1, N).
+    """
+
+    _KIND = LayerType.MATRIX_MULTIPLY
+
+    is_transposed = boolean(False, "Whether the matrix is (N, K).")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "LINEAR"
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        rows, matrix, *biases = inputs
+        assert rows is not None and matrix is not None and len(biases) <= 1
+        operands = [rows, matrix, *(bias for bias in biases if bias is not None)]
+        require_equal_types(operands, "the operands")
+        require_type(rows, FLOATS, "an operand")
+        for tensor in (rows, matrix):
+            require_minimum_rank(tensor, 2, "an operand")
+        *leading, columns, depth = matrix.shape if self.is_transposed else (*matrix.shape[:-2], *matrix.shape[:-3:-1])
+        require(set(leading) <= {1} and -1 not in (columns, depth), f"a matrix of extents {tuple(matrix.shape)}")
+        require(rows.shape[-1] in (depth, -1), f"the inner extents {rows.shape[-1]} and {depth} differ")
+        for bias in operands[2:]:
+            fits = bias.shape[-1:] == (columns,) and set(bias.shape[:-1]) <= {1}
+            require(fits, f"a bias of extents {tuple(bias.shape)} for {columns} columns")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return self._engine_compute()(inputs)  # type: ignore[return-value]
+
+    def _engine_compute(self) -> Linear:
+        matrix = self._inputs[1]
+        assert matrix is not None
+        return Linear(tuple(matrix.shape[-2:]), is_transposed=self.is_transposed)
+
+
+class Linear(ShapedCompute):
+    """A product with a matrix, the second operand, plus a bias per column, the third, if there is one.
+
+    Args:
+        extents: The last two of the matrix; those before are 1.
+        is_transposed: Whether the matrix is (N, K) and not (K, N).
+    """
+
+    def __init__(self, extents: Shape, *, is_transposed: bool) -> None:
+        self.is_transposed = is_transposed
+        self.shapes = {1: extents, 2: (extents[0 if is_transposed else 1],)}
+
+    @property
+    def columns(self) -> int:
+        """Columns of the result."""
+        return self.shapes[2][0]
+
+    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result."""
+        x, matrix, *bias = inputs
+        assert matrix is not None
+        flat = [_shaped(as_tensor(addend), self.shapes[2]) for addend in bias if addend is not None]
+        return self.compute_shaped((x, _shaped(as_tensor(matrix), self.shapes[1]), *flat))
+
+    def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Computes the result of a matrix and a bias as PyTorch takes them."""
+        x, weights, *bias = inputs
+        assert x is not None and isinstance(weights, torch.Tensor)
+        rows = as_tensor(x)
+        matrix = weights if self.is_transposed else weights.mT
+        if rows.dim() < 3 or rows.is_contiguous():
+            return (F.linear(rows, matrix, *bias),)  # type: ignore[arg-type]
+        # PyTorch multiplies each part of rows that lie apart on its own, which reads the matrix for every part
+        result = F.linear(rows.reshape(-1, rows.shape[-1]), matrix, *bias)  # type: ignore[arg-type]
+        return (result.view(*rows.shape[:-1], self.columns),)
+
+
+def _shaped(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """A tensor in other extents; asking whether it has them takes less time than a view."""
+    return tensor if tensor.shape == shape else tensor.reshape(shape)
+
+
+class GateLayer(ILayer):
+    """``x * sigmoid(x)``, or ``x * hard_sigmoid(x)`` with the usual coefficients; one kernel, which rounds once."""
+
+    _KIND = LayerType.ACTIVATION
+
+    activation = member(ActivationType, ActivationType.SIGMOID, "SIGMOID or HARD_SIGMOID.")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "GATE"
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS, "the input")
+        known = (ActivationType.SIGMOID, ActivationType.HARD_SIGMOID)
+        require(self.activation in known, f"there is no gate of {self.activation.name}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        (x,) = inputs
+        assert x is not None
+        gate = F.silu if self.activation is ActivationType.SIGMOID else F.hardswish
+        return (gate(as_tensor(x)),)
+
+
+class ClampLayer(ILayer):
+    """A tensor within limits, where NaN stays."""
+
+    _KIND = LayerType.ACTIVATION
+
+    low = number(0.0, "Least value.")
+    high = number(0.0, "Greatest value, not less.")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "CLAMP"
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (x,) = inputs
+        assert x is not None
+        require_type(x, FLOATS, "the input")
+        require(self.low <= self.high, f"the limits {self.low} and {self.high}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (torch.clamp(as_tensor(x), self.low, self.high),)
