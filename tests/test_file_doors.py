@@ -27,7 +27,6 @@ from trt_runtime import signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
-from trt_runtime.program import signed_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes, devices and modes of POSIX")
 
@@ -85,8 +84,8 @@ DOORS: Final[dict[str, Callable[[Path], Any]]] = {
     "load, trusted": lambda path: trt_runtime.load(path, trust=True),
     "read_plan": trt_runtime.read_plan,
     "inspect": inspection.inspect_file,
-    "signer": signed_file.signer,
-    "sign": signed_file.sign,
+    "signer": signatures.signer,
+    "sign": signatures.sign,
     "keys": lambda path: signatures.read_keys([path]),
     "mutable module": mutable_file.read,
     "tensors": lambda path: read_tensors(path),
