@@ -32,6 +32,8 @@ class BuiltEngine:
         plan: The provider's plan, an object with the buffer protocol.
         input_names, output_names: Names of the bindings, in the block's order.
         inputs, outputs: Metadata of the bindings (`FakeTensor`s), in the same order.
+        updates: Inputs that are updated in place, and the outputs that are the same memory, by name; none of these
+            outputs is among the others.
         profiles: (min, opt, max) of the dimensions of the inputs, by name, for each optimization profile; at least one.
         layers: Number of layers of the network.
         build_seconds: Time of the conversion and the build, in seconds.
@@ -50,6 +52,7 @@ class BuiltEngine:
     layers: int
     build_seconds: float
     provider: str
+    updates: Mapping[str, str] = field(default_factory=dict)
     settings_read: frozenset[str] = frozenset()
     refit: RefitTable | None = field(default=None, repr=False)
 
@@ -112,6 +115,7 @@ def build_block(
         inputs=tuple(node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"),
         outputs=tuple(_metadata(block)),
         profiles=profiles,
+        updates=interpreter.updates,
         layers=network.num_layers,
         build_seconds=time.perf_counter() - start,
         provider=provider_identity(),

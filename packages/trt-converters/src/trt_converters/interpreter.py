@@ -13,11 +13,12 @@ from torch import fx
 from trt_converters.byte_tensor import ByteTensor
 from trt_converters.call import bind_arguments, map_nodes
 from trt_converters.context import ConversionContext, dtype_of, shape_of
-from trt_converters.layers import cast
+from trt_converters.layers import cast, dimension, expand, slice_tensor, wrap_negative
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
+from trt_core.cache_updates import CacheUpdate, cache_update, written_cache
 from trt_core.control_flow import close_over
 from trt_core.log import take_errors
 from trt_core.operators import operator_name
@@ -38,6 +39,8 @@ class BlockInterpreter:
 
     Attributes:
         input_names, output_names: Names of the network's inputs and outputs, in the block's order.
+        updates: Inputs that are updated in place, and the outputs that are the same memory, by name; none of these
+            outputs is one of the block.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class BlockInterpreter:
         self.support = ConverterSupport(settings, registry)
         self.input_names: list[str] = []
         self.output_names: list[str] = []
+        self.updates: dict[str, str] = {}
         self._values: dict[fx.Node, Any] = {}
 
     def run(self) -> None:
@@ -116,9 +120,45 @@ class BlockInterpreter:
         if operator_name(node.target) == "_operator.getitem":
             source, index = node.args
             return self._values[source][index]  # type: ignore[index]
-        result = self._call_converter(node)
+        update = cache_update(node)
+        if update is not None:
+            result = self._update_cache(update)
+        elif node.target is torch.ops.aten.copy_.default:
+            return self._mark_update(node)
+        else:
+            result = self._call_converter(node)
         self._check_results(node, result)
         return result
+
+    def _update_cache(self, update: CacheUpdate) -> Any:
+        """Adds the layer that updates a cache in place."""
+        context = self.context
+        cache, rows = self._values[update.cache], context.tensor(self._values[update.rows])
+        places = update.places
+        if isinstance(places, fx.Node):
+            first = slice_tensor(context, self._values[places], [0], [1])
+            if update.wraps:
+                first = wrap_negative(context, first, dimension(context, cache, 2))
+        else:
+            first = torch.tensor([places], dtype=torch.int64)
+        start = context.tensor(expand(context, first, [dimension(context, cache, 0)]))
+        layer = context.network.add_kv_cache_update(cache, rows, start, trt.KVCacheMode.LINEAR)
+        return context.output(layer, "cache_update")
+
+    def _mark_update(self, node: fx.Node) -> Any:
+        """Makes an updated cache an output, whose memory is that of the cache."""
+        cache, value = node.args
+        written = written_cache(node)
+        if written is None or written not in self._values:
+            raise self.context.fail("it writes to its argument")
+        tensor = self._values[written]
+        name = f"updated_{len(self.updates)}"
+        while name in self.input_names:
+            name += "_"
+        tensor.name = name
+        self.context.network.mark_output(tensor)
+        self.updates[cache.name] = name  # type: ignore[union-attr]
+        return tensor
 
     def _add_input(self, node: fx.Node) -> Any:
         meta = node.meta["val"]
@@ -230,11 +270,11 @@ class BlockInterpreter:
             if is_constant or tensor.is_network_input or tensor.is_network_output:
                 tensor = self.context.output(self.context.network.add_identity(tensor), "identity")
             name = f"output_{index}"
-            while name in self.input_names:
+            while name in self.input_names or name in self.updates.values():
                 name += "_"
             tensor.name = name
             self.context.network.mark_output(tensor)
-            if self.context.network.num_outputs != index + 1:
+            if self.context.network.num_outputs != len(self.updates) + index + 1:
                 raise self.context.fail(f"TensorRT refused to make {node} an output: {take_errors()}")
             self.output_names.append(name)
 

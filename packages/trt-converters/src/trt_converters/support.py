@@ -26,12 +26,16 @@ from trt_core import (
     provider_version,
     total_verdict,
 )
+from trt_core.cache_updates import written_cache
 from trt_core.internals import HigherOrderOperator
 from trt_core.sizes.expressions import depends_on_data, extent_of
 from trt_core.verdicts import LEFT_COMPLEX
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
 """Namespaces of operators on quantized values that are packed for the library's kernels."""
+
+_UPDATES_SINCE: Final = (10, 15)
+"""Version of TensorRT that has layers for updates of caches in place."""
 
 
 class ConverterSupport:
@@ -92,6 +96,9 @@ class ConverterSupport:
             return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT has no complex numbers, and here is {why}")
         if operator_name(node.target) == "_operator.getitem":
             return self._decide_getitem(node)
+        written = written_cache(node)
+        if written is not None:
+            return self._decide_update(written)
         candidates = self.registry.candidates(node.target)
         if not candidates:
             return self._missing(node)
@@ -112,6 +119,15 @@ class ConverterSupport:
                 return SUPPORTED
             return Verdict.refuse(found.reason or Reason.UNSUPPORTED_VALUE, f"{source.name} runs in PyTorch")
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, "it takes an item of a value that no engine makes")
+
+    def _decide_update(self, written: fx.Node) -> Verdict:
+        """Decides about the write of what a node computes to a cache."""
+        if self._version < _UPDATES_SINCE:
+            return Verdict.refuse(Reason.PROVIDER_VERSION, "updates of caches in place need TensorRT 10.15 or newer")
+        found = self.verdict(written)
+        if found.supported:
+            return SUPPORTED
+        return Verdict.refuse(found.reason or Reason.MUTATION, f"{written.name}, which it writes, runs in PyTorch")
 
     def _missing(self, node: fx.Node) -> Verdict:
         if self.registry.is_disabled(node.target):

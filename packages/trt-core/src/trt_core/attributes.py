@@ -54,7 +54,8 @@ def _child_writes_to(call: fx.Node, node: fx.Node) -> bool:
     owner = call.graph.owning_module
     child = None if owner is None else owner.get_submodule(str(call.target))
     if not isinstance(child, fx.GraphModule):
-        return False
+        written = getattr(child, "written_inputs", ())  # an engine in place of a block
+        return any(position < len(call.args) and call.args[position] is node for position in written)
     pairs = zip(call.args, child.graph.find_nodes(op="placeholder"), strict=False)
     return any(given is node and is_written(placeholder) for given, placeholder in pairs)
 

@@ -282,6 +282,7 @@ def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: Compilati
         version_compatible=settings.version_compatible,
         hardware_compatible=settings.hardware_compatible,
         refit=built.refit,
+        updates=[(built.input_names.index(given), made) for given, made in built.updates.items()],
     )
     return TRTModule(header, plan)
 

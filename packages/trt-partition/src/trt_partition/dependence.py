@@ -203,7 +203,7 @@ def _lowest(ordering: Ordering, kinds: Sequence[int]) -> list[int]:
             in_torch = max(in_torch, torch_reach[operand])
             in_engine = max(in_engine, engine_reach[operand])
         effect = ordering.effects[node]
-        if effect is not Effect.NONE:
+        if effect.is_ordered:
             in_torch = max(in_torch, highest if effect is Effect.MUTATION else chain)
         if kinds[node] == ENGINE:
             levels[node] = in_engine
@@ -213,7 +213,7 @@ def _lowest(ordering: Ordering, kinds: Sequence[int]) -> list[int]:
             in_engine = in_torch + 1
         torch_reach[node], engine_reach[node] = in_torch, in_engine
         highest = max(highest, in_torch)
-        if effect is not Effect.NONE:
+        if effect.is_ordered:
             chain = in_torch
         if effect is Effect.MUTATION:
             torch_floor, engine_floor = in_torch, in_engine
@@ -231,7 +231,7 @@ def _gather(ordering: Ordering, kinds: Sequence[int], levels: list[int]) -> list
         for dependent in ordering.after[node]:
             bound = min(bound, allowed[dependent])
         effect = ordering.effects[node]
-        if effect is not Effect.NONE:
+        if effect.is_ordered:
             bound = min(bound, lowest if effect is Effect.MUTATION else chain)
         if kinds[node] == ENGINE:
             bound = levels[node] - 1
@@ -239,7 +239,7 @@ def _gather(ordering: Ordering, kinds: Sequence[int], levels: list[int]) -> list
             gathered[node] = bound
         allowed[node] = bound
         lowest = min(lowest, bound)
-        if effect is not Effect.NONE:
+        if effect.is_ordered:
             chain = bound
         if effect is Effect.MUTATION:
             ceiling = bound

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.cache_updates import written_cache
 from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.internals import HigherOrderOperator, OpOverload
 
@@ -25,8 +26,15 @@ class Effect(enum.Enum):
     NONE = "none"
     ORDERED = "ordered"
     """Draws random numbers or acts on the world: keeps its order among its kind."""
+    UPDATE = "update"
+    """Writes rows of a cache that nothing else reads: an engine that computes them can write them, too."""
     MUTATION = "mutation"
     """Writes to a tensor: nothing may move across it."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a node keeps its place among others that share nothing with it."""
+        return self in (Effect.ORDERED, Effect.MUTATION)
 
 
 def effect_of(node: fx.Node) -> Effect:
@@ -41,7 +49,7 @@ def effect_of(node: fx.Node) -> Effect:
         return Effect.NONE
     schema = target._schema
     if schema.is_mutable:
-        return Effect.MUTATION
+        return Effect.MUTATION if written_cache(node) is None else Effect.UPDATE
     if not schema.returns or draws_random_numbers(node):
         return Effect.ORDERED
     return Effect.NONE

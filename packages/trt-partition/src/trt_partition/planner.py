@@ -20,6 +20,7 @@ from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
 from trt_core.quantization import is_dequantization
 from trt_partition.costs import counts_as_computation
 from trt_partition.dependence import ENGINE, PASSIVE, TORCH, Dependences, earliest_levels, latest_levels
+from trt_partition.effects import Effect
 from trt_partition.plan import Block, BlockKind, PartitionPlan, require_complete
 from trt_partition.sizes import find_sizes, placeholder_sizes
 from trt_partition.support import compose_support
@@ -119,6 +120,7 @@ class Leveling:
         """Counts what the levels hold."""
         _settle_sizes(dependences, levels)
         _settle_weights(dependences, levels)
+        _settle_updates(dependences, kinds, levels)
         computations: dict[int, int] = {}
         operators: dict[int, int] = {}
         for node, level in enumerate(levels):
@@ -227,6 +229,14 @@ def _settle_sizes(dependences: Dependences, levels: list[int]) -> None:
             takers = [levels[taker] for taker in dependences.after[node] if levels[taker] != OUTSIDE]
             engines = [level for level in takers if level % 2 == ENGINE]
             levels[node] = min(engines or takers, default=OUTSIDE)
+
+
+def _settle_updates(dependences: Dependences, kinds: Sequence[int], levels: list[int]) -> None:
+    """Gives writes to caches the level of what computes the rows: together they are one update in place."""
+    places = {node: position for position, node in enumerate(dependences.nodes)}
+    for position, effect in enumerate(dependences.effects):
+        if effect is Effect.UPDATE and kinds[position] == ENGINE:
+            levels[position] = levels[places[dependences.nodes[position].args[1]]]  # type: ignore[index]
 
 
 def _settle_weights(dependences: Dependences, levels: list[int]) -> None:

@@ -99,6 +99,10 @@ class EngineContext:
             _Slot(binding.name, binding.dtype, _HOST if index in engine.host_outputs else engine.device)
             for index, binding in enumerate(engine.header.outputs)
         ]
+        self._updates = [
+            (index, _Slot(name, engine.header.inputs[index].dtype, engine.device))
+            for index, name in engine.header.updates
+        ]
         # What stands in for the address of a tensor without elements, which must not be null.
         self._placeholder = torch.empty(CUDA_ALIGNMENT, dtype=torch.uint8, device=engine.device)
         self._nothing = self._placeholder.data_ptr()
@@ -124,12 +128,26 @@ class EngineContext:
             InputError: A tensor does not fit.
             ExecutionError: The provider failed; its messages are quoted.
         """
-        inputs = self._bind(inputs)
+        given, inputs = inputs, self._bind(inputs)
+        for index, slot in self._updates:
+            address = inputs[index].data_ptr()
+            if address != slot.address:
+                self._set_address(slot, address)
         placed = self._place() if outputs is None else self._place_in(outputs, inputs)
         self._launch(inputs, stream)
+        if self._updates:
+            self._hand_back_updates(given, inputs)
         if self._allocators or self._host_outputs:
             self._collect(placed)
         return placed
+
+    def _hand_back_updates(self, given: Sequence[torch.Tensor], bound: Sequence[torch.Tensor]) -> None:
+        """Tells PyTorch of what was updated in place; what had to be copied to be bound is copied back."""
+        for index, _ in self._updates:
+            if given[index] is not bound[index] and given[index].data_ptr() != bound[index].data_ptr():
+                given[index].copy_(bound[index])
+            elif not given[index].is_inference():
+                torch.autograd.graph.increment_version(given[index])
 
     def wait(self) -> None:
         """Waits on the host until the last run is done."""

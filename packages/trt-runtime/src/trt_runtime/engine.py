@@ -159,7 +159,7 @@ class LoadedEngine:
         absent = provider_module().TensorIOMode.NONE
         names = (binding.name for binding in self.header.inputs)
         missing = frozenset(name for name in names if self.native.get_tensor_mode(name) == absent)
-        expected = len(self.header.inputs) + len(self.header.outputs)
+        expected = len(self.header.inputs) + len(self.header.outputs) + len(self.header.updates)
         # more bindings than that: the engine has inputs that the header does not know, and none was dropped
         return missing if self.native.num_io_tensors == expected - len(missing) else frozenset()
 
@@ -190,10 +190,12 @@ class LoadedEngine:
         profiles = self.native.num_optimization_profiles
         if profiles != max(len(header.profiles), 1):
             raise PlanError(f"{header.title} has {profiles} optimization profiles, not as many as its header says")
-        if self.native.num_io_tensors != len(expected):
-            raise PlanError(
-                f"{header.title} has {self.native.num_io_tensors} bindings, its header says {len(expected)}"
-            )
+        for index, name in header.updates:
+            if self.native.get_aliased_input_tensor(name) != header.inputs[index].name:
+                raise PlanError(f"{name!r} of {header.title} is no update of {header.inputs[index].name!r}")
+        count = len(expected) + len(header.updates)
+        if self.native.num_io_tensors != count:
+            raise PlanError(f"{header.title} has {self.native.num_io_tensors} bindings, its header says {count}")
 
     def _check_format(self, name: str) -> None:
         """Tensors of calls are given as they lie: memory in other formats takes more than they have."""

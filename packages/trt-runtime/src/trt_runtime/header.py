@@ -33,6 +33,9 @@ MAX_BYTES: Final = 256 << 20
 
 _DEVICES: Final = ("cpu", "cuda")
 
+_UPDATES: Final = "updates"
+"""The field that only headers of engines with updates have."""
+
 _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
 """Fields that nothing about running an engine depends on."""
 
@@ -64,6 +67,8 @@ class PlanHeader:
         version_compatible: Whether later TensorRT releases of the same major version may run the engine.
         hardware_compatible: Whether later GPUs than the one of `compute_capability` may run the engine.
         refit: How the engine's weights follow from the model's; None where they cannot be replaced.
+        updates: Inputs that a run updates in place, each with the name of the engine's output that is the same memory;
+            none of these is among `outputs`.
         format_version: `FORMAT_VERSION` at the time of writing.
 
     Raises:
@@ -90,6 +95,7 @@ class PlanHeader:
     hardware_compatible: bool = False
     refit: RefitTable | None = field(default=None, repr=False)
     profiles: tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...] = ()
+    updates: tuple[tuple[int, str], ...] = ()
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
@@ -124,6 +130,7 @@ class PlanHeader:
         version_compatible: bool = False,
         hardware_compatible: bool = False,
         refit: RefitTable | None = None,
+        updates: Sequence[tuple[int, str]] = (),
     ) -> PlanHeader:
         """Describes a plan that the provider in use has just built in this process.
 
@@ -143,6 +150,7 @@ class PlanHeader:
             version_compatible: Whether the engine was built with TensorRT's version compatibility.
             hardware_compatible: Whether the engine was built with TensorRT's hardware compatibility.
             refit: How the engine's weights follow from the model's.
+            updates: See `PlanHeader`.
 
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
@@ -174,6 +182,7 @@ class PlanHeader:
             version_compatible=version_compatible,
             hardware_compatible=hardware_compatible,
             refit=refit,
+            updates=tuple(updates),
             profiles=several if len(several) > 1 else (),
         )
 
@@ -204,6 +213,9 @@ class PlanHeader:
         values["profiles"] = [ranges_to_json(ranges) for ranges in self.profiles]
         if self.compute_capability is not None:
             values["compute_capability"] = list(self.compute_capability)
+        del values[_UPDATES]
+        if self.updates:
+            values[_UPDATES] = [list(update) for update in self.updates]
         return values
 
     @classmethod
@@ -218,7 +230,7 @@ class PlanHeader:
         if "format_version" in value:  # first, since another version may have other fields
             _check_version(value["format_version"])
         names = {item.name for item in fields(cls)}
-        if missing := sorted(names - set(value)):
+        if missing := sorted(names - set(value) - {_UPDATES}):
             raise PlanError(f"the plan header lacks {', '.join(missing)}", hint="compile the model again")
         if unknown := sorted(set(value) - names):
             raise PlanError(
@@ -254,9 +266,13 @@ class PlanHeader:
 
     def _check_names(self) -> None:
         counts = Counter(binding.name for binding in (*self.inputs, *self.outputs))
+        counts.update(name for _, name in self.updates)
         twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
             raise PlanError(f"{self.title} has two bindings called {', '.join(twice)}")
+        updated = [index for index, _ in self.updates]
+        if len(set(updated)) != len(updated) or not all(0 <= index < len(self.inputs) for index in updated):
+            raise PlanError(f"{self.title} updates the inputs {updated}, of {len(self.inputs)}")
 
     def _check_ranges(self, ranges: InputRanges) -> None:
         if len(ranges) != len(self.inputs):
@@ -349,6 +365,7 @@ def read_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         "ranges": _read_ranges(value["ranges"], "ranges"),
         "profiles": _read_profiles(value["profiles"]),
         "refit": None if value["refit"] is None else _read_refit(value["refit"]),
+        _UPDATES: tuple(_read_update(item) for item in typed.items(value.get(_UPDATES, []), _UPDATES)),
     }
 
 
@@ -371,6 +388,11 @@ def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
         index, axis = typed.integers(typed.items(place, f"symbol {name!r:.60}", 2), f"symbol {name!r:.60}")
         symbols[name] = (index, axis)
     return symbols
+
+
+def _read_update(value: Any) -> tuple[int, str]:
+    index, name = typed.items(value, _UPDATES, 2)
+    return typed.integer(index, _UPDATES), typed.text(name, _UPDATES)
 
 
 def _read_profiles(value: Any) -> tuple[InputRanges, ...]:

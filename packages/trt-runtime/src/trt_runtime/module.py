@@ -15,7 +15,7 @@ from trt_runtime.container import check_payload
 from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import PlanHeader
-from trt_runtime.operator import execute_engine
+from trt_runtime.operator import execute_engine, update_by_engine
 from trt_runtime.plan_notes import check_plan
 
 _PLAN = "plan"
@@ -47,6 +47,16 @@ class TRTModule(nn.Module):
     def header(self) -> PlanHeader:
         """What is known about the engine."""
         return self._header
+
+    @property
+    def written_inputs(self) -> tuple[int, ...]:
+        """Positions of the inputs that a call updates in place."""
+        return self._written
+
+    @property
+    def _is_impure(self) -> bool:
+        """Keeps PyTorch from dropping calls whose results nobody uses."""
+        return bool(self._written)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Runs the engine on the current stream.
@@ -106,7 +116,13 @@ class TRTModule(nn.Module):
                 )
         refuse_gradients(self._header, inputs)
         refuse_transforms(self._header, inputs)
-        outputs: list[torch.Tensor] = execute_engine(inputs, self.plan, self._text)
+        outputs: list[torch.Tensor]
+        if self._written:
+            states = [inputs[index] for index in self._written]
+            others = [value for index, value in enumerate(inputs) if index not in self._written]
+            outputs = update_by_engine(states, others, self.plan, self._text)
+        else:
+            outputs = execute_engine(inputs, self.plan, self._text)
         return outputs
 
     def extra_repr(self) -> str:
@@ -142,6 +158,7 @@ class TRTModule(nn.Module):
         self._header = header
         self._text = header.text
         self._returns_tuple = header.returns_tuple
+        self._written = tuple(index for index, _ in header.updates)
 
     def _load_from_state_dict(
         self,

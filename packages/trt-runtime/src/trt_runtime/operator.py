@@ -1,6 +1,9 @@
-"""The one operator through which engines run, in eager mode, in exported programs and under torch.compile.
+"""The operators through which engines run, in eager mode, in exported programs and under torch.compile.
 
     torch.ops.trt.execute_engine(Tensor[] inputs, Tensor plan, str header) -> Tensor[]
+    torch.ops.trt.update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor plan, str header) -> Tensor[]
+
+The second one is for engines that update inputs in place: it takes those apart from the others, each in their order.
 
 `plan` is the serialized engine, uint8 of shape (bytes,) on the CPU; `header` is `PlanHeader.text`.
 Importing this module registers the operator.
@@ -18,10 +21,15 @@ from trt_runtime.header import parse_header
 from trt_runtime.input_check import check_inputs, device_of
 
 OPERATOR: Final = "trt::execute_engine"
+UPDATING: Final = "trt::update_by_engine"
 
 _library = torch.library.Library("trt", "FRAGMENT")
 _library.define(
     "execute_engine(Tensor[] inputs, Tensor plan, str header) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor plan, str header) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -47,9 +55,36 @@ def _infer(inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[
     return outputs
 
 
+def _update(
+    states: list[torch.Tensor], inputs: list[torch.Tensor], plan: torch.Tensor, header: str
+) -> list[torch.Tensor]:
+    return ENGINES.run(_in_order(states, inputs, header), plan, header)
+
+
+def _infer_update(
+    states: list[torch.Tensor], inputs: list[torch.Tensor], plan: torch.Tensor, header: str
+) -> list[torch.Tensor]:
+    return _infer(_in_order(states, inputs, header), plan, header)
+
+
+def _in_order(states: list[torch.Tensor], inputs: list[torch.Tensor], header: str) -> list[torch.Tensor]:
+    """All inputs of an engine in the order of its header."""
+    written = {index: at for at, (index, _) in enumerate(parse_header(header).updates)}
+    others = iter(inputs)
+    return [
+        states[written[index]] if index in written else next(others) for index in range(len(states) + len(inputs))
+    ]
+
+
+_library.impl("update_by_engine", _update, "CPU")
+_library.impl("update_by_engine", _update, "CUDA")
+torch.library.register_fake(UPDATING, _infer_update, lib=_library)
 _library.impl("execute_engine", _execute, "CPU")
 _library.impl("execute_engine", _execute, "CUDA")
 torch.library.register_fake(OPERATOR, _infer, lib=_library)
 
 execute_engine: Final = torch.ops.trt.execute_engine.default
 """The registered operator."""
+
+update_by_engine: Final = torch.ops.trt.update_by_engine.default
+"""The registered operator for engines that update inputs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -18,7 +19,7 @@ from trt_portable.network.layer import ILayer
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.shape_tensors import HostValues, Value
+from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 INTERPRET: Final = "interpret"
 """Name of the tactic that every engine has: PyTorch's kernels, layer by layer."""
@@ -62,6 +63,17 @@ class Subject:
             else:
                 values.append(torch.zeros(shape, dtype=dtype, device=self.device))
         return values
+
+    @cached_property
+    def updated_inputs(self) -> frozenset[int]:
+        """Positions of the inputs that runs may update in place. A run that is repeated changes nothing more."""
+        inputs = [tensor.name for tensor in self.info.io if tensor.is_input]
+        aliased = (tensor.aliased_input for tensor in self.info.io if tensor.aliased_input is not None)
+        return frozenset(inputs.index(name) for name in aliased)
+
+    def with_own_updates(self, values: Sequence[Value]) -> list[Value]:
+        """Inputs of a run whose results are to stay: what it updates in place is a copy."""
+        return [as_tensor(value).clone() if at in self.updated_inputs else value for at, value in enumerate(values)]
 
     def interpreted(self) -> Program:
         """The program, interpreted, with its weights bound."""

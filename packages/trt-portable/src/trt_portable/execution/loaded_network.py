@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -46,16 +47,18 @@ class LoadedNetwork:
         inputs: Ids of the network inputs.
         outputs: Ids of the network outputs.
         visible: Ids of tensors that something besides the layers reads.
+        updates: Outputs that lie in the memory of an input, of which a layer changes a part: id of each by the other's.
     """
 
     calls: tuple[LayerCall, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     visible: frozenset[int]
+    updates: Mapping[int, int]
 
 
 def load_network(
-    structure: Mapping[str, Any], info: EngineInfo, device: torch.device
+    structure: Mapping[str, Any], info: EngineInfo, device: torch.device, *, in_place: bool = True
 ) -> tuple[LoadedNetwork, Sequence[ILayer]]:
     """Rebuilds layers for a device; their weights are bound by whoever holds them.
 
@@ -63,6 +66,7 @@ def load_network(
         structure: The network part of a plan, its layers in executable order.
         info: The engine part of the same plan.
         device: Where the layers will run; ``meta`` for shapes alone.
+        in_place: Whether inputs that are updated in place are written to; else `updates` are made as other outputs are.
 
     Returns:
         The program, and all layers, nested ones included, in the order that weight slots refer to.
@@ -91,13 +95,36 @@ def load_network(
         )
     _check_order(calls, info)
     _check_bindings(structure, info)
+    updates = _updates(calls, info)
+    if in_place:
+        calls = [
+            replace(call, compute=call.layer._compute_in_place)
+            if call.layer._ALIASES and call.outputs[0] in updates
+            else call
+            for call in calls
+        ]
     loaded = LoadedNetwork(
         calls=tuple(calls),
         inputs=tuple(tensor.id for tensor in info.io if tensor.is_input),
         outputs=tuple(tensor.id for tensor in info.io if not tensor.is_input),
         visible=frozenset(info.debug_tensors).union(t.id for t in info.io),
+        updates=updates,
     )
     return loaded, everything
+
+
+def _updates(calls: Sequence[LayerCall], info: EngineInfo) -> dict[int, int]:
+    """Inputs that can be updated in place, by their outputs: the layer that does it is all that reads them."""
+    ids = {tensor.name: tensor.id for tensor in info.io}
+    aliases = {tensor.id: ids[tensor.aliased_input] for tensor in info.io if tensor.aliased_input is not None}
+    if not aliases:
+        return {}
+    readers = Counter(tensor for call in calls for tensor in call.inputs)
+    readers.update(tensor.id for tensor in info.io if not tensor.is_input)
+    updated = {
+        call.outputs[made]: call.inputs[given] for call in calls for made, given in call.layer._ALIASES.items()
+    }
+    return {made: given for made, given in aliases.items() if updated.get(made) == given and readers[given] == 1}
 
 
 def _check_rules(layer: ILayer) -> None:

@@ -60,6 +60,8 @@ _capturing = threading.Lock()
 
 Shapes = tuple[tuple[int, ...], ...]
 Addresses = tuple[int, ...]
+_Key = tuple[Shapes, Addresses]
+"""Shapes of inputs, and where those lie that are updated in place."""
 
 
 def may_record(device: torch.device) -> bool:
@@ -89,13 +91,13 @@ class _Recording:
 
     Attributes:
         graph: Replays it on the current stream.
-        inputs: Where it reads; None where it reads the application's own memory.
+        inputs: Where it reads; None for all, or for some, where it reads the application's own memory.
         results: What it computes; empty where it writes to the application's own memory.
         keep: What must live as long as the recording: constants of the time it was made.
     """
 
     graph: torch.cuda.CUDAGraph
-    inputs: list[torch.Tensor] | None
+    inputs: list[torch.Tensor | None] | None
     results: list[Value]
     keep: object
 
@@ -125,8 +127,11 @@ def record_run(
         return found
 
     try:
+        given = {id(value) for value in values}  # a result that is one of them was updated in place
         targets = [
-            torch.empty(value.shape, dtype=value.dtype, device=device) if isinstance(value, torch.Tensor) else None
+            torch.empty(value.shape, dtype=value.dtype, device=device)
+            if isinstance(value, torch.Tensor) and id(value) not in given
+            else None
             for value in results
         ]
         graph, _ = _recorded(torch.cuda.Stream(device), torch.cuda.graph_pool_handle(), run)
@@ -196,8 +201,10 @@ class ReplayLauncher:
         self._done: torch.cuda.Event | None = None
         self._last_stream = -1
         self._is_refused = False
-        self._runs: dict[Shapes, int] = {}
-        self._recordings: OrderedDict[Shapes, _Recording] = OrderedDict()
+        updated = set(state.loaded.updates.values())
+        self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
+        self._runs: dict[_Key, int] = {}
+        self._recordings: OrderedDict[_Key, _Recording] = OrderedDict()
         self._uses: dict[tuple[Shapes, Addresses], int] = {}
         self._pinned: OrderedDict[tuple[Shapes, Addresses], _Recording] = OrderedDict()
         self._pinnings = 0
@@ -212,11 +219,16 @@ class ReplayLauncher:
         addresses = (*(value.data_ptr() for value in values), *(binding.address for binding in outputs))  # type: ignore[union-attr]
         recording = self._pinned.get((shapes, addresses)) or self._at_addresses(shapes, addresses, values, outputs)
         if recording is None:
-            recording = self._recordings.get(shapes) or self._record(shapes, values)
+            key = self._key(shapes, addresses)
+            recording = self._recordings.get(key) or self._record(key, values)
             if recording is None:
                 return False
         self._replay(recording, values, outputs)
         return True
+
+    def _key(self, shapes: Shapes, addresses: Addresses) -> _Key:
+        """What recordings are told apart by: inputs that are updated in place are never copied, others are."""
+        return shapes, tuple([addresses[at] for at in self._updated])
 
     def _replay(self, recording: _Recording, values: Sequence[Value], outputs: Sequence[Binding]) -> None:
         stream = torch.cuda.current_stream(self._device)
@@ -227,7 +239,8 @@ class ReplayLauncher:
         self._last_stream = stream.cuda_stream
         if recording.inputs is not None:
             for buffer, value in zip(recording.inputs, values, strict=True):
-                buffer.copy_(value, non_blocking=True)  # type: ignore[arg-type]
+                if buffer is not None:
+                    buffer.copy_(value, non_blocking=True)  # type: ignore[arg-type]
         recording.graph.replay()
         for binding, value in zip(outputs, recording.results, strict=False):
             binding.write(value)
@@ -244,28 +257,32 @@ class ReplayLauncher:
         self._uses.clear()
         self._pool = None  # PyTorch gives up a pool with the last recording in it
 
-    def _record(self, shapes: Shapes, values: Sequence[Value]) -> _Recording | None:
+    def _record(self, key: _Key, values: Sequence[Value]) -> _Recording | None:
         """A recording for shapes that came often enough, if it can be made."""
         if len(self._runs) >= _MAX_KNOWN_SHAPES:
             self._runs.clear()
-        runs = self._runs[shapes] = self._runs.get(shapes, 0) + 1
+        runs = self._runs[key] = self._runs.get(key, 0) + 1
         is_full = len(self._recordings) >= _MAX_SHAPES
         if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
             return None
-        inputs = [torch.empty(value.shape, dtype=value.dtype, device=self._device) for value in values]
-        recording = self._capture(inputs, inputs, ())
+        buffers = [
+            None if at in self._updated else torch.empty(value.shape, dtype=value.dtype, device=self._device)
+            for at, value in enumerate(values)
+        ]
+        read = [value if buffer is None else buffer for buffer, value in zip(buffers, values, strict=True)]
+        recording = self._capture(buffers, read, ())
         if recording is not None:
             if is_full:
                 oldest, _ = self._recordings.popitem(last=False)
                 self._runs.pop(oldest, None)
-            self._recordings[shapes] = recording
+            self._recordings[key] = recording
         return recording
 
     def _at_addresses(
         self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
     ) -> _Recording | None:
         """A recording at addresses that came often enough, if it can be made."""
-        known = self._recordings.get(shapes)
+        known = self._recordings.get(self._key(shapes, addresses))
         if known is None or self._pinnings >= _MAX_PINNINGS:
             return None
         if not all(isinstance(value, torch.Tensor) and value.is_cuda for value in known.results):
@@ -287,7 +304,7 @@ class ReplayLauncher:
         return recording
 
     def _capture(
-        self, buffers: list[torch.Tensor] | None, values: Sequence[Value], outputs: Sequence[Binding]
+        self, buffers: list[torch.Tensor | None] | None, values: Sequence[Value], outputs: Sequence[Binding]
     ) -> _Recording | None:
         """Records a run that reads `values`, and writes to `outputs` where these are given."""
         if not _capturing.acquire(blocking=False):
@@ -332,8 +349,12 @@ def _write_all(results: Sequence[Value], outputs: Sequence[Binding], inputs: Seq
     """Copies results to bound memory; views of inputs first to memory that no other output overwrites."""
     read = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
     apart = [
-        value.clone() if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in read else value
-        for value in results
+        value.clone()
+        if isinstance(value, torch.Tensor)
+        and value.untyped_storage().data_ptr() in read
+        and not (binding.tensor.aliased_input is not None and value.data_ptr() == binding.address)  # it is there
+        else value
+        for binding, value in zip(outputs, results, strict=True)
     ]
     for binding, value in zip(outputs, apart, strict=True):
         binding.write(value)

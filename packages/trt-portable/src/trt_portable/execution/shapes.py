@@ -162,7 +162,7 @@ def load_shape_program(
         info: The engine part of the same plan.
         tensors: A flat tensor per use of weights.
     """
-    loaded, layers = load_network(structure, info, META)
+    loaded, layers = load_network(structure, info, META, in_place=False)
     slots = info.weight_slots
     numbers = [tensor if is_host_constant(slot) else None for slot, tensor in zip(slots, tensors, strict=True)]
     WeightStore(slots, layers, numbers)

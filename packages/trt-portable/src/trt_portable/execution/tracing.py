@@ -81,7 +81,7 @@ def trace_engine(engine: ICudaEngine, profile_index: int = 0, *, dynamic: bool =
     state = engine._state
     if state.weights.missing:
         raise TraceFailure(f"{len(state.weights.missing)} weights are missing: refit the engine first")
-    loaded, layers = load_network(state.structure, state.info, state.device)
+    loaded, layers = load_network(state.structure, state.info, state.device, in_place=False)
     tensors = [state.weights.tensor(index) for index in range(len(state.weights.slots))]
     traced = trace_program(
         loaded, layers, tensors, state.info, device=state.device, profile_index=profile_index, dynamic=dynamic

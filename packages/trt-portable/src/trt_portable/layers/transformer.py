@@ -143,24 +143,75 @@ class IKVCacheUpdateLayer(ILayer):
             )
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        cache, update, places, lengths = (None if value is None else as_tensor(value) for value in (*inputs, None)[:4])
-        assert cache is not None and update is not None and places is not None
-        steps = torch.arange(cache.shape[2], device=cache.device)
-        source = steps - places.to(torch.int64).unsqueeze(-1)
-        if self.update_form is AttentionIOForm.PACKED_NHD:
+        cache, places, rows = self._written(inputs)
+        return (torch.ops.aten._unsafe_index_put.default(cache, places, rows),)
+
+    def _compute_in_place(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        """As `_compute`, in the memory of the cache, of which nothing but the new rows is written."""
+        cache, update, start, lengths = (*map(_tensor_of, inputs), None)[:4]
+        assert cache is not None and update is not None and start is not None
+        if cache.device.type == "cpu" and update.dim() == 4 and lengths is None:
+            _copy_rows(cache, update, start.tolist())
+            return (cache,)
+        _, places, rows = self._written(inputs)
+        return (cache.index_put_(tuple(places), rows),)
+
+    def _written(
+        self, inputs: Sequence[Value | None]
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        """The cache, where it is written, as indices of its first three axes, and what is written there.
+
+        As many rows are written as the update has. In place of one that is dropped, the nearest one that is not is
+        written once more; where all are, what the cache has there already.
+        """
+        cache, update, start, lengths = (*map(_tensor_of, inputs), None)[:4]
+        assert cache is not None and update is not None and start is not None
+        batch, heads, most, _ = cache.shape
+        is_packed = self.update_form is AttentionIOForm.PACKED_NHD
+        count: Any = update.shape[0 if is_packed else 2]
+        begin = start.to(torch.int64).unsqueeze(-1)
+        low, high = (-begin).clamp(min=0), most - 1 - begin
+        if lengths is not None:
+            last = (lengths[1:] - lengths[:-1] if is_packed else lengths).to(torch.int64).unsqueeze(-1) - 1
+            high = torch.where(last < high, last, high)
+        source = torch.arange(count, device=cache.device)
+        source = torch.where(source < low, low, source)
+        source = torch.where(source > high, high, source)
+        is_kept = (source >= low) & (source < count)
+        place = (begin + source).clamp(min=0)
+        source = torch.where(is_kept, source, torch.zeros_like(source))
+        every = [batch, heads, count]
+        first = torch.arange(batch, device=cache.device).reshape(-1, 1, 1).expand(every)
+        second = torch.arange(heads, device=cache.device).reshape(1, -1, 1).expand(every)
+        if is_packed:
             assert lengths is not None
-            low, high = lengths[:-1].unsqueeze(-1), lengths[1:].unsqueeze(-1)
-            inside = (source >= 0) & (source < high - low)
-            at = torch.where(inside, source + low, torch.zeros_like(source))
-            rows = update.index_select(0, at.reshape(-1))
-            rows = rows.reshape([*at.shape, *update.shape[1:]]).transpose(1, 2)
+            at = source + lengths[:-1].unsqueeze(-1)
+            at = torch.where(at < count, at, torch.zeros_like(at))
+            rows = update.index_select(0, at.reshape(-1)).reshape([*at.shape, *update.shape[1:]]).transpose(1, 2)
+        elif type(count) is int and count == 1:
+            rows = update
         else:
-            limit: Any = update.shape[2] if lengths is None else lengths.unsqueeze(-1)
-            inside = (source >= 0) & (source < limit)
-            at = torch.where(inside, source, torch.zeros_like(source))
-            at = at.unsqueeze(1).unsqueeze(-1).expand([at.shape[0], *update.shape[1:2], at.shape[1], update.shape[3]])
-            rows = torch.gather(update, 2, at)
-        return (torch.where(inside.unsqueeze(1).unsqueeze(-1), rows, cache),)
+            rows = _pick(update, [first, second, source.unsqueeze(1).expand(every)])
+        places = [first, second, place.unsqueeze(1).expand(every)]
+        return cache, places, torch.where(is_kept.unsqueeze(1).unsqueeze(-1), rows, _pick(cache, places))
+
+
+def _tensor_of(value: Value | None) -> torch.Tensor | None:
+    return None if value is None else as_tensor(value)
+
+
+_pick: Any = torch.ops.aten._unsafe_index.Tensor
+"""Indexing by places that are known to be inside."""
+
+
+def _copy_rows(cache: torch.Tensor, update: torch.Tensor, starts: Sequence[int]) -> None:
+    """Writes an update in place, each row of the batch from a place of its own on; what lies outside is dropped."""
+    most, count = cache.shape[2], update.shape[2]
+    groups = [(slice(None), starts[0])] if len(set(starts)) == 1 else [(slice(i, i + 1), at) for i, at in enumerate(starts)]
+    for rows, start in groups:
+        low, high = max(-start, 0), min(most - start, count)
+        if low < high:
+            cache[rows, :, start + low : start + high].copy_(update[rows, :, low:high])
 
 
 _GATE, _BIAS, _QUANTIZER = 3, 6, 9

@@ -535,6 +535,10 @@ class ILayer(Sealed):
         """What computes the layer in an engine: `_compute`, or the same with less to ask in each run."""
         return self._compute
 
+    def _compute_in_place(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        """As `_compute`, with what `_ALIASES` names in the memory of its input, which nothing else reads."""
+        raise NotImplementedError(type(self).__name__)
+
     @staticmethod
     def _carrier(dtype: DataType) -> torch.dtype:
         return CARRIERS[dtype]

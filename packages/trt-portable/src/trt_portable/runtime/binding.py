@@ -114,6 +114,8 @@ class Binding:
         if value is self._value and self._value_address == self.address:
             return  # it was written in place
         tensor = value if isinstance(value, torch.Tensor) else as_tensor(value)
+        if self.tensor.aliased_input is not None and tensor.data_ptr() == self.address:
+            return  # so was an input
         if tensor.shape != self.shape and (self.shape is not None or self.room is not None):
             self._check_room(tensor)
         if self._layout is not None:

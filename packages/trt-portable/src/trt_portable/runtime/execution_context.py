@@ -71,7 +71,8 @@ class Execution:
             for binding in self._outputs
             if binding.tensor.aliased_input is not None
         ]
-        self._in_place: list[Binding] = []  # inputs whose memory an output overwrites
+        self._updated = frozenset(state.loaded.updates.values())
+        self._in_place: list[Binding] = []  # inputs whose memory an output overwrites when all is computed
         self._is_tied = bool(self._aliases)  # whether an output shares memory with an input
         self._read_addresses: frozenset[int] = frozenset()
         self._unpacked = [binding for binding in self._inputs if binding.is_packed]
@@ -154,8 +155,9 @@ class Execution:
                     "bound to the same address"
                 )
         written = {binding.address for binding in self._outputs}
-        self._in_place = [binding for binding in self._inputs if binding.address in written]
-        self._is_tied = bool(self._aliases or self._in_place)
+        tied = [binding for binding in self._inputs if binding.address in written]
+        self._in_place = [binding for binding in tied if binding.tensor.id not in self._updated]
+        self._is_tied = bool(self._aliases or tied)
         self._read_addresses = frozenset(binding.address for binding in self._inputs)
         if not self._host_inputs:
             self._announce_outputs()

@@ -106,7 +106,7 @@ def _optimal_shapes(
     subject, watch = Subject(structure, info, (), _META), _Shapes()
     known.update(zip((tensor.id for tensor in info.io if tensor.is_input), subject.input_shapes(0), strict=True))
     try:
-        loaded, layers = load_network(structure, info, _META)
+        loaded, layers = load_network(structure, info, _META, in_place=False)
         bound = [tensors.get(slot.weights) if is_host_constant(slot) else None for slot in info.weight_slots]
         WeightStore(info.weight_slots, layers, bound)
         program = Program(loaded.calls, loaded.inputs, loaded.outputs)

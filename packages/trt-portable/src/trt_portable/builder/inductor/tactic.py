@@ -122,7 +122,7 @@ class Inductor(Tactic):
         *,
         dynamic: bool = False,
     ) -> Artifact:
-        loaded, layers = load_network(subject.structure, subject.info, subject.device)
+        loaded, layers = load_network(subject.structure, subject.info, subject.device, in_place=False)
         traced = trace_program(
             loaded,
             layers,
@@ -136,6 +136,7 @@ class Inductor(Tactic):
             decompositions=decompositions(),
         )
         graph, read = graph_of(traced)
+        updates = _end_with_updates(graph, loaded, len(read))
         if own.launched and not dynamic:
             _write_decoding_operators(graph)
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
@@ -160,11 +161,41 @@ class Inductor(Tactic):
         else:
             found = record(compiled, arguments, own)
         blobs = found.pop("blobs")
+        for output, at in updates:
+            found["outputs"].insert(output, len(weights) + at)
         found["operands"] = [
             *({"weights": use, **layout.to_json()} for use, layout in weights),
             *({"input": index} for index in range(len(inputs))),
         ]
         return Artifact(self.name, machine_of(subject.device), shapes, found, blobs, varying, equal)
+
+
+def _end_with_updates(graph: fx.GraphModule, loaded: LoadedNetwork, first_input: int) -> list[tuple[int, int]]:
+    """Lets a graph write to inputs that are updated in place, as its last acts, instead of returning them.
+
+    Inductor makes writes of few rows in place of copies and writes of all.
+
+    Returns:
+        The outputs that are returned no longer, and the inputs that they are, by their numbers.
+    """
+    updates = [
+        (output, loaded.inputs.index(loaded.updates[tensor]))
+        for output, tensor in enumerate(loaded.outputs)
+        if tensor in loaded.updates
+    ]
+    if not updates:
+        return []
+    holders = [node for node in graph.graph.nodes if node.op == "placeholder"][first_input:]
+    last = graph.graph.output_node()
+    results: Any = last.args[0]
+    with graph.graph.inserting_before(last):
+        for output, at in updates:
+            copied = graph.graph.call_function(torch.ops.aten.copy_.default, (holders[at], results[output]))
+            copied.meta["val"] = holders[at].meta["val"]
+    gone = {output for output, _ in updates}
+    last.args = (tuple(result for output, result in enumerate(results) if output not in gone),)
+    graph.recompile()
+    return updates
 
 
 def _limits(subject: Subject, tensor: IOTensor, profile: int) -> Limits:
@@ -454,9 +485,22 @@ def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> An
 
 
 def _is_functional(graph: fx.GraphModule) -> bool:
-    """Whether no operator writes to what it is given."""
-    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    return not any(isinstance(call, OpOverload) and call._schema.is_mutable for call in calls)
+    """Whether no operator writes to what it is given, but for copies to what the graph takes, at its end."""
+    calls = [node for node in graph.graph.nodes if node.op == "call_function" and not _is_update(node)]
+    return not any(isinstance(call.target, OpOverload) and call.target._schema.is_mutable for call in calls)
+
+
+def _is_update(node: fx.Node) -> bool:
+    if node.target is not torch.ops.aten.copy_.default or node.users:
+        return False
+    state: Any = node.args[0]
+    return state.op == "placeholder" and all(_is_update(each) or each.op == "output" for each in _after(node))
+
+
+def _after(node: fx.Node) -> Iterator[fx.Node]:
+    while node.op != "output":
+        node = node.next
+        yield node
 
 
 def _has_odd_rows(graph: fx.GraphModule) -> bool:

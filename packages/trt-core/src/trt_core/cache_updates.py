@@ -1,0 +1,147 @@
+"""Writes of a step's keys and values to caches, as graphs have them: rows that follow each other, written back.
+
+A graph is functional, so such a write is two nodes: what computes the whole cache anew, and `aten.copy_` to the cache at
+the end. An engine does both as one: it changes those rows where the cache lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from trt_core.attributes import is_state, read_attribute
+from trt_core.internals import OpOverload
+
+aten = torch.ops.aten
+
+_AXIS: Final = 2
+_RANK: Final = 4
+_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+_SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
+_PUTS: Final = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
+
+
+@dataclass(frozen=True)
+class CacheUpdate:
+    """One write to a cache.
+
+    Attributes:
+        cache: The cache, (batch, heads, length, width), an attribute or input that nothing else reads.
+        rows: What is written, (batch, heads, rows, width).
+        places: Where each of the rows goes, (rows,), counting up by one; or where the first one goes.
+        wraps: Whether negative places count from the end.
+    """
+
+    cache: fx.Node
+    rows: fx.Node
+    places: fx.Node | int
+    wraps: bool = False
+
+
+def written_cache(node: fx.Node) -> fx.Node | None:
+    """Returns what computes the new cache where a node writes it back, and is all of a `CacheUpdate` with it."""
+    if node.target is not aten.copy_.default or node.users:
+        return None
+    value = node.args[1]
+    found = cache_update(value) if isinstance(value, fx.Node) else None
+    return value if found is not None and found.cache is node.args[0] else None  # type: ignore[return-value]
+
+
+def cache_update(node: fx.Node) -> CacheUpdate | None:
+    """Returns what a node writes to a cache; None where it is something else, or cannot be done in place."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return None
+    found = _read(node)
+    if found is None or found.cache.op not in ("placeholder", "get_attr") or not isinstance(found.rows, fx.Node):
+        return None
+    others = [user for user in found.cache.users if user is not node]
+    if len(others) != 1 or others[0].target is not aten.copy_.default or others[0].users:
+        return None
+    if others[0].args[:2] != (found.cache, node):
+        return None
+    return found if _fits(found) else None
+
+
+def _read(node: fx.Node) -> CacheUpdate | None:
+    """What a node writes, if it is one of the operators that write rows."""
+    target: Any = node.target
+    if target is not aten.index_copy.default and target is not aten.slice_scatter.default and target not in _PUTS:
+        return None
+    given = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in _arguments(target)}
+    given.update(zip(given, node.args))  # noqa: B905 - the rest has defaults
+    cache: Any = given["self"]
+    if target is aten.index_copy.default:
+        return CacheUpdate(cache, given["source"], given["index"]) if given["dim"] in (_AXIS, _AXIS - _RANK) else None
+    if target is aten.slice_scatter.default:
+        start = given["start"] or 0
+        is_plain = given["dim"] in (_AXIS, _AXIS - _RANK) and given["step"] == 1 and type(start) is int and start >= 0
+        return CacheUpdate(cache, given["src"], start) if is_plain else None
+    indices = list(given["indices"])
+    is_plain = indices[:_AXIS] == [None] * _AXIS and len(indices) > _AXIS and not any(indices[_AXIS + 1 :])
+    return CacheUpdate(cache, given["values"], indices[_AXIS], wraps=True) if is_plain and not given["accumulate"] else None
+
+
+def _arguments(target: Any) -> Iterator[Any]:
+    yield from target._schema.arguments
+
+
+def _fits(update: CacheUpdate) -> bool:
+    """Whether a layer that updates caches takes these operands."""
+    cache, rows = update.cache.meta.get("val"), update.rows.meta.get("val")
+    if not (isinstance(cache, torch.Tensor) and isinstance(rows, torch.Tensor)) or cache.dtype not in _TYPES:
+        return False
+    if cache.dim() != _RANK or rows.dim() != _RANK or rows.dtype is not cache.dtype or not cache.is_contiguous():
+        return False
+    if any(str(rows.shape[axis]) != str(cache.shape[axis]) for axis in range(_RANK) if axis != _AXIS):
+        return False
+    if isinstance(update.places, int):
+        return True
+    places = update.places.meta.get("val") if isinstance(update.places, fx.Node) else None
+    if not isinstance(places, torch.Tensor) or places.dim() != 1 or places.dtype not in (torch.int64, torch.int32):
+        return False
+    return str(places.shape[0]) == str(rows.shape[_AXIS]) and _counts_up(update.places)
+
+
+def _counts_up(node: fx.Node) -> bool:
+    """Whether each number of a row of them is by one larger than the one before, whatever they are."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    if value.dim() == 1 and type(value.shape[0]) is int and value.shape[0] == 1:
+        return True
+    if node.op == "get_attr":
+        return _is_range(node)
+    target = node.target
+    if target in _SAME_NUMBERS:
+        return isinstance(node.args[0], fx.Node) and value.dtype in (torch.int64, torch.int32) and _counts_up(node.args[0])
+    if target is aten.arange.start_step:
+        return len(node.args) < 3 or node.args[2] == 1
+    if target in (aten.arange.default, aten.arange.start):
+        return True
+    if target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
+        return False
+    for one, other in (node.args[:2], node.args[1::-1]):
+        if isinstance(one, fx.Node) and _counts_up(one) and _is_one_number(other):
+            return True
+    return False
+
+
+def _is_one_number(item: Any) -> bool:
+    if not isinstance(item, fx.Node):
+        return isinstance(item, int)
+    value = item.meta.get("val")
+    return not isinstance(value, torch.Tensor) or all(type(extent) is int and extent == 1 for extent in value.shape)
+
+
+def _is_range(node: fx.Node) -> bool:
+    module = node.graph.owning_module
+    if module is None or is_state(node):
+        return False
+    value = read_attribute(module, str(node.target))
+    if not isinstance(value, torch.Tensor) or value.dim() != 1 or not value.numel() or value.is_meta:
+        return False
+    return bool((value[1:] - value[:-1] == 1).all())
