@@ -147,8 +147,7 @@ class BlockInterpreter:
 
     def _mark_update(self, node: fx.Node) -> Any:
         """Makes an updated cache an output, whose memory is that of the cache."""
-        cache, value = node.args
-        written = written_cache(node)
+        cache, written = node.args[0], written_cache(node)
         if written is None or written not in self._values:
             raise self.context.fail("it writes to its argument")
         tensor = self._values[written]

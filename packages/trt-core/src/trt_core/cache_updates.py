@@ -1,7 +1,7 @@
 """Writes of a step's keys and values to caches, as graphs have them: rows that follow each other, written back.
 
-A graph is functional, so such a write is two nodes: what computes the whole cache anew, and `aten.copy_` to the cache at
-the end. An engine does both as one: it changes those rows where the cache lies.
+A graph is functional, so such a write is two nodes: what computes the whole cache anew, and `aten.copy_` to the
+cache at the end. An engine does both as one: it changes those rows where the cache lies.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ def _read(node: fx.Node) -> CacheUpdate | None:
         return CacheUpdate(cache, given["src"], start) if is_plain else None
     indices = list(given["indices"])
     is_plain = indices[:_AXIS] == [None] * _AXIS and len(indices) > _AXIS and not any(indices[_AXIS + 1 :])
-    return CacheUpdate(cache, given["values"], indices[_AXIS], wraps=True) if is_plain and not given["accumulate"] else None
+    return (
+        CacheUpdate(cache, given["values"], indices[_AXIS], wraps=True)
+        if is_plain and not given["accumulate"]
+        else None
+    )
 
 
 def _arguments(target: Any) -> Iterator[Any]:
@@ -117,7 +121,8 @@ def _counts_up(node: fx.Node) -> bool:
         return _is_range(node)
     target = node.target
     if target in _SAME_NUMBERS:
-        return isinstance(node.args[0], fx.Node) and value.dtype in (torch.int64, torch.int32) and _counts_up(node.args[0])
+        source, is_integer = node.args[0], value.dtype in (torch.int64, torch.int32)
+        return is_integer and isinstance(source, fx.Node) and _counts_up(source)
     if target is aten.arange.start_step:
         return len(node.args) < 3 or node.args[2] == 1
     if target in (aten.arange.default, aten.arange.start):

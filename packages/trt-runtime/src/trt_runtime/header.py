@@ -33,8 +33,8 @@ MAX_BYTES: Final = 256 << 20
 
 _DEVICES: Final = ("cpu", "cuda")
 
-_UPDATES: Final = "updates"
-"""The field that only headers of engines with updates have."""
+UPDATES: Final = "updates"
+"""The field that only headers of engines with updates have, so that others are read by older versions, too."""
 
 _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
 """Fields that nothing about running an engine depends on."""
@@ -213,9 +213,9 @@ class PlanHeader:
         values["profiles"] = [ranges_to_json(ranges) for ranges in self.profiles]
         if self.compute_capability is not None:
             values["compute_capability"] = list(self.compute_capability)
-        del values[_UPDATES]
+        del values[UPDATES]
         if self.updates:
-            values[_UPDATES] = [list(update) for update in self.updates]
+            values[UPDATES] = [list(update) for update in self.updates]
         return values
 
     @classmethod
@@ -230,7 +230,7 @@ class PlanHeader:
         if "format_version" in value:  # first, since another version may have other fields
             _check_version(value["format_version"])
         names = {item.name for item in fields(cls)}
-        if missing := sorted(names - set(value) - {_UPDATES}):
+        if missing := sorted(names - set(value) - {UPDATES}):
             raise PlanError(f"the plan header lacks {', '.join(missing)}", hint="compile the model again")
         if unknown := sorted(set(value) - names):
             raise PlanError(
@@ -365,7 +365,7 @@ def read_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         "ranges": _read_ranges(value["ranges"], "ranges"),
         "profiles": _read_profiles(value["profiles"]),
         "refit": None if value["refit"] is None else _read_refit(value["refit"]),
-        _UPDATES: tuple(_read_update(item) for item in typed.items(value.get(_UPDATES, []), _UPDATES)),
+        UPDATES: tuple(_read_update(item) for item in typed.items(value.get(UPDATES, []), UPDATES)),
     }
 
 
@@ -391,8 +391,8 @@ def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
 
 
 def _read_update(value: Any) -> tuple[int, str]:
-    index, name = typed.items(value, _UPDATES, 2)
-    return typed.integer(index, _UPDATES), typed.text(name, _UPDATES)
+    index, name = typed.items(value, UPDATES, 2)
+    return typed.integer(index, UPDATES), typed.text(name, UPDATES)
 
 
 def _read_profiles(value: Any) -> tuple[InputRanges, ...]:

@@ -71,9 +71,7 @@ def _in_order(states: list[torch.Tensor], inputs: list[torch.Tensor], header: st
     """All inputs of an engine in the order of its header."""
     written = {index: at for at, (index, _) in enumerate(parse_header(header).updates)}
     others = iter(inputs)
-    return [
-        states[written[index]] if index in written else next(others) for index in range(len(states) + len(inputs))
-    ]
+    return [states[written[index]] if index in written else next(others) for index in range(len(states) + len(inputs))]
 
 
 _library.impl("update_by_engine", _update, "CPU")

@@ -121,9 +121,7 @@ def _updates(calls: Sequence[LayerCall], info: EngineInfo) -> dict[int, int]:
         return {}
     readers = Counter(tensor for call in calls for tensor in call.inputs)
     readers.update(tensor.id for tensor in info.io if not tensor.is_input)
-    updated = {
-        call.outputs[made]: call.inputs[given] for call in calls for made, given in call.layer._ALIASES.items()
-    }
+    updated = {call.outputs[made]: call.inputs[given] for call in calls for made, given in call.layer._ALIASES.items()}
     return {made: given for made, given in aliases.items() if updated.get(made) == given and readers[given] == 1}
 
 

@@ -156,9 +156,7 @@ class IKVCacheUpdateLayer(ILayer):
         _, places, rows = self._written(inputs)
         return (cache.index_put_(tuple(places), rows),)
 
-    def _written(
-        self, inputs: Sequence[Value | None]
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    def _written(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
         """The cache, where it is written, as indices of its first three axes, and what is written there.
 
         As many rows are written as the update has. In place of one that is dropped, the nearest one that is not is
@@ -207,8 +205,9 @@ _pick: Any = torch.ops.aten._unsafe_index.Tensor
 def _copy_rows(cache: torch.Tensor, update: torch.Tensor, starts: Sequence[int]) -> None:
     """Writes an update in place, each row of the batch from a place of its own on; what lies outside is dropped."""
     most, count = cache.shape[2], update.shape[2]
-    groups = [(slice(None), starts[0])] if len(set(starts)) == 1 else [(slice(i, i + 1), at) for i, at in enumerate(starts)]
-    for rows, start in groups:
+    is_one = len(set(starts)) == 1
+    for row, start in enumerate(starts[:1] if is_one else starts):
+        rows = slice(None) if is_one else slice(row, row + 1)
         low, high = max(-start, 0), min(most - start, count)
         if low < high:
             cache[rows, :, start + low : start + high].copy_(update[rows, :, low:high])
