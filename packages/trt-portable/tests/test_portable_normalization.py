@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_portable.layers.transformer import IKVCacheUpdateLayer
 
 K = trt.CausalMaskKind
 
@@ -359,3 +363,33 @@ def test_all_axes_with_a_coefficient_per_channel(run_network: Any, order: torch.
     variance, mean = torch.var_mean(wide, (1, 2, 3), correction=0, keepdim=True)
     wanted = (wide - mean) / torch.sqrt(variance + 1e-5) * scale + bias
     torch.testing.assert_close(found, wanted.float())
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_caches_are_updated_in_place_as_they_are_anew(data: st.DataObject) -> None:
+    """The two forms of the layer write the same rows, and none of those that lie outside."""
+    batch, heads, most, count, width = (data.draw(st.integers(1, 4)) for _ in range(5))
+    packed, limited = data.draw(st.booleans()), data.draw(st.booleans())
+    starts = torch.tensor(data.draw(st.lists(st.integers(-6, 6), min_size=batch, max_size=batch)))
+    lengths = data.draw(st.lists(st.integers(0, count), min_size=batch, max_size=batch))
+    cache, update = torch.randn(batch, heads, most, width), torch.randn(batch, heads, count, width)
+    wanted = cache.clone()
+    for row, start in enumerate(starts.tolist()):
+        for step in range(lengths[row] if packed or limited else count):
+            if 0 <= start + step < most:
+                wanted[row, :, start + step] = update[row, :, step]
+    layer = IKVCacheUpdateLayer._create(cache_mode=trt.KVCacheMode.LINEAR)
+    operands: list[Any] = [cache, update, starts]
+    if packed:
+        layer.update_form = trt.AttentionIOForm.PACKED_NHD
+        parts = [update[row, :, :length].transpose(0, 1) for row, length in enumerate(lengths)]
+        ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+        operands[1:] = [torch.cat([*parts, torch.zeros(1, heads, width)]), starts, ends]
+    elif limited:
+        operands.append(torch.tensor(lengths, dtype=torch.int32))
+    (anew,) = layer._compute(operands)
+    assert torch.equal(anew, wanted)
+    (updated,) = layer._compute_in_place(operands)
+    assert updated is cache
+    assert torch.equal(cache, wanted)

@@ -150,6 +150,8 @@ class BlockInterpreter:
         cache, written = node.args[0], written_cache(node)
         if written is None or written not in self._values:
             raise self.context.fail("it writes to its argument")
+        if any(depends_on_data(extent) for extent in self._returned_extents()):
+            raise self.context.fail("an engine with results whose sizes depend on data updates nothing in place")
         tensor = self._values[written]
         name = f"updated_{len(self.updates)}"
         while name in self.input_names:
@@ -199,6 +201,12 @@ class BlockInterpreter:
         if not converter.is_builtin:
             self._check_owner(result)
         return result
+
+    def _returned_extents(self) -> Iterator[torch.SymInt]:
+        for item in self.block.graph.output_node().all_input_nodes:
+            value = item.meta.get("val")
+            shape = value.shape if isinstance(value, torch.Tensor) else ()
+            yield from (extent for extent in shape if isinstance(extent, torch.SymInt))
 
     def _check_owner(self, result: Any) -> None:
         """Tensors of another network are found here, where it is known who made them."""

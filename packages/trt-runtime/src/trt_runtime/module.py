@@ -15,7 +15,7 @@ from trt_runtime.container import check_payload
 from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import PlanHeader
-from trt_runtime.operator import execute_engine, update_by_engine
+from trt_runtime.operator import engine_outputs, execute_engine, update_by_engine
 from trt_runtime.plan_notes import check_plan
 
 _PLAN = "plan"
@@ -120,7 +120,8 @@ class TRTModule(nn.Module):
         if self._written:
             states = [inputs[index] for index in self._written]
             others = [value for index, value in enumerate(inputs) if index not in self._written]
-            outputs = update_by_engine(states, others, self.plan, self._text)
+            outputs = engine_outputs(inputs, self._text)
+            update_by_engine(states, others, outputs, self.plan, self._text)
         else:
             outputs = execute_engine(inputs, self.plan, self._text)
         return outputs

@@ -1,10 +1,12 @@
 """The operators through which engines run, in eager mode, in exported programs and under torch.compile.
 
     torch.ops.trt.execute_engine(Tensor[] inputs, Tensor plan, str header) -> Tensor[]
-    torch.ops.trt.update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor plan, str header) -> Tensor[]
+    torch.ops.trt.update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor(b!)[] outputs, Tensor plan, str header)
+        -> ()
+    torch.ops.trt.engine_outputs(Tensor[] inputs, str header) -> Tensor[]
 
-The second one is for engines that update inputs in place: it takes those apart from the others, each in their order.
-
+The second one is for engines that update inputs in place: it takes those apart from the others, each in their order, and
+writes to memory that the third one allocates, since PyTorch makes no operator functional that does both.
 `plan` is the serialized engine, uint8 of shape (bytes,) on the CPU; `header` is `PlanHeader.text`.
 Importing this module registers the operator.
 """
@@ -22,6 +24,7 @@ from trt_runtime.input_check import check_inputs, device_of
 
 OPERATOR: Final = "trt::execute_engine"
 UPDATING: Final = "trt::update_by_engine"
+ALLOCATING: Final = "trt::engine_outputs"
 
 _library = torch.library.Library("trt", "FRAGMENT")
 _library.define(
@@ -29,9 +32,10 @@ _library.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
-    "update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor plan, str header) -> Tensor[]",
+    "update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor(b!)[] outputs, Tensor plan, str header) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_library.define("engine_outputs(Tensor[] inputs, str header) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def _execute(inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[torch.Tensor]:
@@ -56,15 +60,19 @@ def _infer(inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[
 
 
 def _update(
-    states: list[torch.Tensor], inputs: list[torch.Tensor], plan: torch.Tensor, header: str
-) -> list[torch.Tensor]:
-    return ENGINES.run(_in_order(states, inputs, header), plan, header)
+    states: list[torch.Tensor], inputs: list[torch.Tensor], outputs: list[torch.Tensor], plan: torch.Tensor, header: str
+) -> None:
+    ENGINES.run(_in_order(states, inputs, header), plan, header, outputs)
 
 
 def _infer_update(
-    states: list[torch.Tensor], inputs: list[torch.Tensor], plan: torch.Tensor, header: str
-) -> list[torch.Tensor]:
-    return _infer(_in_order(states, inputs, header), plan, header)
+    states: list[torch.Tensor], inputs: list[torch.Tensor], outputs: list[torch.Tensor], plan: torch.Tensor, header: str
+) -> None:
+    _infer(_in_order(states, inputs, header), plan, header)
+
+
+def _allocate(inputs: list[torch.Tensor], header: str) -> list[torch.Tensor]:
+    return _infer(inputs, inputs[0], header)
 
 
 def _in_order(states: list[torch.Tensor], inputs: list[torch.Tensor], header: str) -> list[torch.Tensor]:
@@ -77,6 +85,9 @@ def _in_order(states: list[torch.Tensor], inputs: list[torch.Tensor], header: st
 _library.impl("update_by_engine", _update, "CPU")
 _library.impl("update_by_engine", _update, "CUDA")
 torch.library.register_fake(UPDATING, _infer_update, lib=_library)
+_library.impl("engine_outputs", _allocate, "CPU")
+_library.impl("engine_outputs", _allocate, "CUDA")
+torch.library.register_fake(ALLOCATING, _allocate, lib=_library)
 _library.impl("execute_engine", _execute, "CPU")
 _library.impl("execute_engine", _execute, "CUDA")
 torch.library.register_fake(OPERATOR, _infer, lib=_library)
@@ -86,3 +97,6 @@ execute_engine: Final = torch.ops.trt.execute_engine.default
 
 update_by_engine: Final = torch.ops.trt.update_by_engine.default
 """The registered operator for engines that update inputs."""
+
+engine_outputs: Final = torch.ops.trt.engine_outputs.default
+"""The registered operator that allocates what `update_by_engine` writes to."""

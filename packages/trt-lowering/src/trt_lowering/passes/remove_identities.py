@@ -25,7 +25,7 @@ Test = Callable[[fx.Node, torch.Tensor, torch.Tensor], bool]
 
 
 class RemoveIdentities(GraphPass):
-    """Removes nodes whose result equals their first argument for every input.
+    """Removes nodes whose result equals an argument for every input: the first one, of copies the one that is copied.
 
     Requires: no in-place operator but write backs, so that a copy and what was copied can never differ later.
     Ensures: values on nodes.
@@ -55,7 +55,7 @@ class RemoveIdentities(GraphPass):
         for node in list(gm.graph.nodes):
             if not is_identity(node) or is_kept_in_torch(node.target, self._settings):
                 continue
-            source = node.args[0]
+            source = node.args[_place(node)]
             assert isinstance(source, fx.Node) and isinstance(node.target, OpOverload)
             if base_of(source) in written:
                 continue  # a snapshot of state that the graph overwrites when it ends
@@ -72,17 +72,22 @@ class RemoveIdentities(GraphPass):
 
 
 def is_identity(node: fx.Node) -> bool:
-    """Whether the node's result equals its first argument in value, shape and type, for every input."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload) or not node.args:
+    """Whether the node's result equals what it takes in value, shape and type, for every input."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload) or len(node.args) <= _place(node):
         return False
     test = _TESTS.get(node.target._schema.name)
-    source = node.args[0]
+    source = node.args[_place(node)]
     if test is None or not isinstance(source, fx.Node):
         return False
     before, after = tensor_value(source), tensor_value(node)
     if before is None or after is None or before.dtype != after.dtype or before.device != after.device:
         return False
     return same_shape(before, after) and test(node, before, after)
+
+
+def _place(node: fx.Node) -> int:
+    """Position of the argument that an identity returns."""
+    return int(node.target is torch.ops.aten.copy.default)
 
 
 def _written(graph: fx.Graph) -> frozenset[fx.Node]:
@@ -119,6 +124,13 @@ def _keeps_layout(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> b
     return same_layout(before, after)
 
 
+def _is_scattered(node: fx.Node, before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a copy keeps the layout, or its values are all that anybody takes of it."""
+    scatters = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
+    takers = [user.target in scatters and user.args[1] is node and user.args[0] is not node for user in node.users]
+    return all(takers) or same_layout(before, after)
+
+
 _MAKES_OBJECT: Final = frozenset(
     f"aten::{name}" for name in ("alias", "detach", "expand", "expand_as", "reshape", "view", "_unsafe_view")
 )
@@ -129,6 +141,7 @@ _TESTS: Final[dict[str, Test]] = {
     "aten::alpha_dropout": _is_inference,
     "aten::clone": _keeps_layout,
     "aten::contiguous": _keeps_layout,
+    "aten::copy": _is_scattered,
     "aten::detach": _always,
     "aten::detach_copy": _always,
     "aten::dropout": _is_inference,

@@ -1,0 +1,215 @@
+"""Caches that a step writes to: engines update them where they lie, and nothing of them is copied."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trt_runtime
+from trt_core import InputError
+from trt_frontends import compile, save
+from trt_runtime import TRTModule
+
+ROWS = (2, 3, 2, 4)
+CACHE = (2, 3, 8, 4)
+Write = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+
+
+def by_index_copy(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    cache.index_copy_(2, start + torch.arange(rows.shape[2]), rows)
+
+
+def by_indices(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    cache[:, :, start + torch.arange(rows.shape[2])] = rows
+
+
+def by_slice(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    cache[:, :, 3 : 3 + rows.shape[2]] = rows * start
+
+
+def by_two_writes(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    by_index_copy(cache, rows, start)
+    cache[:, :, :2] = rows
+
+
+def backwards(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    cache.index_copy_(2, start - torch.arange(rows.shape[2]), rows)
+
+
+def by_given_places(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    cache.index_copy_(2, torch.cat([start, start + 3]), rows)
+
+
+def along_another_axis(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> None:
+    cache.transpose(2, 3).index_copy_(3, start + torch.arange(2), rows.transpose(2, 3))
+
+
+IN_PLACE = [by_index_copy, by_indices, by_slice]
+AS_A_WHOLE = [by_two_writes, backwards, by_given_places, along_another_axis]
+
+
+class Step(nn.Module):
+    """Writes rows to a cache and sums what it holds.
+
+    Args:
+        write: How.
+        reads_before: Read the cache before it is written, too.
+    """
+
+    def __init__(self, write: Write, *, reads_before: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.randn(CACHE))
+        self._write = write
+        self._reads_before = reads_before
+
+    def forward(self, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        before = self.cache.mean() if self._reads_before else torch.zeros(())
+        self._write(self.cache, rows.sin(), start)
+        return self.cache.sum(2) + before
+
+
+def inputs(start: int = 1) -> list[torch.Tensor]:
+    return [torch.randn(ROWS), torch.tensor([start])]
+
+
+def engine_of(compiled: nn.Module) -> TRTModule:
+    (engine,) = (module for module in compiled.modules() if isinstance(module, TRTModule))
+    return engine
+
+
+def assert_same_steps(compiled: Any, eager: Any, cache: torch.Tensor) -> None:
+    """Holds a few steps to eager ones, results and what the cache holds."""
+    address = cache.data_ptr()
+    for start in (1, 3, 6, 0):
+        given = inputs(start)
+        torch.testing.assert_close(compiled(*given), eager(*given))
+        torch.testing.assert_close(cache, eager.cache)
+    assert cache.data_ptr() == address
+
+
+@pytest.mark.parametrize("write", IN_PLACE)
+def test_rows_are_written_where_the_cache_lies(write: Write, tmp_path: Path) -> None:
+    model = Step(write).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs())
+    report = compiled.meta["partition_report"]
+    assert (report.coverage, len(report.engines)) == (1.0, 1)
+    assert [index for index, _ in engine_of(compiled).header.updates] == [engine_of(compiled).written_inputs[0]]
+    assert compiled.cache is model.cache
+    assert_same_steps(compiled, eager, model.cache)
+    version = model.cache._version
+    compiled(*inputs())
+    assert model.cache._version > version
+    with torch.inference_mode():
+        eager.cache.copy_(model.cache)
+        given = inputs(2)
+        torch.testing.assert_close(compiled(*given), eager(*given))
+    model.cache.zero_()  # as whoever begins anew does
+    eager.cache.zero_()
+    save(compiled, tmp_path / "step.trtp")
+    assert_same_steps(compiled, eager, model.cache)
+    loaded = trt_runtime.load(tmp_path / "step.trtp")
+    eager.cache.zero_()
+    assert_same_steps(loaded, eager, dict(loaded.named_buffers())["cache"])
+
+
+@pytest.mark.parametrize("write", AS_A_WHOLE)
+def test_other_writes_are_those_of_eager_calls(write: Write) -> None:
+    model = Step(write).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs(), min_block_size=1)
+    assert not engine_of(compiled).header.updates
+    for start in (3, 2):
+        given = inputs(start)
+        torch.testing.assert_close(compiled(*given), eager(*given))
+        torch.testing.assert_close(model.cache, eager.cache)
+
+
+def test_a_cache_that_is_read_before_is_written_as_a_whole() -> None:
+    model = Step(by_index_copy, reads_before=True).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs(), min_block_size=1)
+    assert not engine_of(compiled).header.updates
+    assert_same_steps(compiled, eager, model.cache)
+
+
+def test_negative_places_count_from_the_end_where_indices_do() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(CACHE))
+
+        def forward(self, rows: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+            self.cache[:, :, place] = rows * 2
+            return self.cache.sum(2)
+
+    model = Last().eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=[torch.randn(2, 3, 1, 4), torch.tensor([1])])
+    assert engine_of(compiled).written_inputs
+    for place in (-1, 4, -8):
+        given = [torch.randn(2, 3, 1, 4), torch.tensor([place])]
+        torch.testing.assert_close(compiled(*given), eager(*given))
+        assert torch.equal(model.cache, eager.cache)
+
+
+class GivenCache(nn.Module):
+    """Writes to a cache that it is given."""
+
+    def forward(self, cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        by_index_copy(cache, rows.cos(), start)
+        return cache.sum(2)
+
+
+def test_a_cache_that_is_an_input_is_updated_in_place() -> None:
+    compiled = compile(GivenCache(), arg_inputs=[torch.zeros(CACHE), *inputs()])
+    assert engine_of(compiled).written_inputs == (0,)
+    for cache in (torch.randn(CACHE), torch.randn(2, 3, 4, 8).transpose(2, 3), torch.randn(CACHE)):
+        wanted, given = cache.clone(), inputs(4)
+        torch.testing.assert_close(compiled(cache, *given), GivenCache()(wanted, *given))
+        torch.testing.assert_close(cache, wanted)
+
+
+@pytest.mark.parametrize("what", ["type", "shape"])
+def test_a_cache_of_another_model_is_refused_before_anything_is_written(what: str) -> None:
+    compiled = compile(GivenCache(), arg_inputs=[torch.zeros(CACHE), *inputs()])
+    cache = torch.zeros(CACHE, dtype=torch.float64) if what == "type" else torch.zeros(2, 3, 9, 4)
+    with pytest.raises(InputError, match="cache"):
+        compiled(cache, *inputs())
+    assert not cache.any()
+
+
+def test_captures_see_what_an_engine_writes() -> None:
+    model = Step(by_index_copy).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs())
+    program = torch.export.export(compiled, tuple(inputs()))
+    functional = program.run_decompositions()
+    assert list(functional.graph_signature.buffers_to_mutate.values()) == ["cache"]
+    for again in (program.module(), functional.module()):
+        again.get_buffer("cache").copy_(eager.cache)
+        given = inputs(5)
+        torch.testing.assert_close(again(*given), eager(*given))
+        torch.testing.assert_close(again.get_buffer("cache"), eager.cache)
+
+
+def test_calls_of_a_profiled_process_are_the_same() -> None:
+    model = Step(by_index_copy).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert_same_steps(compiled, eager, model.cache)
+
+
+def test_a_refused_block_writes_in_pytorch() -> None:
+    model = Step(by_index_copy).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs(), torch_executed_ops={"aten.index_copy"}, min_block_size=1)
+    assert all(not module.written_inputs for module in compiled.modules() if isinstance(module, TRTModule))
+    assert_same_steps(compiled, eager, model.cache)
