@@ -158,7 +158,8 @@ class BlockInterpreter:
             name += "_"
         tensor.name = name
         self.context.network.mark_output(tensor)
-        self.updates[cache.name] = name  # type: ignore[union-attr]
+        assert isinstance(cache, fx.Node)
+        self.updates[cache.name] = name
         return tensor
 
     def _add_input(self, node: fx.Node) -> Any:
@@ -205,8 +206,8 @@ class BlockInterpreter:
     def _returned_extents(self) -> Iterator[torch.SymInt]:
         for item in self.block.graph.output_node().all_input_nodes:
             value = item.meta.get("val")
-            shape = value.shape if isinstance(value, torch.Tensor) else ()
-            yield from (extent for extent in shape if isinstance(extent, torch.SymInt))
+            extents: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else ()
+            yield from (extent for extent in extents if isinstance(extent, torch.SymInt))
 
     def _check_owner(self, result: Any) -> None:
         """Tensors of another network are found here, where it is known who made them."""

@@ -124,7 +124,7 @@ def _counts_up(node: fx.Node) -> bool:
         source, is_integer = node.args[0], value.dtype in (torch.int64, torch.int32)
         return is_integer and isinstance(source, fx.Node) and _counts_up(source)
     if target is aten.arange.start_step:
-        return len(node.args) < 3 or node.args[2] == 1
+        return len(node.args) < 3 or bool(node.args[2] == 1)
     if target in (aten.arange.default, aten.arange.start):
         return True
     if target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
