@@ -5,8 +5,9 @@
         -> ()
     torch.ops.trt.engine_outputs(Tensor[] inputs, str header) -> Tensor[]
 
-The second one is for engines that update inputs in place: it takes those apart from the others, each in their order, and
-writes to memory that the third one allocates, since PyTorch makes no operator functional that does both.
+The second one is for engines that update inputs in place: it takes those apart from the others, each in their order,
+and writes to memory that the third one allocates, since PyTorch makes no operator functional that does both.
+
 `plan` is the serialized engine, uint8 of shape (bytes,) on the CPU; `header` is `PlanHeader.text`.
 Importing this module registers the operator.
 """
