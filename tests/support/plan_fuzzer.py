@@ -21,6 +21,7 @@ import trt_portable as trt
 from trt_portable import enums
 from trt_portable.dtypes import CARRIERS
 from trt_portable.execution.guard_pages import guarded
+from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.container import Plan, read_plan, write_plan
 
 N, T = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
@@ -340,7 +341,8 @@ def changed(plan: Plan, chance: random.Random) -> bytes:
     network, engine = structure["network"], structure["engine"]
     if chance.random() < 0.7:
         engine["prepacked"] = True
-        engine["product_kernels"] = [chance.choice(("onednn", "mkl", "layers", "recurrent")) for _ in range(6)]
+        for layer in leaf_entries(network["layers"]):
+            layer["implementation"] = layer["implementation"] or chance.choice(("onednn", "mkl", "layers", "recurrent"))
     for _ in range(chance.randint(1, 3)):
         part = chance.choices((network["layers"], network["tensors"], engine["io"], engine), (6, 4, 1, 1))[0]
         places = list(_leaves(part))

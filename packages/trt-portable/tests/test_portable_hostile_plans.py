@@ -88,7 +88,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "states of fewer sequences": lambda: _changed("lstm", _lstm_states(1)),
     "a state for one sequence each": lambda: _changed("lstm", _lstm_states(12)),
     "codes read by another kernel": lambda: _changed(
-        "codes", _attribute("PREPARED_MATRIX", "implementation", "dequantize")
+        "codes", lambda structure: _layer(structure, "PREPARED_MATRIX").update(implementation="dequantize")
     ),
     "a product of other columns": lambda: _changed("codes", _attribute("LOW_PRECISION_PRODUCT", "columns", 64)),
     "a product of another depth": lambda: _changed("codes", _attribute("LOW_PRECISION_PRODUCT", "depth", 64)),

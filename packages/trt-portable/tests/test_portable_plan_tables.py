@@ -29,6 +29,7 @@ LAYOUTS: Final = {
     11: "c69f1e4f0039109a",
     12: "a3c8f76170f3deeb",
     13: "c2b114c9a5a49c75",
+    14: "9c7cfd33957cc2dc",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import trt_portable as trt
 from trt_portable.fusion.loops import FusedLoop
 from trt_portable.fusion.packed_products import has_prepacked_kernels
-from trt_portable.fusion.product_choice import NamedProducts
+from trt_portable.fusion.product_choice import planned
 from trt_portable.fusion.programs import prepacked_program
 
 E = trt.ElementWiseOperation
@@ -149,7 +149,7 @@ def test_linear_maps_one_behind_the_other_stay_two_products(network: Any, consta
     state.set_input(1, tensor)
     network.mark_output(loop.add_loop_output(state.get_output(0), L.LAST_VALUE).get_output(0))
     engine = load(network)
-    program = prepacked_program(engine._state.loaded, NamedProducts([]))
+    program = prepacked_program(engine._state.loaded, planned)
     assert program is not None
     program.load_constants()
     given = torch.randn(4, 4)

@@ -23,6 +23,9 @@ from trt_portable.fusion.packed_products import (
     has_prepacked_kernels,
 )
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase
+from trt_portable.layers.fused import LinearLayer
+from trt_portable.layers.sources import IIdentityLayer
+from trt_portable.network.serialization import leaf_entries
 
 pytestmark = pytest.mark.skipif(not has_prepacked_kernels(), reason="this PyTorch has no kernels for packed weights")
 
@@ -101,6 +104,12 @@ def computes(engine: trt.ICudaEngine) -> list[Any]:
     return [compute for compute in found if isinstance(compute, tuple(KINDS.values()))]
 
 
+def implementations(engine: trt.ICudaEngine) -> list[str]:
+    """The kernels that a plan names."""
+    named = (layer["implementation"] for layer in leaf_entries(engine._state.structure["layers"]))
+    return [name for name in named if name]
+
+
 def agree(engine: trt.ICudaEngine, execute: Callable[..., dict[str, torch.Tensor]], rows: int) -> None:
     x = torch.randn(rows, STEPS, DEPTH)
     found = execute(engine.create_execution_context(), {"x": x})
@@ -116,7 +125,7 @@ def test_every_kernel_computes_the_same(
 ) -> None:
     monkeypatch.setattr(host_gemm, "_raced", lambda *_: name)
     engine = trt.Runtime(logger).deserialize_cuda_engine(net.plan())
-    assert engine._state.info.product_kernels == (name,) * 4
+    assert implementations(engine) == [name] * 4
     assert [type(compute) for compute in computes(engine)] == [KINDS[name]] * 4
     for rows in (2, 4, 2, 1):
         agree(engine, execute, rows)
@@ -152,7 +161,7 @@ def test_a_kernel_that_is_missing_gives_way(
     plan = net.plan()
     monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: False)
     engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
-    assert engine._state.info.product_kernels == (MKL,) * 4
+    assert implementations(engine) == [MKL] * 4
     assert [type(compute) for compute in computes(engine)] == [PrepackedLinear] * 4
     agree(engine, execute, 3)
 
@@ -209,10 +218,11 @@ def test_the_fastest_kernel_that_runs_is_taken(seconds: dict[str, list[float]], 
     weights = Weights(seconds)
     notes: list[str] = []
     race = ProductRace(weights, notes.append)
-    product = race(CASE, weights.ways())
-    assert race.names == (ONEDNN,)  # it has not run
+    layers = [IIdentityLayer._create(), LinearLayer._create()]
+    product = race(layers[1], CASE, weights.ways())
+    assert race.names(layers) == {1: ONEDNN}  # it has not run
     product((torch.zeros(2, 4),))
-    assert race.names == (fastest,)
+    assert race.names(layers) == {1: fastest}
     failing = [name for name, times in seconds.items() if times[-1] < 0]
     why = "not available here for (2, 4): RuntimeError: no such kernel"
     assert notes == [f"products by {name}: {why}" for name in failing]
@@ -221,8 +231,9 @@ def test_the_fastest_kernel_that_runs_is_taken(seconds: dict[str, list[float]], 
 def test_equal_products_are_raced_once() -> None:
     weights = Weights({ONEDNN: [2, 2], LAYERS: [1, 1]})
     race = ProductRace(weights, pytest.fail)
-    products = [race(CASE, weights.ways()) for _ in range(3)]
+    layers = [LinearLayer._create() for _ in range(3)]
+    products = [race(layer, CASE, weights.ways()) for layer in layers]
     for product, rows in zip(products, (2, 2, 3), strict=True):
         product((torch.zeros(rows, 4),))
-    assert race.names == (LAYERS,) * 3
+    assert race.names(layers) == dict.fromkeys(range(3), LAYERS)
     assert [list(times) for times in weights.seconds.values()] == [[], []]

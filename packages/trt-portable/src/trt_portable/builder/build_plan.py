@@ -35,7 +35,7 @@ from trt_portable.errors import Refusal
 from trt_portable.formats import choose_format
 from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
-from trt_portable.network.serialization import layers_from_json, leaf_layers, network_to_json
+from trt_portable.network.serialization import layers_from_json, leaf_entries, leaf_layers, network_to_json
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import write_engine
@@ -98,6 +98,9 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         choose_low_precision_kernels(structure, info, tensors, config, reporter)
         info = add_output_extents(network, structure, info, tensors)
         choice = choose_tactic(structure, info, tensors, config, reporter, root)
+        for at, layer in enumerate(leaf_entries(structure["layers"])):
+            if at in choice.kernels:
+                layer["implementation"] = choice.kernels[at]
         compiled = write_artifacts(choice.artifacts) if choice.artifacts else b""
         trust(compiled)
         phase.step()

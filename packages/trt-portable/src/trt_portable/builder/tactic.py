@@ -82,18 +82,20 @@ class Subject:
         program.load_constants()
         return program
 
-    def prepacked(self, choose: ProductChoice) -> Program | None:
-        """The program with products packed for the CPU; None where there is nothing to pack.
+    def prepacked(self, choose: ProductChoice) -> tuple[Program, list[ILayer]] | None:
+        """The program with products packed for the CPU, and its layers as weights number them; None without products.
 
         Args:
             choose: Which kernel each product with a matrix has.
         """
         if self.device.type != "cpu":
             return None
+        before = len(self._layers)
         program = prepacked_program(self.loaded()[0], choose)
-        if program is not None:
-            program.load_constants()
-        return program
+        if program is None:
+            return None
+        program.load_constants()
+        return program, self._layers[before:]
 
     def loaded(self) -> tuple[LoadedNetwork, WeightStore]:
         """The layers, with their weights as a loaded engine keeps them."""

@@ -445,14 +445,14 @@ class _PrepackedKernels(Kernels):
             if not _sees_one_place(layer):
                 return packed
             case = ProductCase(layer.num_output_maps, None, epilogue)
-            return self._choose(case, {ONEDNN: packed, LAYERS: plain})
+            return self._choose(layer, case, {ONEDNN: packed, LAYERS: plain})
         form = linear_form(product)
         assert form is not None and isinstance(product.compute, Linear)
         ways: dict[str, Compute] = {ONEDNN: PrepackedLinear(form, epilogue, plain)}
         if has_mkl_products():
             ways[MKL] = MklLinear(form, plain)
         ways[LAYERS] = plain
-        return self._choose(ProductCase(product.compute.columns, form, epilogue), ways)
+        return self._choose(layer, ProductCase(product.compute.columns, form, epilogue), ways)
 
 
 def _sees_one_place(layer: IConvolutionLayer) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from trt_portable.execution.program import Compute
 from trt_portable.fusion.epilogues import Epilogue, LinearForm
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
 
 ONEDNN: Final = "onednn"
 MKL: Final = "mkl"
@@ -36,28 +39,19 @@ class ProductCase:
 
 
 class ProductChoice(Protocol):
-    """Chooses a way for one product after the other, in the order in which a program is made."""
+    """Chooses a way for a product."""
 
-    def __call__(self, case: Hashable, ways: Ways) -> Compute:
-        """What computes the next product.
+    def __call__(self, layer: ILayer, case: Hashable, ways: Ways) -> Compute:
+        """What computes a product.
 
         Args:
+            layer: The layer that has a kernel of its own.
             case: What it is apart from its numbers: equal ones, of a first operand of the same extents, take equally
                 long.
             ways: What computes it.
         """
 
 
-class NamedProducts:
-    """The choice that a plan remembers; a way that this machine lacks gives way to the first.
-
-    Args:
-        names: A way per product.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = iter(names)
-
-    def __call__(self, case: Hashable, ways: Ways) -> Compute:
-        """What computes the next product."""
-        return ways.get(next(self._names, ""), next(iter(ways.values())))
+def planned(layer: ILayer, case: Hashable, ways: Ways) -> Compute:
+    """The way that a plan names; one that this machine lacks gives way to the first."""
+    return ways.get(layer._implementation) or next(iter(ways.values()))

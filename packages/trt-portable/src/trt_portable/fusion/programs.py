@@ -136,7 +136,7 @@ def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program |
     def packed_layer(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
         (packed,) = prepack_products([product], frozenset(product.outputs), choose) or [product]
         ways = _recurrent_ways(form, packed, loop, most_packed=math.inf)
-        return choose((form, loop.layer._outputs[0].dtype), ways)
+        return choose(loop.layer, (form, loop.layer._outputs[0].dtype), ways)
 
     joined = _with_loops(loaded.calls, loaded.visible, packed_body)
     fused = _with_recurrent_layers(joined, loaded.visible, packed_layer)

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from trt_portable.attributes import boolean, dims, element_type, integer, text
+from trt_portable.attributes import boolean, dims, element_type, integer
 from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS, is_scratch
 from trt_portable.enums import DataType, LayerType
@@ -37,7 +37,6 @@ LEFT, LEFT_SCALE, BIAS, OUTPUT_SCALE, MATRIX, SCALE = range(6)
 class _LowPrecisionLayer(ILayer):
     """What a product and its preparation share: the form of the product, and the kernel."""
 
-    implementation = text(REFERENCE.name, "Name of a kernel.")
     columns = integer(0, "N.")
     depth = integer(0, "K.")
     code_type = element_type(DataType.INT8, "Type of the matrix.")
@@ -62,7 +61,7 @@ class _LowPrecisionLayer(ILayer):
         form = ProductForm(
             self.columns, self.depth, self.code_type, self.left_type, self.result_type, (rows, columns), self.rowwise
         )
-        kernel = product_kernel(self.implementation)
+        kernel = product_kernel(self._implementation)
         found = form, kernel if kernel.accepts(form, self._device) else REFERENCE
         if self._IS_FROZEN and self._device.type != "meta":
             self._known = found
@@ -167,7 +166,6 @@ class LowPrecisionProductLayer(_LowPrecisionLayer):
 class _LowPrecisionConvolution(ILayer):
     """What a convolution and its preparation share: the form, and the kernel."""
 
-    implementation = text(CONVOLUTION_REFERENCE.name, "Name of a kernel.")
     kernel_shape = dims(Dims(), "(K, C / groups, R, S).")
     stride = dims(Dims(), "Per axis.")
     padding = dims(Dims(), "Per axis, before and after.")
@@ -192,7 +190,7 @@ class _LowPrecisionConvolution(ILayer):
         """The form, and the chosen kernel if this device has it, else the one that always works."""
         if self._known is not None:
             return self._known
-        form, kernel = self._form(), convolution_kernel(self.implementation)
+        form, kernel = self._form(), convolution_kernel(self._implementation)
         found = form, kernel if kernel.accepts(form, self._device) else CONVOLUTION_REFERENCE
         if self._IS_FROZEN and self._device.type != "meta":
             self._known = found

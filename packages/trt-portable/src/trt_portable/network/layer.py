@@ -298,6 +298,8 @@ class ILayer(Sealed):
     """Fields of the layer's entry in a plan that other layers have not."""
     _IS_PREPARATION: ClassVar[bool] = False
     """Whether the layer, which reads constants alone, is computed when these are loaded, and not in every run."""
+    _implementation: str = ""
+    """Name of the kernel that the builder chose; empty where there was nothing to choose."""
     _IS_FROZEN: ClassVar[bool] = False
     """Whether attributes can no longer change."""
 

@@ -7,7 +7,7 @@ The structure holds ids in place of tensors::
      "weight_names": {weights key: name}, "refittable": [name],
      "layers": [{"type", "name", "metadata", "num_ranks", "inputs": [id | null], "outputs": [id],
                  "attributes": {}, "weights": {role: weights key},
-                 "weight_specs": {role: [dtype, count]}, ...}]}
+                 "weight_specs": {role: [dtype, count]}, "implementation": name, ...}]}
 
 Layers are in executable order. Loops, conditionals and attentions are one entry each; what runs inside
 a loop or a conditional is nested in it.
@@ -223,6 +223,7 @@ class _Writer:
             "attributes": layer._attributes(),
             "weights": {role: self.key_of(used) for role, used in weights.items()},
             "weight_specs": {role: [used.dtype.name, len(used)] for role, used in weights.items()},
+            "implementation": layer._implementation,
         }
         entry.update(layer._nested(self.layer, self.id_of))
         return entry
@@ -333,6 +334,7 @@ def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> I
     layer = kind._create()
     layer._name = name = typed.text(entry["name"], "the name of a layer")
     layer._metadata = typed.text(entry["metadata"], f"the metadata of layer {name!r}")
+    layer._implementation = typed.text(entry["implementation"], f"the kernel of layer {name!r}")
     layer._ranks = typed.integer(entry["num_ranks"], f"the ranks of layer {name!r}")
     try:
         layer._inputs = [None if at is None else tensors[at] for at in typed.items(entry["inputs"], "inputs")]
@@ -357,3 +359,11 @@ def leaf_layers(layers: tuple[ILayer, ...]) -> Iterator[ILayer]:
     for layer in layers:
         yield layer
         yield from leaf_layers(layer._children())
+
+
+def leaf_entries(entries: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The entries of the same layers, in the same order."""
+    for entry in entries:
+        yield entry
+        for part in tables.REGION:
+            yield from leaf_entries(entry.get(part, ()))

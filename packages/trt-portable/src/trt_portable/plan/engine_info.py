@@ -172,7 +172,6 @@ class EngineInfo:
         debug_tensors: Names of tensors that a debug listener may see, by tensor id.
         tactic: Name of the tactic that runs the program.
         prepacked: Whether products are computed with weights packed for the CPU, where no artifact runs.
-        product_kernels: Which kernel was the fastest for each of these products with a matrix, in order.
         optimization_level, verbosity, capability, hardware: As the builder's configuration had them.
         tactic_sources: The same, one bit for each `TacticSource`.
         weight_streaming: Whether some weights may stay on the host.
@@ -188,7 +187,6 @@ class EngineInfo:
     debug_tensors: Mapping[int, str] = field(default_factory=dict)
     tactic: str = "interpret"
     prepacked: bool = False
-    product_kernels: tuple[str, ...] = ()
     optimization_level: int = 3
     verbosity: ProfilingVerbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
     capability: EngineCapability = EngineCapability.STANDARD
@@ -218,7 +216,6 @@ class EngineInfo:
             "debug_tensors": [[tensor, name] for tensor, name in self.debug_tensors.items()],
             "tactic": self.tactic,
             "prepacked": self.prepacked,
-            "product_kernels": list(self.product_kernels),
             "optimization_level": self.optimization_level,
             "verbosity": self.verbosity.name,
             "capability": self.capability.name,
@@ -249,7 +246,6 @@ class EngineInfo:
             debug_tensors=dict(debug),
             tactic=data["tactic"],
             prepacked=data["prepacked"],
-            product_kernels=tuple(typed.texts(data["product_kernels"], "the kernels of products")),
             optimization_level=data["optimization_level"],
             verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
             capability=typed.member(EngineCapability, data["capability"], "the capability"),

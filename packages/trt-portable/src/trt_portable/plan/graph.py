@@ -59,6 +59,7 @@ class Node:
         weights: By role.
         metadata: Free text of the application.
         num_ranks: Of a collective.
+        implementation: Name of the kernel that was chosen for it; empty where there was nothing to choose.
         nested: What layers of this class say beside: layers inside of loops and conditionals, plugins.
     """
 
@@ -70,6 +71,7 @@ class Node:
     weights: Mapping[str, WeightUse] = field(default_factory=dict)
     metadata: str = ""
     num_ranks: int = 1
+    implementation: str = ""
     nested: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, attribute: Attribute[A]) -> A:
@@ -130,6 +132,7 @@ class Node:
             },
             metadata=entry["metadata"],
             num_ranks=entry["num_ranks"],
+            implementation=entry["implementation"],
             nested=nested,
         )
 
@@ -146,6 +149,7 @@ class Node:
             "attributes": {each.name: each.encode(self[each]) for each in self.layer._ATTRIBUTES},
             "weights": {role: use.key for role, use in self.weights.items()},
             "weight_specs": {role: [use.dtype.name, use.count] for role, use in self.weights.items()},
+            "implementation": self.implementation,
             **self.nested,
             **{part: [node.to_json() for node in self.nested[part]] for part in regions},
         }

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trt_core.files import typed
 from trt_portable.dims import MAX_RANK
 
-FORMAT_VERSION: Final = 13
+FORMAT_VERSION: Final = 14
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -26,7 +26,6 @@ ENGINE: Final = (
     "debug_tensors",
     "tactic",
     "prepacked",
-    "product_kernels",
     "optimization_level",
     "verbosity",
     "capability",
@@ -71,6 +70,7 @@ LAYER: Final = (
     "attributes",
     "weights",
     "weight_specs",
+    "implementation",
 )
 REGION: Final = ("boundary", "body")
 """What loops and conditionals have beside the fields of a layer."""

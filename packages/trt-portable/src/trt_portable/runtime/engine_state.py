@@ -15,7 +15,7 @@ from trt_portable.execution.loaded_network import load_network, shape_only_input
 from trt_portable.execution.paging import release_pages_of
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.execution.shapes import META, ShapeReport, load_shape_program, report_shapes
-from trt_portable.fusion.product_choice import NamedProducts
+from trt_portable.fusion.product_choice import planned
 from trt_portable.fusion.programs import (
     fused_program,
     host_program,
@@ -88,7 +88,7 @@ class EngineState:
             self.home = _HOST if may_stream else device
             self.weights = WeightStore(info.weight_slots, self.layers, _weights_on(self.home, plan, info))
         self.program = fused_program(self.loaded) if is_cuda else host_program(self.loaded)
-        packed = prepacked_program(self.loaded, NamedProducts(info.product_kernels)) if info.prepacked else None
+        packed = prepacked_program(self.loaded, planned) if info.prepacked else None
         if packed is not None and self._owner is not None:
             release_pages_of(plan.data, self)
         self._fast_program = self.program if packed is None or is_cuda else packed

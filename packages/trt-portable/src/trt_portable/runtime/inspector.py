@@ -87,7 +87,7 @@ class EngineInspector(RecordsErrors, Sealed):
             "Outputs": [self._tensor(tensor) for tensor in entry["outputs"]],
             "Parameters": entry["attributes"],
             "Weights": self._weights(entry),
-            "TacticName": entry["attributes"].get("implementation", self._state.info.tactic),
+            "TacticName": entry["implementation"] or self._state.info.tactic,
             "StreamId": 0,
             "Metadata": entry["metadata"],
         }

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,7 @@ from trt_portable.execution.program import Program
 from trt_portable.execution.replay import may_record
 from trt_portable.execution.tf32 import WithoutTF32
 from trt_portable.fusion.product_choice import NAMES
+from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
@@ -63,10 +64,13 @@ class Choice:
     Attributes:
         info: The engine part of the plan, which names the tactic.
         artifacts: What tactics made, for each profile where one of them is faster than everything else.
+        kernels: The fastest kernel of each product with a matrix, by the place of its layer among all, as weights
+            number them; where layers run with packed weights.
     """
 
     info: EngineInfo
     artifacts: tuple[Artifact, ...] = ()
+    kernels: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,12 @@ class _Candidate:
     Attributes:
         tactic: What makes it; None for a program that runs layers.
         is_prepacked: Whether layers that run, at other shapes for instance, use packed weights.
-        product_kernels: The fastest kernel of each product with a matrix then.
+        kernels: The fastest kernel of each product with a matrix then, by the place of its layer.
     """
 
     tactic: Tactic | None
     is_prepacked: bool
-    product_kernels: tuple[str, ...] = ()
+    kernels: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def layers(self) -> str:
@@ -167,8 +171,8 @@ def choose_tactic(
     finally:
         subject.release()
     first = chosen[0]
-    info = replace(info, tactic=first.name, prepacked=first.is_prepacked, product_kernels=first.product_kernels)
-    return Choice(info, tuple(artifacts.values()))
+    info = replace(info, tactic=first.name, prepacked=first.is_prepacked)
+    return Choice(info, tuple(artifacts.values()), first.kernels)
 
 
 @contextlib.contextmanager
@@ -220,10 +224,12 @@ def _chosen(
     winner = autotuner.choose(f"tactic at profile {trial.profile}", key, candidates, contest)
     if winner.is_remembered:
         candidate = candidates[winner.name]
-        kernels = _remembered_kernels(autotuner, key) if candidate.is_prepacked else ()
-        return _rebuilt(trial, replace(candidate, product_kernels=kernels))
+        places = range(trial.num_layers if candidate.is_prepacked else 0)
+        known = {at: autotuner.remembered(_product_key(key, at), NAMES) for at in places}
+        kernels = {at: winner.name for at, winner in known.items() if winner is not None}
+        return _rebuilt(trial, replace(candidate, kernels=kernels))
     best = timed[winner.name]
-    for at, name in enumerate(best.candidate.product_kernels):
+    for at, name in best.candidate.kernels.items():
         autotuner.record(_product_key(key, at), replace(winner, name=name))
     return best.candidate, best.artifact
 
@@ -241,14 +247,6 @@ def _chosen_for_range(trial: Trial, tactic: Tactic, autotuner: Autotuner, key: T
     subject = f"sizes of profile {trial.profile}"
     winner = autotuner.choose(subject, key, (INTERPRET, tactic.name), lambda: trial.race_range(tactic, program))
     return artifact if winner.name == tactic.name else None
-
-
-def _remembered_kernels(autotuner: Autotuner, key: TimingCacheKey) -> tuple[str, ...]:
-    """The kernels of products that a cache remembers with the choice for a network."""
-    found: list[str] = []
-    while (winner := autotuner.remembered(_product_key(key, len(found)), NAMES)) is not None:
-        found.append(winner.name)
-    return tuple(found)
 
 
 def _product_key(key: TimingCacheKey, at: int) -> TimingCacheKey:
@@ -280,11 +278,11 @@ def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Ite
     """All candidates on the CPU, each timed when it is there; tactics go with the faster way to run layers."""
     layers = _Candidate(None, is_prepacked=False)
     plain = trial.time_interpreted()
-    packed, kernels = trial.time_prepacked() if may_prepack else (NEVER, ())
+    packed, kernels = trial.time_prepacked() if may_prepack else (NEVER, {})
     plain, packed = trial.compare_layers(plain, packed)
     yield _Timed(layers, plain)
     if packed < plain:
-        layers = _Candidate(None, is_prepacked=True, product_kernels=kernels)
+        layers = _Candidate(None, is_prepacked=True, kernels=kernels)
         yield _Timed(layers, packed)
     for tactic in tactics:
         built = trial.build(tactic)
@@ -366,8 +364,13 @@ class Trial:
                 self._reporter.info(f"tactic {INTERPRET}: cannot be timed: {error}")
                 return NEVER
 
-    def time_prepacked(self) -> tuple[float, tuple[str, ...]]:
-        """Milliseconds of a run with weights packed, and the fastest kernel of each product with a matrix.
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are, those inside of others too."""
+        return sum(1 for _ in leaf_entries(self._subject.structure["layers"]))
+
+    def time_prepacked(self) -> tuple[float, dict[int, str]]:
+        """Milliseconds of a run with weights packed, and the fastest kernel of each product by the place of its layer.
 
         `NEVER`, and no kernels, where nothing is to pack, or something goes wrong.
         """
@@ -375,16 +378,18 @@ class Trial:
             try:
                 note = self._reporter.verbose
                 products = ProductRace(self._cold_weights, note, Autotuner(ITimingCache({}), report=note))
-                self._prepacked = self._subject.prepacked(products)
-                if self._prepacked is None:
-                    return NEVER, ()
+                made = self._subject.prepacked(products)
+                if made is None:
+                    return NEVER, {}
+                self._prepacked, layers = made
                 found, spent = self._run_prepacked(self._prepacked)
-                counts = Counter(products.names)
+                kernels = products.names(layers)
+                counts = Counter(kernels.values())
                 self._reporter.verbose(f"tactic {PREPACKED}: {spent:.4f} ms, products by {dict(counts)}")
-                return (spent, products.names) if self._is_right(PREPACKED, found) else (NEVER, ())
+                return (spent, kernels) if self._is_right(PREPACKED, found) else (NEVER, {})
             except Exception as error:  # whatever goes wrong, the layers themselves can still run
                 self._reporter.info(f"tactic {PREPACKED}: not available here: {type(error).__name__}: {error}")
-                return NEVER, ()
+                return NEVER, {}
 
     def compare_layers(self, plain: float, packed: float) -> tuple[float, float]:
         """Tells the layers as they are and with packed weights apart where they seem to take about as long.

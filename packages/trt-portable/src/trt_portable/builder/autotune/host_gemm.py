@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from trt_portable.builder.autotune.autotuner import Autotuner
 from trt_portable.builder.autotune.clock import ColdWeights
@@ -11,6 +11,9 @@ from trt_portable.builder.autotune.timing_cache import ITimingCache
 from trt_portable.execution.program import PackingCompute, forget_packed
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, RECURRENT, Ways
 from trt_portable.shape_tensors import Value, as_tensor
+
+if TYPE_CHECKING:
+    from trt_portable.network.layer import ILayer
 
 _ROUNDS: Final = 3
 """Ways take turns so often: other work on the machine disturbs one of them as a rule, and not each time the same."""
@@ -37,19 +40,18 @@ class ProductRace:
         self._weights = weights
         self._note = note
         self._autotuner = autotuner or Autotuner(ITimingCache({}))
-        self._products: list[RacedProduct] = []
+        self._products: dict[int, RacedProduct] = {}
         self._known: dict[tuple[Hashable, tuple[int, ...]], str] = {}
 
-    def __call__(self, case: Hashable, ways: Ways) -> RacedProduct:
-        """What computes the next product of a program."""
-        product = RacedProduct(self, case, ways)
-        self._products.append(product)
+    def __call__(self, layer: ILayer, case: Hashable, ways: Ways) -> RacedProduct:
+        """What computes a product."""
+        product = self._products[id(layer)] = RacedProduct(self, case, ways)
         return product
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fastest way of each product, in order; the first one of those that never ran."""
-        return tuple(product.name or next(iter(product.ways)) for product in self._products)
+    def names(self, layers: Iterable[ILayer]) -> dict[int, str]:
+        """The fastest way of each product by the place of its layer; the first one of those that never ran."""
+        found = ((at, self._products.get(id(layer))) for at, layer in enumerate(layers))
+        return {at: product.name or next(iter(product.ways)) for at, product in found if product is not None}
 
     def fastest(self, product: RacedProduct, inputs: Sequence[Value | None]) -> str:
         """The name of the fastest way of a product, on operands."""

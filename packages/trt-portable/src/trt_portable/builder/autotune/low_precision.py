@@ -85,7 +85,7 @@ def choose_low_precision_kernels(
             case = ConvolutionCase.of(entry, _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3]))
         name = choose.kernel(case, entry["name"])
         for each in (entry, producers[entry["inputs"][_MATRIX]]):
-            each["attributes"] = {**each["attributes"], "implementation": name}
+            each["implementation"] = name
 
 
 def _teach_own_kernels() -> None:
