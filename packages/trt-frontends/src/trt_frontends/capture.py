@@ -25,6 +25,7 @@ from trt_core.sizes.ranges import constrain_to_inputs
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
+from trt_frontends.hugging_face import ready_for_export
 from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_lowering import decompose_program, export_module
@@ -115,6 +116,14 @@ def capture(
     _require_fitting(mod, examples, signature)
     examples = examples.in_order(signature)
     require_names(examples, signature, type(mod).__name__)
+    with ready_for_export(mod, examples):
+        return _export(mod, examples, signature, strict=strict, settle_sizes=settle_sizes)
+
+
+def _export(
+    mod: nn.Module, examples: ExampleInputs, signature: inspect.Signature, *, strict: bool, settle_sizes: bool
+) -> torch.export.ExportedProgram:
+    """Exports a module with inputs that fit it; see `capture`."""
     mod = with_fake_weights(mod)
     args, kwargs = on_cpu(examples.tensors(device_of(mod, examples).torch_device))
     dynamic_shapes = examples.dynamic_shapes(signature)

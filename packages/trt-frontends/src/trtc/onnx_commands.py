@@ -13,6 +13,7 @@ from trtc.output_file import require_new
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
+        "--shapes",
         "--shape",
         help="Shape of an input by name, x=2x3x224x224, or its least, usual and greatest, x=1x3:4x3:8x3; repeatable.",
     ),
@@ -23,13 +24,26 @@ export_app = typer.Typer(no_args_is_help=True, help="Writes a model in another f
 
 def compile_model(
     model: Annotated[
-        str, typer.Argument(help="An .onnx model, a .pt2 program, or module:callable returning (model, inputs).")
+        str,
+        typer.Argument(
+            help="hf:DIR, timm:NAME, torchvision:NAME, an .onnx model, a .pt2 program, or module:callable returning "
+            "(model, inputs)."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The saved program, x.trtp.")],
     shape: Shapes = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Type of weights and inputs of a model by name: float16, bfloat16.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Where a model by name runs: cuda, cpu.")] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Do not fetch weights of a model by name.")
+    ] = False,
     setting: Settings = None,
 ) -> None:
     """Compiles a model and saves the program, which `trtc run` and `trt_runtime.load` take.
+
+    `trtc compile torchvision:resnet18 -o resnet18.trtp --shapes x=1x3x224x224:4x3x224x224:8x3x224x224 --dtype float16`
 
     Existing files are never overwritten.
     """
@@ -45,12 +59,24 @@ def compile_model(
         save(compile_(model, kwarg_inputs=inputs, **given), output)
         return
     from trtc.model_source import load_model
+    from trtc.named_models import load_named_model
 
+    named = load_named_model(model, ranges, dtype, random_weights=random_weights)
+    if named is not None:
+        import torch
+
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        save(compile_(named[0].to(place), kwarg_inputs=named[1], **given), output)
+        return
+    from trt_core import InputError
+
+    for option, value in (("--shapes", ranges), ("--dtype", dtype), ("--device", device)):
+        if value:
+            raise InputError(
+                f"{option} is for models by name" + (" and .onnx models" if option == "--shapes" else ""),
+                hint="the callable returns the inputs with the model, of their type and on their device",
+            )
     module, arg_inputs, kwarg_inputs = load_model(model)
-    if ranges:
-        from trt_core import InputError
-
-        raise InputError("--shape is for .onnx models", hint="the callable returns the inputs with the model")
     save(compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given), output)
 
 

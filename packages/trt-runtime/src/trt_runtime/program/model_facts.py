@@ -197,15 +197,16 @@ def literal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _NOTHING: Final = object()
+_DERIVED: Final = ("num_labels",)
+"""What configurations of transformers compute from what they hold, and pipelines read."""
 
 
 def _literal(value: Any) -> Any:
     to_dict = getattr(value, "to_dict", None)
     if callable(to_dict) and not isinstance(value, Mapping):
-        properties = [name for name in dir(type(value)) if isinstance(getattr(type(value), name, None), property)]
-        derived = {name: _literal(_read(value, name)) for name in properties if not name.startswith("_")}
-        # what a configuration derives, such as its number of labels, is read like what it holds
-        value = {**{name: item for name, item in derived.items() if item is not None}, **to_dict()}
+        hidden = {name: item for name, item in getattr(value, "__dict__", {}).items() if name.startswith("_")}
+        derived = {name: getattr(value, name) for name in _DERIVED if hasattr(value, name)}
+        value = {**hidden, **derived, **to_dict()}
     if isinstance(value, Mapping):
         entries = {key: _literal(item) for key, item in value.items() if type(key) in (str, int)}
         return {key: item for key, item in entries.items() if item is not _NOTHING}
@@ -217,13 +218,6 @@ def _literal(value: Any) -> Any:
     except literals.NoLiteral:
         return _NOTHING
     return value
-
-
-def _read(value: Any, name: str) -> Any:
-    try:
-        return getattr(value, name)
-    except Exception:  # a property of a library may raise anything
-        return None
 
 
 def as_record(value: Any) -> Any:

@@ -1,0 +1,189 @@
+"""Models of transformers: in pipelines, compiled and loaded; captured as one step without caches."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_frontends
+import trt_runtime
+from trt_core import Input
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "good", "bad", "day"]
+SMALL: dict[str, Any] = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+TOKENS = Input(
+    min_shape=(1, 2),
+    opt_shape=(2, 8),
+    max_shape=(4, 16),
+    dtype=torch.int64,
+    dimensions={0: "batch", 1: "length"},
+)
+TEXT = {"input_ids": TOKENS, "attention_mask": TOKENS}
+
+
+def _tokenizer() -> Any:
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = [("[CLS]", 2), ("[SEP]", 3)]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in _flat(item)]
+    return [leaf for item in value for leaf in _flat(item)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _require_same_in_pipeline(
+    path: Path, task: str, model: Any, inputs: dict[str, Input], data: Any, result_types: Any = (), **around: Any
+) -> None:
+    """A pipeline around the compiled model, and around the loaded one, says what it says around the model itself."""
+    compiled = trt_frontends.compile(model.eval(), kwarg_inputs=inputs, min_block_size=1, optimization_level=0)
+    trt_frontends.save(compiled, path / "model.trtp")
+    loaded = trt_runtime.load(path / "model.trtp", result_types=result_types)
+    wanted = _flat(transformers.pipeline(task, model=model, device="cpu", **around)(data))
+    for module in (compiled, loaded):
+        found = _flat(transformers.pipeline(task, model=module, device="cpu", **around)(data))
+        assert len(found) == len(wanted)
+        for value, other in zip(found, wanted, strict=True):
+            assert value == (other if isinstance(other, str) else pytest.approx(other, rel=1e-3, abs=1e-5))
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("text-classification", "BertForSequenceClassification"),
+        ("token-classification", "BertForTokenClassification"),
+        ("fill-mask", "BertForMaskedLM"),
+    ],
+)
+def test_pipelines_of_text(task: str, kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(transformers.BertConfig(**SMALL))
+    text = "hello [MASK] day" if task == "fill-mask" else "hello good day"
+    _require_same_in_pipeline(tmp_path, task, model, TEXT, text, tokenizer=_tokenizer())
+
+
+def test_feature_extraction_takes_results_by_position(tmp_path: Path) -> None:
+    model = transformers.BertModel(transformers.BertConfig(**SMALL))
+    types = [transformers.modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions]
+    _require_same_in_pipeline(
+        tmp_path, "feature-extraction", model, TEXT, "hello good day", types, tokenizer=_tokenizer()
+    )
+
+
+def test_image_classification(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    small = {name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    config = transformers.ViTConfig(image_size=32, patch_size=8, intermediate_size=64, **small)
+    model = transformers.ViTForImageClassification(config)
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    inputs = {"pixel_values": Input((1, 3, 32, 32))}
+    _require_same_in_pipeline(
+        tmp_path, "image-classification", model, inputs, image.fromarray(pixels), image_processor=processor
+    )
+
+
+def test_audio_classification(tmp_path: Path) -> None:
+    small = {name: value for name, value in SMALL.items() if name not in ("vocab_size", "max_position_embeddings")}
+    config = transformers.Wav2Vec2Config(
+        **small,
+        conv_dim=[16, 16, 16],
+        conv_stride=[5, 2, 2],
+        conv_kernel=[10, 3, 3],
+        num_feat_extract_layers=3,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        classifier_proj_size=16,
+    )
+    model = transformers.Wav2Vec2ForSequenceClassification(config)
+    wave = np.sin(np.arange(1600, dtype=np.float32))
+    _require_same_in_pipeline(
+        tmp_path,
+        "audio-classification",
+        model,
+        {"input_values": Input((1, 1600))},
+        wave,
+        [transformers.modeling_outputs.SequenceClassifierOutput],
+        feature_extractor=transformers.Wav2Vec2FeatureExtractor(),
+    )
+
+
+# Capture -------------------------------------------------------------------------------------------------------------
+
+
+def _decoder() -> Any:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_embd=32, n_layer=2, n_head=2, vocab_size=100, bos_token_id=1, eos_token_id=2, n_positions=32
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+IDS = torch.arange(8)[None]
+
+
+def test_decoders_are_captured_as_one_step(caplog: pytest.LogCaptureFixture) -> None:
+    model = _decoder()
+    with caplog.at_level(logging.WARNING):
+        compiled = trt_frontends.compile(model, kwarg_inputs={"input_ids": IDS}, optimization_level=0)
+    assert "use_cache=False" in caplog.text and model.config.use_cache
+    assert [spec.name for spec in compiled.outputs] == ["output['logits']"]
+    torch.testing.assert_close(compiled(input_ids=IDS).logits, model(input_ids=IDS).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_caches_are_among_the_results_where_they_are_asked_for(tmp_path: Path) -> None:
+    model = _decoder()
+    given = {"input_ids": IDS, "use_cache": True}
+    compiled = trt_frontends.compile(model, kwarg_inputs=given, optimization_level=0)
+    wanted = model(**given)
+    torch.testing.assert_close(
+        compiled(**given).past_key_values.layers[1].keys, wanted.past_key_values.layers[1].keys, rtol=1e-4, atol=1e-5
+    )
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_runtime.load(tmp_path / "model.trtp")(**given)
+    torch.testing.assert_close(
+        loaded.past_key_values.key_cache[1], wanted.past_key_values.layers[1].keys, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_attention_that_cannot_be_traced_is_replaced_for_the_time_of_capturing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = _decoder()
+    expected = model(input_ids=IDS, use_cache=False).logits
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = "flash_attention_2"
+    with caplog.at_level(logging.WARNING):
+        compiled = trt_frontends.compile(model, kwarg_inputs={"input_ids": IDS}, optimization_level=0)
+    assert "'flash_attention_2' is no part of PyTorch" in caplog.text
+    assert model.config._attn_implementation == "flash_attention_2"
+    torch.testing.assert_close(compiled(input_ids=IDS).logits, expected, rtol=1e-4, atol=1e-5)

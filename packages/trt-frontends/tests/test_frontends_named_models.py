@@ -1,0 +1,78 @@
+"""`trtc compile` from names of models to saved programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trtc.app import app
+from typer.testing import CliRunner
+
+import trt_runtime
+from trt_runtime.program.interface import DynamicSize
+
+FAST = ("--setting", "optimization_level=0", "--device", "cpu")
+
+
+def _compile(source: str, path: Path, *options: str) -> Any:
+    result = CliRunner().invoke(app, ["compile", source, "-o", str(path), *FAST, *options])
+    assert result.exit_code == 0, result.output
+    return trt_runtime.load(path)
+
+
+def test_a_folder_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, num_labels=3
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path / "bert")
+    shape = "1x2:2x8:4x16"
+    shapes = [option for name in ("input_ids", "attention_mask") for option in ("--shapes", f"{name}={shape}")]
+    loaded = _compile(f"hf:{tmp_path / 'bert'}", tmp_path / "bert.trtp", *shapes)
+    ids = torch.randint(0, 50, (3, 5))
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    torch.testing.assert_close(loaded(**given).logits, model(**given).logits, rtol=1e-4, atol=1e-5)
+    assert loaded.config.num_labels == 3
+    assert loaded.inputs[0].shape[0] == DynamicSize("batch", 1, 2, 4)
+    usual = _compile(f"hf:{tmp_path / 'bert'}", tmp_path / "usual.trtp")
+    assert [spec.name for spec in usual.inputs] == ["input_ids", "attention_mask"]
+    assert usual.inputs[0].shape == (1, 128)
+
+
+def test_models_of_torchvision_and_timm(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    pytest.importorskip("timm")
+    options = ("--random-weights", "--shapes", "x=1x3x64x64:2x3x64x64:4x3x64x64")
+    loaded = _compile("torchvision:squeezenet1_1", tmp_path / "squeezenet.trtp", *options)
+    assert loaded(torch.randn(3, 3, 64, 64)).shape == (3, 1000)
+    halves = _compile(
+        "timm:test_efficientnet",
+        tmp_path / "timm.trtp",
+        "--random-weights",
+        "--shapes",
+        "x=2x3x64x64",
+        "--dtype",
+        "bfloat16",
+    )
+    assert halves.dtype is torch.bfloat16 and halves.inputs[0].dtype is torch.bfloat16
+    assert halves(torch.randn(2, 3, 64, 64, dtype=torch.bfloat16)).shape == (2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("hf:nowhere", (), "there is no folder nowhere"),
+        ("timm:resnet18x", (), "did you mean 'resnet18'?"),
+        ("torchvision:resnet_18", (), "did you mean 'resnet18'?"),
+        ("torchvision:resnet18", ("--random-weights", "--shapes", "y=1x3x8x8"), "has no input 'y'"),
+        ("somewhere:make", ("--dtype", "float16"), "--dtype is for models by name"),
+    ],
+)
+def test_names_that_are_none(source: str, options: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["compile", source, "-o", str(tmp_path / "x.trtp"), *options])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not (tmp_path / "x.trtp").exists()
