@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
+    from trt_frontends.diffusion import compile_pipeline
     from trt_frontends.engine_bytes import convert_method_to_trt_engine
     from trt_frontends.generation import compile_generation
     from trt_frontends.quantization import QuantizationConfig, quantize
@@ -44,6 +45,7 @@ _LATE: Final = {
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
     "compile_generation": "trt_frontends.generation",
+    "compile_pipeline": "trt_frontends.diffusion",
     "convert_method_to_trt_engine": "trt_frontends.engine_bytes",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
@@ -76,6 +78,7 @@ __all__ = [
     "bisect",
     "compile",
     "compile_generation",
+    "compile_pipeline",
     "convert_method_to_trt_engine",
     "dynamo",
     "explain",

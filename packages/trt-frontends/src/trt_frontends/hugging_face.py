@@ -11,6 +11,7 @@ from trt_core import logger
 from trt_core.internals import pytree
 from trt_frontends.example_inputs import ExampleInputs
 
+_ATTENTION: Final = "_attn_implementation"
 _TRACED: Final = frozenset({"eager", "sdpa"})
 """Implementations of attention that are made of PyTorch's operators."""
 
@@ -81,7 +82,7 @@ def _text_config(model: Any) -> Any:
 
 @contextlib.contextmanager
 def _traceable_attention(model: Any) -> Iterator[None]:
-    before = getattr(model.config, "_attn_implementation", None)
+    before = getattr(model.config, _ATTENTION, None)
     if before is None or before in _TRACED:
         yield
         return
@@ -100,4 +101,4 @@ def _set_attention(model: Any, name: str) -> None:
     """Sets it in the configurations alone: whether kernels of that name are installed is for calls to find out."""
     configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
     for config in configs.values():
-        config._attn_implementation = name
+        setattr(config, _ATTENTION, name)

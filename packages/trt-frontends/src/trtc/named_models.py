@@ -127,7 +127,9 @@ def _from_timm(name: str, random_weights: bool) -> Loaded:
     if not timm.is_model(name):
         raise InputError(f"timm has no model {name!r}", hint=did_you_mean(name, timm.list_models()))
     model = _with_weights(f"timm:{name}", lambda: timm.create_model(name, pretrained=not random_weights))
-    return model, {_first_parameter(model): Input((1, *model.default_cfg.get("input_size", (3, _PIXELS, _PIXELS))))}
+    described: Any = model
+    size = described.default_cfg.get("input_size", (3, _PIXELS, _PIXELS))
+    return model, {_first_parameter(model): Input((1, *size))}
 
 
 def _from_torchvision(name: str, random_weights: bool) -> Loaded:

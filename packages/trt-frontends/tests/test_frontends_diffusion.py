@@ -1,0 +1,188 @@
+"""Pipelines of diffusers: compiled part by part, saved as a folder, loaded where nothing compiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trt_frontends
+from trt_core import FileError, InputError, PlanError
+from trt_runtime.diffusion import MANIFEST, CompiledPart, load_pipeline, save_pipeline
+
+diffusers = pytest.importorskip("diffusers")
+transformers = pytest.importorskip("transformers")
+
+FAST = {"optimization_level": 0}
+
+
+def _autoencoder() -> Any:
+    return diffusers.AutoencoderKL(
+        block_out_channels=(16, 32),
+        norm_num_groups=8,
+        latent_channels=4,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        sample_size=16,
+    ).eval()
+
+
+def _pipeline() -> Any:
+    """Stable diffusion, a few channels wide."""
+    torch.manual_seed(0)
+    unet = diffusers.UNet2DConditionModel(
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        sample_size=8,
+        norm_num_groups=8,
+        cross_attention_dim=32,
+        attention_head_dim=8,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    ).eval()
+    text = transformers.CLIPTextConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    pipeline = diffusers.StableDiffusionPipeline(
+        vae=_autoencoder(),
+        text_encoder=transformers.CLIPTextModel(text).eval(),
+        tokenizer=_tokenizer(),
+        unet=unet,
+        scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def _tokenizer() -> Any:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: index for index, word in enumerate(["<s>", "<unk>", "</s>", "a", "cat", "dog"])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="</s>",
+        model_max_length=16,
+    )
+
+
+CALL = {"prompt": "a cat", "num_inference_steps": 2, "height": 16, "width": 16, "output_type": "np"}
+
+
+def _image(pipeline: Any, **call: Any) -> np.ndarray:
+    given = {**CALL, "generator": torch.Generator().manual_seed(1), **call}
+    image: np.ndarray = pipeline(**given).images
+    return image
+
+
+def test_pipelines_are_compiled_saved_and_loaded(tmp_path: Path) -> None:
+    pipeline = _pipeline()
+    compiled = trt_frontends.compile_pipeline(pipeline, CALL, **FAST)
+    names = {name for name, part in compiled.components.items() if isinstance(part, CompiledPart)}
+    assert names == {"unet", "vae", "text_encoder"}
+    assert not any(isinstance(part, CompiledPart) for part in pipeline.components.values())
+    save_pipeline(compiled, tmp_path / "pipeline")
+    loaded = load_pipeline(tmp_path / "pipeline")
+    for prompt, steps in (("a cat", 2), ("a dog", 4)):
+        wanted = _image(pipeline, prompt=prompt, num_inference_steps=steps)
+        for other in (compiled, loaded):
+            np.testing.assert_allclose(_image(other, prompt=prompt, num_inference_steps=steps), wanted, atol=1e-3)
+    with pytest.raises(InputError, match="sample"):
+        _image(compiled, height=32)
+    save_pipeline(loaded, tmp_path / "again")
+    np.testing.assert_allclose(_image(load_pipeline(tmp_path / "again")), _image(pipeline), atol=1e-3)
+    with pytest.raises(FileError, match="holds something already"):
+        save_pipeline(compiled, tmp_path / "again")
+    _require_nothing_that_compiles(tmp_path / "pipeline")
+
+
+def _require_nothing_that_compiles(folder: Path) -> None:
+    script = (
+        "import sys; from trt_runtime.diffusion import load_pipeline\n"
+        "pipeline = load_pipeline(sys.argv[1]); pipeline.set_progress_bar_config(disable=True)\n"
+        "images = pipeline('a cat', num_inference_steps=1, height=16, width=16, output_type='np').images\n"
+        "foreign = {'trt_frontends', 'trt_converters', 'trt_lowering', 'trt_partition'} & set(sys.modules)\n"
+        "print(images.shape, foreign)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.endswith("(1, 16, 16, 3) set()\n"), result.stderr
+
+
+def test_transformers_that_denoise_are_compiled(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 8, "sample_size": 8, "patch_size": 2}
+    transformer = diffusers.DiTTransformer2DModel(
+        **sizes, in_channels=4, out_channels=8, num_embeds_ada_norm=1000
+    ).eval()
+    pipeline = diffusers.DiTPipeline(transformer, _autoencoder(), diffusers.DDIMScheduler(clip_sample=False))
+    pipeline.set_progress_bar_config(disable=True)
+    call = {"class_labels": [3], "num_inference_steps": 2, "output_type": "np"}
+    compiled = trt_frontends.compile_pipeline(pipeline, call, **FAST)
+    save_pipeline(compiled, tmp_path / "dit")
+    wanted = pipeline(**call, generator=torch.Generator().manual_seed(1)).images
+    for other in (compiled, load_pipeline(tmp_path / "dit")):
+        found = other(**call, generator=torch.Generator().manual_seed(1)).images
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+def test_some_parts_are_compiled() -> None:
+    pipeline = _pipeline()
+    compiled = trt_frontends.compile_pipeline(pipeline, CALL, parts=["vae"], **FAST)
+    assert isinstance(compiled.vae, CompiledPart) and compiled.unet is pipeline.unet
+    np.testing.assert_allclose(_image(compiled), _image(pipeline), atol=1e-3)
+    with pytest.raises(InputError, match="did you mean 'unet'"):
+        trt_frontends.compile_pipeline(pipeline, CALL, parts=["unett"], **FAST)
+    with pytest.raises(InputError, match="was not compiled for encode"):
+        compiled.vae.encode(torch.zeros(1, 3, 16, 16))
+    with pytest.raises(InputError, match="no compiled parts"):
+        save_pipeline(pipeline, "nowhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(pipeline="AutoencoderKL"),
+        lambda manifest: manifest.update(parts={}),
+        lambda manifest: manifest["parts"]["vae"]["methods"]["decode"].update(file="../vae.decode.trtp"),
+        lambda manifest: manifest["parts"]["vae"].update(methods={"__init__": {"file": "x", "parameters": []}}),
+        lambda manifest: manifest.update(more=1),
+    ],
+)
+def test_lists_that_are_not_right_are_refused(change: Any, tmp_path: Path) -> None:
+    entry = {"methods": {"decode": {"file": "vae.decode.trtp", "parameters": ["z"]}}, "numbers": {}}
+    manifest = {"pipeline": "StableDiffusionPipeline", "parts": {"vae": entry}}
+    change(manifest)
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(PlanError):
+        load_pipeline(tmp_path)
+    with pytest.raises(InputError, match="holds no compiled pipeline"):
+        load_pipeline(tmp_path / "nowhere")
