@@ -45,8 +45,9 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]
 
 
-def test_ranks_that_run_different_programs_say_so_before_they_communicate(tmp_path: Path) -> None:
-    assert run_ranks(2, tmp_path, rank_programs.differ) == [
+@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: str, tmp_path: Path) -> None:
+    assert run_ranks(2, tmp_path, rank_programs.differ, way) == [
         "rank 1 runs another program than rank 0",
         "rank 0 runs another program than rank 1",
     ]

@@ -175,13 +175,16 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
     return told
 
 
-def differ(rank: int) -> str:
+def differ(rank: int, way: str) -> str:
     """Ranks that compiled different models find out before they communicate."""
     torch.manual_seed(0)
     group = dist.group.WORLD
     model = Collectives(group).eval().requires_grad_(False)
     x = torch.randn(4 + 4 * rank, 8)
-    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    if way == "compile":
+        compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    else:
+        compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
     try:
         compiled(x)
     except ExecutionError as error:

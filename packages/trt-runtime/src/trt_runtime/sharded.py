@@ -283,11 +283,20 @@ def compare_at_first_call(module: nn.Module, digests: Mapping[Ranks, str]) -> No
         return
 
     def compare(_: nn.Module, __: Any) -> None:
-        for ranks in sorted(digests):
-            require_same_programs(ranks, digests[ranks])
+        compare_ranks(digests)
         handle.remove()
 
     handle = module.register_forward_pre_hook(compare)
+
+
+def compare_ranks(digests: Mapping[Ranks, str]) -> None:
+    """Compares digests with the other ranks of each group, each of which calls this.
+
+    Raises:
+        ExecutionError: A rank has another digest, or none within the time limit of the process groups.
+    """
+    for ranks in sorted(digests):
+        require_same_programs(ranks, digests[ranks])
 
 
 def require_same_programs(ranks: Ranks, digest: str) -> None:

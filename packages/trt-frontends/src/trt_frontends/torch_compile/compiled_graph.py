@@ -35,12 +35,13 @@ from trt_core.sizes.functions import relation_name
 from trt_core.sizes.guards import shape_environment
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 from trt_frontends.compiled_module import flat_function
-from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
+from trt_frontends.internals import CompileContext, buffer_hooks, module_hooks, parameter_hooks
 from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.result_memory import owners_of_results
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
+from trt_runtime.sharded import compare_ranks, digests_of
 
 WORTHWHILE: Final = 16
 """A build that served fewer calls than that before weights changed was not worth its time."""
@@ -139,6 +140,7 @@ class CompiledGraph:
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
         self._next_search = FIRST_SEARCH
+        self._is_compared = not _is_of_first_call()
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -151,8 +153,22 @@ class CompiledGraph:
             if any(isinstance(value, FakeTensor) for value in inputs):
                 return self._gm.forward(*inputs)  # type: ignore[no-any-return]  # shapes are asked for, not values
             build = self._find_build(inputs)
+            self._compare_ranks()
         build.calls += 1
         return build.run(inputs)
+
+    def _compare_ranks(self) -> None:
+        """Makes sure, before the first call, that all ranks communicate the same; the lock of builds is free then.
+
+        Raises:
+            ExecutionError: A rank runs another program, or does not come.
+        """
+        if self._is_compared:
+            return
+        self._is_compared = True
+        partition = self.history[0].partition
+        if partition is not None:
+            compare_ranks(digests_of(partition.collectives))
 
     def _instance(self, inputs: Sequence[Any]) -> int:
         return 0 if self._instance_at is None else id(inputs[self._instance_at])
@@ -307,6 +323,15 @@ class CompiledGraph:
     def _in_pytorch(self) -> Run:
         run = with_inductor(self._gm) if self._settings.torch_fallback == "inductor" else self._gm.forward
         return lambda inputs: run(*inputs)
+
+
+def _is_of_first_call() -> bool:
+    """Whether Dynamo, which compiles right now, sees its code for the first time.
+
+    So do all ranks then. One that comes back with other sizes may be alone with that.
+    """
+    found = CompileContext.current_compile_id()
+    return found is None or not found.frame_compile_id
 
 
 def _has_seen_numbers_change() -> bool:
