@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import trt_portable as trt
 from trt_portable.builder.autotune.engine_tactic import Trial
@@ -223,3 +224,13 @@ def objects(builder: Any, logger: Any, network: Any) -> dict[str, Any]:
         trt.get_plugin_registry(),
     ]
     return {type(item).__name__: item for item in made}
+
+
+@pytest.fixture
+def fake_world() -> Iterator[None]:
+    """Two ranks, of which this process is the first; the other one exists in name only."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()

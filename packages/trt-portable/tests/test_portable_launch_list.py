@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_portable.errors import PortableError
-from trt_portable.execution.launch_list import CompiledProgram
+from trt_portable.execution.launch_list import CompiledProgram, with_waits
 from trt_portable.plan.artifact import Artifact, read_artifacts, write_artifacts
 from trt_portable.plan.weight_store import WeightStore
 
@@ -68,3 +68,42 @@ def test_values_of_a_list_die_with_their_last_reader() -> None:
     assert [dying for _, dying in program._lists[((2,),)].steps] == [[0], [], [2]]
     x = torch.tensor([-1.0, 2.0])
     assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2
+
+
+def _collective(x: int, result: int, operation: str = "ALL_REDUCE", label: str = "a") -> list[Any]:
+    reduction = "sum" if operation == "ALL_REDUCE" else ""
+    return ["op", "trt_portable::collective", [{"slot": x}, operation, reduction, -1, [0, 1], "", label], {}, [result]]
+
+
+def _relu(x: int, result: int) -> list[Any]:
+    return ["op", "aten::relu", [{"slot": x}], {}, [result]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kinds"),
+    [
+        ([_collective(0, 1), _relu(0, 2), _relu(1, 3)], "start relu wait relu"),
+        ([_collective(0, 1, "ALL_GATHER"), _relu(0, 2), _relu(1, 3)], "start wait relu relu"),
+        ([_collective(0, 1), _relu(0, 2)], "start relu wait"),
+        ([_collective(0, 1), ["view", 2, 1, [2], [1], 0], _relu(0, 3), _relu(2, 4)], "start view relu wait relu"),
+        ([_collective(0, 1), _collective(1, 2, label="b"), _relu(2, 3)], "start wait start wait relu"),
+    ],
+    ids=["needed later", "the operand is used", "returned", "by a view", "one after the other"],
+)
+def test_what_comes_between_a_collective_and_its_first_reader_runs_beside_it(steps: list[Any], kinds: str) -> None:
+    names = {"trt_portable::collective": "start", "aten::relu": "relu"}
+    assert [names.get(step[1], step[0]) for step in with_waits(steps)] == kinds.split()
+
+
+def test_a_list_that_waits_by_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="that waits"):
+        with_waits([["wait", 0, 1]])
+
+
+@pytest.mark.usefixtures("fake_world")
+def test_a_list_with_collectives_runs() -> None:
+    steps = [_collective(0, 1), _relu(0, 2), ["op", "aten::add.Tensor", [{"slot": 1}, {"slot": 2}], {}, [3]]]
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
+    made = Artifact("t", {}, ((2,),), json.loads(json.dumps(document)), {})
+    program = CompiledProgram(made, WeightStore((), (), ()), CPU)
+    assert [value.tolist() for value in program.run([torch.tensor([-1.0, 2.0])])] == [[-1.0, 4.0], [-1.0, 2.0]]

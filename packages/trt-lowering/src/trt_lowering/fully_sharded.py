@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from trt_core.internals import pytree
 
@@ -87,6 +87,43 @@ def without_hooks_of_fsdp(module: nn.Module) -> Iterator[None]:
     finally:
         for child, first, last in before:
             child._forward_pre_hooks, child._forward_hooks = first, last
+
+
+def gather_when_needed(graph: fx.Graph, weights: int) -> None:
+    """Moves what puts a weight together to where the weight before it is used: one is on its way, and not all of them.
+
+    Args:
+        graph: A trace of a module; what depends on nothing but weights makes them whole.
+        weights: How many of its first placeholders are weights.
+    """
+    alone = set(graph.find_nodes(op="placeholder")[:weights])
+    for node in graph.nodes:
+        if node.op == "call_function" and node.all_input_nodes and alone.issuperset(node.all_input_nodes):
+            alone.add(node)
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    first_use = {
+        node: min((user for user in node.users if user not in alone), key=order.__getitem__)
+        for node in alone
+        if node.op == "call_function" and not alone.issuperset(node.users)
+    }
+    by_use = sorted(first_use, key=lambda node: (order[first_use[node]], order[node]))
+    moved: set[fx.Node] = set()
+    for weight, before in zip(by_use, by_use[:1] + by_use, strict=False):
+        for node in sorted(_chain_of(weight, alone) - moved, key=order.__getitem__):
+            first_use[before].prepend(node)
+            moved.add(node)
+
+
+def _chain_of(node: fx.Node, alone: set[fx.Node]) -> set[fx.Node]:
+    """What makes a weight of a shard."""
+    found: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        last = pending.pop()
+        if last.op == "call_function" and last in alone and last not in found:
+            found.add(last)
+            pending.extend(last.all_input_nodes)
+    return found
 
 
 def _is_in_use() -> bool:

@@ -21,7 +21,13 @@ from torch import fx, nn
 
 from trt_core.errors import InputError
 from trt_core.internals import enable_python_dispatcher, make_fx, pytree
-from trt_lowering.fully_sharded import Gathering, gatherings_of, rest_in_parts, without_hooks_of_fsdp
+from trt_lowering.fully_sharded import (
+    Gathering,
+    gather_when_needed,
+    gatherings_of,
+    rest_in_parts,
+    without_hooks_of_fsdp,
+)
 from trt_lowering.internals import (
     DisableTorchFunction,
     DispatchKey,
@@ -172,6 +178,8 @@ class ShardedModule(nn.Module):
         with _below_export(), torch.no_grad(), keep_whole(self._whole), enable_python_dispatcher():
             local = make_fx(run, record_module_stack=True, record_stack_traces=True)(*operands)
         local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
+        if self._gatherings:
+            gather_when_needed(local.graph, len(names))
         return pytree.tree_unflatten(_play(local, operands), result_spec[-1])
 
     def _used(self, name: str, shard: torch.Tensor) -> torch.Tensor:

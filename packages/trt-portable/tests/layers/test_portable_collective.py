@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,6 @@ from trt_portable.layers.collective import rehearsal
 
 C, R = trt.CollectiveOperation, trt.ReduceOperation
 RANKS = [0, 1]
-
-
-@pytest.fixture
-def fake_world() -> Iterator[None]:
-    """Two ranks, of which this process is the first; the other one exists in name only."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    yield
-    dist.destroy_process_group()
 
 
 def _network(builder: Any, operation: Any, reduction: Any = R.NONE, root: int = -1, rows: int = 4) -> tuple[Any, Any]:
@@ -120,12 +109,12 @@ def test_a_group_without_the_ranks_is_not_taken(
 
 
 def test_stand_ins_have_the_form_of_results() -> None:
-    from trt_portable.layers.collective import _operator
+    from trt_portable.layers.collective import collective_operator
 
     x = torch.arange(8.0).reshape(4, 2)
     with rehearsal():
         for operation, rows in (("ALL_REDUCE", 4), ("ALL_GATHER", 8), ("REDUCE_SCATTER", 2), ("ALL_TO_ALL", 4)):
-            found = _operator()(x, operation, "sum", -1, RANKS, "")
+            found = collective_operator()(x, operation, "sum", -1, RANKS, "", "")
             assert found.shape == (rows, 2)
             assert found.data_ptr() != x.data_ptr()
 

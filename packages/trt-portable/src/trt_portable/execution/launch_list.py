@@ -1,7 +1,10 @@
 """Compiled programs: a list of launches over numbered memory, read from an artifact.
 
 The list was recorded while a compiler's output ran once, so it holds no control flow: allocate, take a
-view, start a kernel, call an ATen operator. Operators are named; only ATen's can be.
+view, start a kernel, call an ATen operator. Operators are named; only ATen's and the collective of ours can be.
+
+A collective is started where the list calls it, and waited for where its result is needed first, so what the list does
+in between goes on beside it.
 
 Document::
 
@@ -33,6 +36,7 @@ from trt_portable.errors import PortableError
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.execution.weight_layout import WeightLayout
 from trt_portable.kernels.device_kernels import DeviceKernel
+from trt_portable.layers.collective import OPERATOR, begin, copies_its_operand, finish
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import Shape
@@ -42,6 +46,7 @@ from trt_portable.shape_tensors import Value, as_tensor
 
 _NAMESPACE: Final = "aten"
 EXTENT: Final = "extent"
+_WAIT: Final = "wait"
 _MOST_LISTS: Final = 64
 """Of one program with varying extents, each for some shapes; some hundred kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -71,7 +76,7 @@ class CompiledProgram:
             self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
             self._kernels = _load_kernels(document["kernels"], artifact.blobs, device)
             self._outputs: list[int] = document["outputs"]
-            self._document: list[Any] = document["steps"]
+            self._document: list[Any] = with_waits(document["steps"])
             self._deaths = _deaths(self._document, self._outputs)
             self._size = document["slots"]
             self._lists = {artifact.shapes: self._list_for(artifact.shapes)}
@@ -154,6 +159,8 @@ class CompiledProgram:
             return _launch(kernels[index], grid, arguments)
         if kind == "op":
             return self._call(*rest)
+        if kind == _WAIT:
+            return _wait(rest[0])
         raise ValueError(f"unknown step {kind!r}")
 
     def _empty(self, slot: int, shape: list[int], strides: list[int], dtype: str) -> _Step:
@@ -278,7 +285,16 @@ def _launch(kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any])
     return run
 
 
+def _wait(slot: int) -> _Step:
+    def run(slots: _Slots, stream: int) -> None:
+        slots[slot] = finish(slots[slot])
+
+    return run
+
+
 def _operator(name: str) -> Callable[..., Any]:
+    if name == OPERATOR:
+        return begin
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     if namespace != _NAMESPACE:
@@ -361,7 +377,7 @@ def _slots_of(step: Sequence[Any]) -> list[int]:
     kind = step[0]
     if kind == "empty":
         return [step[1]]
-    if kind == "view":
+    if kind in ("view", _WAIT):
         return [step[1], step[2]]
     found = [slot for slot in step[-1] if type(slot) is int] if kind == "op" else []
 
@@ -379,6 +395,39 @@ def _slots_of(step: Sequence[Any]) -> list[int]:
     for part in step[2:4]:
         collect(part)
     return found
+
+
+def with_waits(steps: Sequence[Sequence[Any]]) -> list[Any]:
+    """Returns a list in which each collective is waited for before the first step that needs it.
+
+    That is the first one that reads its result, or touches memory which the collective still reads.
+
+    Raises:
+        ValueError: The list waits already.
+    """
+    roots: dict[int, int] = {}  # a view's memory is that of the tensor that it is a view of
+    pending: list[tuple[int, int, set[int]]] = []
+    found: list[Any] = []
+
+    def root(slot: int) -> int:
+        return roots.get(slot, slot)
+
+    for step in steps:
+        if step[0] == _WAIT:
+            raise ValueError("a list of launches that waits")
+        if step[0] == "view":
+            roots[step[1]] = root(step[2])
+            found.append(step)
+            continue
+        touched = {root(slot) for slot in _slots_of(step)}
+        found += [[_WAIT, result, operand] for result, operand, needed in pending if needed & touched]
+        pending = [each for each in pending if not each[2] & touched]
+        found.append(step)
+        if step[0] == "op" and step[1] == OPERATOR:
+            (operand, operation, *_), (result,) = step[2], step[4]
+            needed = {result} if copies_its_operand(operation) else {result, root(operand["slot"])}
+            pending.append((result, operand["slot"], needed))
+    return found + [[_WAIT, result, operand] for result, operand, _ in pending]
 
 
 class SpecializedProgram:

@@ -130,13 +130,14 @@ class IDistCollectiveLayer(ILayer):
         if x.device.type == "meta":
             return (_like(x, self._operation, self._ranks),)
         return (
-            _operator()(
+            collective_operator()(
                 x,
                 self._operation.name,
                 _REDUCTIONS.get(self._reduction, ""),
                 self._root,
                 list(self._groups) or list(range(self._ranks)),
                 self.group_name,
+                self.name,
             ),
         )
 
@@ -151,12 +152,19 @@ class IDistCollectiveLayer(ILayer):
         return str(dist.get_backend(group)) == "nccl" or "cuda:nccl" in dist.get_backend_config(group)
 
 
+OPERATOR: Final = "trt_portable::collective"
+"""Name of the operator that layers call."""
+
+
 @functools.cache
-def _operator() -> Any:
-    """The operator that layers call: tracing sees one node, whatever the groups are called when it runs."""
+def collective_operator() -> Any:
+    """The operator that layers call: tracing sees one node, whatever the groups are called when it runs.
+
+    Its last argument tells collectives of a network apart: all ranks start them in one order.
+    """
     library = torch.library.Library("trt_portable", "FRAGMENT")
     library.define(
-        "collective(Tensor x, str operation, str reduction, int root, int[] ranks, str group) -> Tensor",
+        "collective(Tensor x, str operation, str reduction, int root, int[] ranks, str group, str label) -> Tensor",
         tags=(torch.Tag.needs_contiguous_strides,),
     )
     library.impl("collective", _communicate, "CompositeExplicitAutograd")
@@ -178,15 +186,25 @@ def _like(x: torch.Tensor, operation: CollectiveOperation, ranks: int) -> torch.
 
 
 def _like_of(
-    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str
 ) -> torch.Tensor:
     return _like(x, CollectiveOperation[operation], len(ranks))
 
 
 def _communicate(
-    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str
 ) -> torch.Tensor:
-    """Runs a collective on the current stream; every rank of the group calls it.
+    return finish(begin(x, operation, reduction, root, ranks, group, label))
+
+
+def begin(
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str
+) -> torch.Tensor:
+    """Starts a collective behind what the current stream does; every rank of the group calls it.
+
+    Returns:
+        The result, to be read after `finish`. Until then `x` keeps its value, unless `copies_its_operand` says that
+        it need not.
 
     Raises:
         Refusal: There is no process group of these ranks in this process.
@@ -195,9 +213,21 @@ def _communicate(
     kind = CollectiveOperation[operation]
     if _rehearsing.get():
         return _stand_in(x, kind, len(ranks))
-    found = _find_group(tuple(ranks), group)
-    made = _start(x.contiguous(), kind, reduction, root, ranks, found)
-    return torch.ops._c10d_functional.wait_tensor(made)  # type: ignore[no-any-return]
+    return _start(x.contiguous(), kind, reduction, root, ranks, _find_group(tuple(ranks), group))
+
+
+def finish(started: torch.Tensor) -> torch.Tensor:
+    """Lets the current stream wait for a collective, and returns its result.
+
+    Raises:
+        RuntimeError: It failed, or took longer than the group's time limit.
+    """
+    return torch.ops._c10d_functional.wait_tensor(started)  # type: ignore[no-any-return]
+
+
+def copies_its_operand(operation: str) -> bool:
+    """Whether the memory of the operand is free as soon as a collective has been started."""
+    return CollectiveOperation[operation] in (CollectiveOperation.ALL_REDUCE, CollectiveOperation.BROADCAST)
 
 
 def _start(

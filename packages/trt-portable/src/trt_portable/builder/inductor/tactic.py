@@ -29,6 +29,7 @@ from trt_portable.execution.tracing import TracedProgram, trace_program, traced_
 from trt_portable.execution.weight_layout import FLAT, WeightLayout
 from trt_portable.fusion.cuda_products import is_compiled_depthwise
 from trt_portable.fusion.programs import interpreted_program, traced_program
+from trt_portable.layers.collective import OPERATOR
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.extents import Expression
@@ -160,6 +161,7 @@ class Inductor(Tactic):
             varying, equal = served_sizes(free, limits)
         else:
             found = record(compiled, arguments, own)
+        _require_order_of_collectives(graph, found["steps"])
         blobs = found.pop("blobs")
         for output, at in updates:
             found["outputs"].insert(output, len(weights) + at)
@@ -196,6 +198,21 @@ def _end_with_updates(graph: fx.GraphModule, loaded: LoadedNetwork, first_input:
     last.args = (tuple(result for output, result in enumerate(results) if output not in gone),)
     graph.recompile()
     return updates
+
+
+def _require_order_of_collectives(graph: fx.GraphModule, steps: Sequence[Sequence[Any]]) -> None:
+    """Refuses what another rank may not do: all of them start collectives in the order of the network.
+
+    Raises:
+        RecordingFailure: Inductor has moved a collective past another one.
+    """
+    wanted = [node.args[-1] for node in graph.graph.nodes if _is_collective(node)]
+    if wanted != [step[2][-1] for step in steps if step[0] == "op" and step[1] == OPERATOR]:
+        raise RecordingFailure("collectives in another order")
+
+
+def _is_collective(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target.name() == OPERATOR
 
 
 def _limits(subject: Subject, tensor: IOTensor, profile: int) -> Limits:
