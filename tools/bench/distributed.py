@@ -2,6 +2,9 @@
 
 `torchrun --nproc-per-node=2 -m tools.bench.distributed [--device cuda|cpu] [--hidden N] [--layers N] [--results FILE]`
 
+`--only NAME ...` names contestants. `--parts` measures what a model of scaling is made of instead: collectives of
+several sizes, started from the host and out of a CUDA graph, and a block cut for 1, 2, 4 and 8 GPUs without them.
+
 Each contestant runs the same shards of the same weights, in bfloat16 on GPUs and float32 on the CPU, and is held to
 eager by cosine of its results. Times are medians over rounds in which contestants take turns; a round ends when all
 ranks are done. `engines` runs all-reduces inside of CUDA graphs; `engines, not replayed` starts every kernel from the
@@ -16,6 +19,7 @@ import contextlib
 import json
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -29,6 +33,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import trt_frontends as trt
+from trt_core import trt as tensorrt
+from trt_runtime import TRTModule
 
 _HEAD: Final = 128
 _ROUNDS: Final = 30
@@ -132,14 +138,26 @@ def _without_replay() -> Iterator[None]:
             os.environ[_REPLAY] = before
 
 
-def contestants(model: nn.Module, x: torch.Tensor) -> dict[str, Call | str]:
-    """Every way to run the model, compiled and called until it has settled; why, where one cannot."""
+def contestants(model: nn.Module, x: torch.Tensor, only: list[str] | None = None) -> dict[str, Call | str]:
+    """Every way to run the model, compiled and called until it has settled; why, where one cannot.
+
+    Args:
+        model: The model on this rank.
+        x: What it is called with.
+        only: Names of ways; all of them by default.
+    """
     outside = {
         "torch_executed_ops": {"torch.ops._c10d_functional.all_reduce", "torch.ops._c10d_functional.wait_tensor"}
     }
 
+    cached: dict[str, Any] = {}
+    if len(getattr(model, "blocks", ())) == 1:  # the digest of large weights takes longer than a build
+        folder = Path(tempfile.gettempdir(), f"bench-distributed-{os.getpid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        cached["engine_cache_dir"] = str(folder)
+
     def engines(**settings: Any) -> Call:
-        return trt.compile(model, arg_inputs=(x,), min_block_size=1, **settings)
+        return trt.compile(model, arg_inputs=(x,), min_block_size=1, **cached, **settings)
 
     ways: dict[str, Callable[[], Call]] = {
         "eager": lambda: model,
@@ -151,6 +169,8 @@ def contestants(model: nn.Module, x: torch.Tensor) -> dict[str, Call | str]:
     }
     found: dict[str, Call | str] = {}
     for name, make in ways.items():
+        if only and name not in only:
+            continue
         torch._dynamo.reset()
         started = time.perf_counter()
         try:
@@ -187,7 +207,79 @@ def measure(calls: dict[str, Call | str], x: torch.Tensor, wanted: torch.Tensor)
             continue
         cosine = F.cosine_similarity(call(x).float().flatten(), wanted.float().flatten(), dim=0).item()
         result[name] = {"ms": round(statistics.median(times[name]), 4), "cosine": round(cosine, 6)}
+        if isinstance(call, nn.Module) and name.startswith("engines"):
+            result[name]["tactics"] = _tactics(call)
     return result
+
+
+def _tactics(compiled: nn.Module) -> list[str]:
+    """Names of the tactics that engines were built with."""
+    runtime = tensorrt.Runtime(tensorrt.Logger())
+    found = set()
+    for module in compiled.modules():
+        if isinstance(module, TRTModule):
+            engine = runtime.deserialize_cuda_engine(memoryview(module.plan.cpu().numpy()))
+            text = engine.create_engine_inspector().get_engine_information(tensorrt.LayerInformationFormat.JSON)
+            found |= {layer["TacticName"] for layer in json.loads(text)["Layers"]}
+    return sorted(found)
+
+
+def measure_parts(hidden: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Milliseconds of collectives by bytes, and of blocks cut for several GPUs; those on GPUs from CUDA graphs."""
+    told: dict[str, Any] = {"collectives": [], "blocks": []}
+    ranks = dist.get_world_size()
+    for power in range(13, 29 if device.type == "cuda" else 20, 3):
+        x = torch.zeros((1 << power) // dtype.itemsize, device=device, dtype=dtype)
+        gathered = torch.empty(ranks * x.numel(), device=device, dtype=dtype)
+        entry: dict[str, Any] = {"bytes": x.nbytes}
+        calls: dict[str, Callable[[], Any]] = {
+            "all_reduce": lambda x=x: dist.all_reduce(x),  # type: ignore[misc]
+            "all_gather": lambda x=x, y=gathered: dist.all_gather_into_tensor(y, x),  # type: ignore[misc]
+        }
+        for name, call in calls.items():
+            entry[f"{name} ms"] = _median_ms(call, x)
+            if x.is_cuda:
+                entry[f"{name} in a graph ms"] = _median_ms(_as_graph(call), x)
+        told["collectives"].append(entry)
+    for tokens in (1, 128):
+        for parts in (1, 2, 4, 8):
+            with torch.device(device):
+                heads = hidden // _HEAD // parts
+                block = Block(hidden, heads, max(heads // 4, 1), hidden * 7 // 2 // parts, 1)
+            block = block.to(dtype).eval().requires_grad_(False)
+            x = torch.randn(1, tokens, hidden, device=device, dtype=dtype)
+            turns = torch.ones(tokens, _HEAD, device=device, dtype=dtype)
+            run: Callable[[], Any] = lambda block=block, x=x, turns=turns: block(x, turns, turns)  # type: ignore[misc]  # noqa: E731
+            entry = {"tokens": tokens, "gpus": parts, "ms": _median_ms(_as_graph(run) if x.is_cuda else run, x)}
+            told["blocks"].append(entry)
+    return told
+
+
+def _as_graph(call: Callable[[], Any]) -> Callable[[], Any]:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        call()
+    return graph.replay
+
+
+def _median_ms(call: Callable[[], Any], x: torch.Tensor) -> float:
+    """Median milliseconds of one of many calls in a row, over rounds that all ranks begin together."""
+    found = []
+    for _ in range(10):
+        call()
+        dist.barrier()
+        _wait(x)
+        started = time.perf_counter()
+        for _ in range(20):
+            call()
+        _wait(x)
+        found.append((time.perf_counter() - started) * 50)
+    return round(statistics.median(found), 5)
 
 
 def _wait(x: torch.Tensor) -> None:
@@ -207,6 +299,8 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 128, 2048])
+    parser.add_argument("--only", nargs="+", help="names of contestants")
+    parser.add_argument("--parts", action="store_true", help="measure collectives and blocks alone")
     parser.add_argument("--results", type=Path)
     asked = parser.parse_args()
     rank = int(os.environ["RANK"])
@@ -218,26 +312,33 @@ def main() -> None:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=300))
     console = Console(soft_wrap=True)
+
+    def tell(told: dict[str, Any]) -> None:
+        if rank == 0:
+            console.print(json.dumps(told), highlight=False)
+            if asked.results is not None:
+                with asked.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(told) + "\n")
+
     with torch.no_grad():
-        for tokens in asked.tokens:
+        if asked.parts:
+            tell({"hidden": asked.hidden, "ranks": dist.get_world_size(), **measure_parts(asked.hidden, device, dtype)})
+        for tokens in () if asked.parts else asked.tokens:
             model = sharded(asked.hidden, asked.layers, tokens, device, dtype)
             torch.manual_seed(1)
             x = torch.randn(1, tokens, asked.hidden, device=device, dtype=dtype)
             wanted = model(x)
             wanted = wanted.wait() if hasattr(wanted, "wait") else wanted
-            told = {
-                "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-                "ranks": dist.get_world_size(),
-                "hidden": asked.hidden,
-                "layers": asked.layers,
-                "tokens": tokens,
-                "results": measure(contestants(model, x), x, wanted),
-            }
-            if rank == 0:
-                console.print(json.dumps(told), highlight=False)
-                if asked.results is not None:
-                    with asked.results.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(told) + "\n")
+            tell(
+                {
+                    "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+                    "ranks": dist.get_world_size(),
+                    "hidden": asked.hidden,
+                    "layers": asked.layers,
+                    "tokens": tokens,
+                    "results": measure(contestants(model, x, asked.only), x, wanted),
+                }
+            )
     dist.destroy_process_group()
 
 

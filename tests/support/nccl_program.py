@@ -1,0 +1,92 @@
+"""What `tests/test_nccl.py` starts on each of two GPUs: engines with collectives beside eager models, on NCCL."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+import rank_programs
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+import trt_frontends as trt
+import trt_runtime as runtime
+from trt_core import Input
+
+CALLS = 8
+"""As many calls as it takes to record a run, at the engine's addresses and at the caller's."""
+
+
+def compare(model: nn.Module, given: Any, sizes: tuple[tuple[int, ...], ...], **tolerance: float) -> Any:
+    """Compiles a model and calls it often, with numbers of this rank, beside the model itself."""
+    compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+    for size in sizes:
+        for _ in range(CALLS):
+            x = torch.randn(size, device="cuda")
+            found, wanted = compiled(x), model(x)
+            for one, other in zip(_flat(found), _flat(wanted), strict=True):
+                torch.testing.assert_close(rank_programs.whole(one), rank_programs.whole(other), **tolerance)
+    assert compiled.meta["partition_report"].coverage == 1.0
+    return compiled
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def collectives(_: str) -> None:
+    """Every collective that has a layer."""
+    torch.manual_seed(0)
+    model = rank_programs.Collectives(dist.group.WORLD).cuda().eval().requires_grad_(False)
+    torch.manual_seed(dist.get_rank() + 1)
+    given = Input(min_shape=(4, 8), opt_shape=(4, 8), max_shape=(16, 8))
+    compare(model, given, ((4, 8), (16, 8)), rtol=1e-3, atol=1e-3)
+
+
+def tensor_parallel(folder: str) -> None:
+    """A model sharded by columns and rows; saved and loaded."""
+    mesh = init_device_mesh("cuda", (2,))
+    torch.manual_seed(0)
+    model = rank_programs.Perceptron(64).cuda().eval().requires_grad_(False)
+    parallelize_module(model, mesh, rank_programs.plan_of("tensor"))
+    torch.manual_seed(1)
+    compiled = compare(model, torch.randn(4, 4, 16, device="cuda"), ((4, 4, 16),), rtol=1e-3, atol=1e-3)
+    runtime.save_sharded(compiled, folder, mesh=mesh)
+    x = torch.randn(4, 4, 16, device="cuda")
+    torch.testing.assert_close(runtime.load(folder, mesh=mesh)(x), compiled(x), rtol=1e-3, atol=1e-3)
+
+
+def fully_sharded(_: str) -> None:
+    """Weights in parts, gathered in every call."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[rank_programs.Perceptron(64) for _ in range(3)]).cuda().eval().requires_grad_(False)
+    for part in model:
+        fully_shard(part)
+    fully_shard(model)
+    torch.manual_seed(dist.get_rank() + 1)
+    compare(model, torch.randn(4, 4, 16, device="cuda"), ((4, 4, 16),), rtol=1e-3, atol=1e-3)
+
+
+def main() -> None:
+    """Runs the parts that are named, and says on rank 0 which of them are done."""
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", timeout=timedelta(seconds=60))
+    folder, *names = sys.argv[1:]
+    with torch.no_grad():
+        for name in names:
+            globals()[name](folder)
+            if dist.get_rank() == 0:
+                sys.stdout.write(json.dumps({"done": name}) + "\n")
+                sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
