@@ -213,14 +213,13 @@ def measure(calls: dict[str, Call | str], x: torch.Tensor, wanted: torch.Tensor)
 
 
 def _tactics(compiled: nn.Module) -> list[str]:
-    """Names of the tactics that engines were built with."""
+    """Names of the tactics that engines of trt-portable were built with."""
     runtime = tensorrt.Runtime(tensorrt.Logger())
     found = set()
     for module in compiled.modules():
         if isinstance(module, TRTModule):
             engine = runtime.deserialize_cuda_engine(memoryview(module.plan.cpu().numpy()))
-            text = engine.create_engine_inspector().get_engine_information(tensorrt.LayerInformationFormat.JSON)
-            found |= {layer["TacticName"] for layer in json.loads(text)["Layers"]}
+            found.add(engine._state.info.tactic)
     return sorted(found)
 
 
