@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -82,6 +83,7 @@ def main() -> None:
     with torch.no_grad():
         for name in names:
             globals()[name](folder)
+            gc.collect()  # a group waits for CUDA graphs that hold collectives of it before it goes
             if dist.get_rank() == 0:
                 sys.stdout.write(json.dumps({"done": name}) + "\n")
                 sys.stdout.flush()

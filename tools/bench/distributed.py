@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -138,38 +138,37 @@ def _without_replay() -> Iterator[None]:
             os.environ[_REPLAY] = before
 
 
-def contestants(model: nn.Module, x: torch.Tensor, only: list[str] | None = None) -> dict[str, Call | str]:
+def contestants(
+    model: nn.Module, x: torch.Tensor, only: list[str] | None = None, deadline: float = float("inf")
+) -> dict[str, Call | str]:
     """Every way to run the model, compiled and called until it has settled; why, where one cannot.
 
     Args:
         model: The model on this rank.
         x: What it is called with.
         only: Names of ways; all of them by default.
+        deadline: When, by the clock of rank 0, no further way is tried.
     """
     outside = {
         "torch_executed_ops": {"torch.ops._c10d_functional.all_reduce", "torch.ops._c10d_functional.wait_tensor"}
     }
 
-    cached: dict[str, Any] = {}
-    if len(getattr(model, "blocks", ())) == 1:  # the digest of large weights takes longer than a build
-        folder = Path(tempfile.gettempdir(), f"bench-distributed-{os.getpid()}")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        cached["engine_cache_dir"] = str(folder)
-
     def engines(**settings: Any) -> Call:
-        return trt.compile(model, arg_inputs=(x,), min_block_size=1, **cached, **settings)
+        return trt.compile(model, arg_inputs=(x,), min_block_size=1, **settings)
 
     ways: dict[str, Callable[[], Call]] = {
         "eager": lambda: model,
         "torch.compile": lambda: torch.compile(model, dynamic=False),
         "torch.compile reduce-overhead": lambda: torch.compile(model, dynamic=False, mode="reduce-overhead"),
         "engines": engines,
-        "engines, collectives outside": lambda: engines(**outside),
         "engines, not replayed": engines,
+        "engines, collectives outside": lambda: engines(**outside),
     }
     found: dict[str, Call | str] = {}
     for name, make in ways.items():
-        if only and name not in only:
+        late = torch.tensor(time.perf_counter() > deadline, device=x.device, dtype=torch.int32)
+        dist.broadcast(late, 0)
+        if (only and name not in only) or late.item():
             continue
         torch._dynamo.reset()
         started = time.perf_counter()
@@ -300,8 +299,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 128, 2048])
     parser.add_argument("--only", nargs="+", help="names of contestants")
     parser.add_argument("--parts", action="store_true", help="measure collectives and blocks alone")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no build after that long")
     parser.add_argument("--results", type=Path)
     asked = parser.parse_args()
+    deadline = time.perf_counter() + asked.seconds
     rank = int(os.environ["RANK"])
     device = (
         torch.device(asked.device, int(os.environ["LOCAL_RANK"])) if asked.device == "cuda" else torch.device("cpu")
@@ -335,9 +336,11 @@ def main() -> None:
                     "hidden": asked.hidden,
                     "layers": asked.layers,
                     "tokens": tokens,
-                    "results": measure(contestants(model, x, asked.only), x, wanted),
+                    "results": measure(contestants(model, x, asked.only, deadline), x, wanted),
                 }
             )
+            torch._dynamo.reset()
+            gc.collect()  # a group waits for CUDA graphs that hold collectives of it before it goes
     dist.destroy_process_group()
 
 
