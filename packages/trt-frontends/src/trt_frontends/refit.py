@@ -401,7 +401,7 @@ def _ranged_input(value: torch.Tensor, axes: Any) -> Input:
     return Input(min_shape=low, opt_shape=high, max_shape=high, dtype=value.dtype, dimensions=names)
 
 
-_TRUST: Final = ("operators", "trust", "allow_host_code", "trusted_keys", "data_dependent_elements")
+_TRUST: Final = ("operators", "trust", "allow_host_code", "trusted_keys", "data_dependent_elements", "limits")
 
 
 class _SavedWeights(nn.Module):

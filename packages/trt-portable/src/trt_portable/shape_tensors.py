@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from trt_core.limits import open_account
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType
 
@@ -76,6 +77,7 @@ class HostValues:
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor) -> HostValues:
         """Host values read from a tensor; waits for the device if it is on one."""
+        _note_that_data_was_read()
         values = cls.of(tensor.reshape(-1).tolist(), tensor.shape, tensor.dtype, tensor.device)
         values._materialized = tensor
         return values
@@ -193,7 +195,15 @@ def host_numbers(value: Value) -> list[Any]:
     """A value as numbers in row-major order; reads a tensor back from its device."""
     if isinstance(value, HostValues):
         return value.numbers()
+    _note_that_data_was_read()
     return value.reshape(-1).tolist()
+
+
+def _note_that_data_was_read() -> None:
+    """What is made of these numbers is charged to the account in each run, if there is one."""
+    account = open_account()
+    if account is not None:
+        account.has_seen_data = True
 
 
 def extents(value: Value) -> tuple[Any, ...]:

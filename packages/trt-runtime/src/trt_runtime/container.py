@@ -18,9 +18,10 @@ from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path as Path
 from trt_core.files.replacing import file_name
 from trt_core.files.replacing import replacing as replacing
+from trt_core.limits import CallLimits
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.header import PlanHeader
-from trt_runtime.plan_notes import is_vouched, plan_bytes, plan_digest, vouch
+from trt_runtime.plan_notes import Bounds, is_vouched, note_bounds, plan_bytes, plan_digest, vouch
 
 
 class SectionKind(IntEnum):
@@ -29,6 +30,9 @@ class SectionKind(IntEnum):
     HEADER = 1
     PLAN = 2
 
+
+_BOUNDS: Final = Bounds(CallLimits(), lambda: False)
+"""What calls of an engine may use that was read from a file of its own."""
 
 PLAN: Final = Container(
     magic=b"TRTPLAN\n",
@@ -152,6 +156,7 @@ def plan_from_memory(content: Any, *, where: str, check: bool) -> tuple[PlanHead
         raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
     plan = torch.frombuffer(content, dtype=torch.uint8, offset=payload.offset, count=payload.size)
     vouch(plan)  # its bytes were just verified
+    note_bounds(plan, _BOUNDS)
     check_payload(header, plan, where)
     if check:
         check_compatible(header, where=where)

@@ -24,7 +24,7 @@ from trt_runtime.context_pool import ContextPool
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import check_inputs, device_of
 from trt_runtime.internals import current_device, current_stream
-from trt_runtime.plan_notes import content_version, is_host_code_allowed, is_vouched, plan_bytes
+from trt_runtime.plan_notes import Bounds, bounds_of, content_version, is_host_code_allowed, is_vouched, plan_bytes
 from trt_runtime.profiles import ProfileChoice
 
 
@@ -36,6 +36,7 @@ class LoadedEngine:
         plan: (bytes,), uint8, on the CPU; used in place.
         device: The device to run on.
         host_code_allowed: Whether compiled code in the plan may run, wherever the plan comes from.
+        bounds: What its calls may use; None for all.
 
     Attributes:
         header, device: As given.
@@ -54,7 +55,13 @@ class LoadedEngine:
     """
 
     def __init__(
-        self, header: PlanHeader, plan: torch.Tensor, device: torch.device, *, host_code_allowed: bool = False
+        self,
+        header: PlanHeader,
+        plan: torch.Tensor,
+        device: torch.device,
+        *,
+        host_code_allowed: bool = False,
+        bounds: Bounds | None = None,
     ) -> None:
         check_payload(header, plan)
         check_compatible(header, device=device, warns=False)  # it was said where the plan was read
@@ -66,7 +73,7 @@ class LoadedEngine:
         with device_scope(device):
             # version-compatible plans of TensorRT carry their own lean runtime
             allowed = host_code_allowed or (self.is_tensorrt and header.version_compatible)
-            self._runtime = new_runtime(provider_module(), allowed, is_vouched(plan))
+            self._runtime = new_runtime(provider_module(), allowed, is_vouched(plan), bounds)
             forget_errors()
             self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
         if self.native is None:
@@ -248,7 +255,7 @@ class EngineStore:
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
-        self._live: weakref.WeakValueDictionary[tuple[str, torch.device, int, bool], LoadedEngine]
+        self._live: weakref.WeakValueDictionary[tuple[Any, ...], LoadedEngine]
         self._live = weakref.WeakValueDictionary()
         self.renew_lock()
 
@@ -338,10 +345,13 @@ class EngineStore:
         # a plan that was vouched for is shared with nothing: that it has the digest of its header was not verified
         memory = on_host.data_ptr() if is_vouched(on_host) else 0
         allowed = is_host_code_allowed(plan)
-        key = (described.identity, device, memory, allowed)
+        bounds = bounds_of(plan)
+        key = (described.identity, device, memory, allowed, bounds)
         engine = self._live.get(key)
         if engine is None:
-            self._live[key] = engine = LoadedEngine(described, on_host, device, host_code_allowed=allowed)
+            self._live[key] = engine = LoadedEngine(
+                described, on_host, device, host_code_allowed=allowed, bounds=bounds
+            )
         return engine
 
     def _forget(self, key: int, reference: weakref.ref[torch.Tensor]) -> None:
@@ -358,13 +368,16 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.lru_cache(maxsize=4)
-def new_runtime(trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool = False) -> Any:
+def new_runtime(
+    trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool = False, bounds: Bounds | None = None
+) -> Any:
     """Returns a runtime of the provider.
 
     Args:
         trt: The provider's module.
         host_code_allowed: Whether compiled code in plans may run.
         plans_are_verified: Whether plans were found undamaged already; the portable provider then hashes none.
+        bounds: What calls may use, where the provider keeps an account; None for all.
 
     Raises:
         PlanError: The provider cannot make one.
@@ -381,6 +394,11 @@ def new_runtime(trt: ModuleType, host_code_allowed: bool, plans_are_verified: bo
         runtime.engine_host_code_allowed = True
     if plans_are_verified and hasattr(runtime, "plans_are_verified"):
         runtime.plans_are_verified = True
+    if hasattr(runtime, "call_limits"):
+        runtime.call_limits = None if bounds is None else bounds.limits
+        if bounds is not None:
+            runtime.is_exempt = bounds.is_exempt
+            runtime.unused_kernels_are_said = bounds.is_said
     return runtime
 
 

@@ -6,11 +6,15 @@ import ctypes
 import hashlib
 import weakref
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import torch
 
 from trt_core.errors import PlanError
+
+if TYPE_CHECKING:
+    from trt_core.limits import CallLimits
 
 T = TypeVar("T")
 
@@ -122,8 +126,24 @@ def is_vouched(plan: torch.Tensor) -> bool:
     return _vouched.get(plan) is True
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What calls of an engine may use, whose plan nobody trusts.
+
+    Attributes:
+        limits: Of each call.
+        is_exempt: Asked once a limit is reached: whether the plan turns out to be trusted.
+        is_said: Whether the user knows that compiled kernels of the plan are not used.
+    """
+
+    limits: CallLimits
+    is_exempt: Callable[[], bool]
+    is_said: bool = False
+
+
 _allowed: Final = PlanNotes[bool]()
 _own: Final = PlanNotes[Callable[[], bool]]()
+_bounds: Final = PlanNotes[Bounds]()
 
 
 def allow_host_code(plan: torch.Tensor) -> None:
@@ -154,3 +174,18 @@ def is_own(plan: torch.Tensor) -> bool:
     """Whether this user may sign for a plan: it was built here, or its compiled code may run here anyway."""
     is_trusted = _own.get(plan)
     return is_host_code_allowed(plan) or (is_trusted is not None and is_trusted())
+
+
+def note_bounds(plan: torch.Tensor, bounds: Bounds) -> None:
+    """Bounds what calls of a plan's engines may use: it came from a file.
+
+    Args:
+        plan: (bytes,), uint8.
+        bounds: Of each call.
+    """
+    _bounds.put(plan, bounds)
+
+
+def bounds_of(plan: torch.Tensor) -> Bounds | None:
+    """What calls of a plan's engines may use; None for plans that were built here, or are trusted."""
+    return None if is_host_code_allowed(plan) else _bounds.get(plan)

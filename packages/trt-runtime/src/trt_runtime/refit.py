@@ -32,7 +32,7 @@ from trt_runtime.container import check_payload
 from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
-from trt_runtime.plan_notes import is_own, note_own, plan_bytes, plan_digest
+from trt_runtime.plan_notes import bounds_of, is_own, note_bounds, note_own, plan_bytes, plan_digest
 from trt_runtime.program.allowed_operators import why_not_an_argument, why_refused
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
@@ -85,6 +85,9 @@ def refit_engine(
     refitted = torch.frombuffer(memoryview(serialized), dtype=torch.uint8)
     if is_own(plan):
         note_own(refitted)
+    bounds = bounds_of(plan)
+    if bounds is not None:
+        note_bounds(refitted, bounds)
     changed = dataclasses.replace(
         header,
         payload_sha256=plan_digest(refitted),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_core.limits import Account, CallLimits, charging, open_account
 from trt_portable.attributes import boolean, integer, member
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
@@ -28,64 +29,27 @@ if TYPE_CHECKING:
 
 TURNS_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_TURNS"
 BYTES_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_BYTES"
-_TURNS: Final = 1 << 20
+TURNS: Final = 1 << 20
+"""Turns that the loops of a run may take, if nobody says anything else."""
 _BYTES: Final = 4 << 30
-
-
-class Account:
-    """Turns and bytes that the loops of a run have left: a plan may come from anyone, and both are data."""
-
-    def __init__(self) -> None:
-        self._turns = int(os.environ.get(TURNS_VARIABLE, _TURNS))
-        self._bytes = int(os.environ.get(BYTES_VARIABLE, _BYTES))
-
-    def turn(self, loop: str) -> None:
-        """Counts a turn.
-
-        Raises:
-            Refusal: There were more than a run may have.
-        """
-        self._turns -= 1
-        if self._turns < 0:
-            most = os.environ.get(TURNS_VARIABLE, _TURNS)
-            raise Refusal(
-                f"the loops of a run take more than {most} turns, at last loop {loop!r}; set {TURNS_VARIABLE} if a "
-                "model that you trust needs more",
-                ErrorCodeTRT.FAILED_EXECUTION,
-            )
-
-    def collect(self, size: int, loop: str) -> None:
-        """Counts bytes that a loop collects.
-
-        Raises:
-            Refusal: There were more than a run may have.
-        """
-        self._bytes -= size
-        if self._bytes < 0:
-            most = os.environ.get(BYTES_VARIABLE, _BYTES)
-            raise Refusal(
-                f"the loops of a run collect more than {most} bytes, at last loop {loop!r}; set {BYTES_VARIABLE} if "
-                "a model that you trust needs more",
-                ErrorCodeTRT.FAILED_EXECUTION,
-            )
-
-
-_open: contextvars.ContextVar[Account | None] = contextvars.ContextVar("trt_portable_loops", default=None)
 
 
 @contextlib.contextmanager
 def account() -> Iterator[Account]:
-    """The account of the run: that of the loop around, or a new one."""
-    found = _open.get()
+    """The account of the run; one of turns and of what loops collect, where nothing else is counted."""
+    found = open_account()
     if found is not None:
         yield found
         return
-    made = Account()
-    token = _open.set(made)
-    try:
+    limits = CallLimits(
+        bytes_alive=math.inf,
+        bytes_made=int(os.environ.get(BYTES_VARIABLE, _BYTES)),
+        elements=math.inf,
+        loop_turns=int(os.environ.get(TURNS_VARIABLE, TURNS)),
+    )
+    hint = f"set {TURNS_VARIABLE} or {BYTES_VARIABLE} if a model that you trust needs more"
+    with charging(Account(limits, hint=hint)) as made:
         yield made
-    finally:
-        _open.reset(token)
 
 
 _Slices = tuple[Any, Callable[[int], torch.Tensor]]

@@ -13,6 +13,7 @@ from trt_portable.enums import (
     ExecutionContextAllocationStrategy,
     SerializationFlag,
 )
+from trt_portable.execution.bounded_runs import RunBounds
 from trt_portable.memory import IHostMemory
 from trt_portable.plan.container import Plan
 from trt_portable.plan.engine_plan import write_engine
@@ -34,9 +35,15 @@ class ICudaEngine(EngineQueries):
     """
 
     def __init__(
-        self, plan: Plan, device: torch.device, reporter: Reporter, *, host_code_allowed: bool = False
+        self,
+        plan: Plan,
+        device: torch.device,
+        reporter: Reporter,
+        *,
+        host_code_allowed: bool = False,
+        bounds: RunBounds | None = None,
     ) -> None:
-        self._state = state = EngineState(plan, device, reporter, host_code_allowed=host_code_allowed)
+        self._state = state = EngineState(plan, device, reporter, host_code_allowed=host_code_allowed, bounds=bounds)
         super().__init__(state.info, len(state.structure["layers"]), reporter)
         self._device_memory_sizes: dict[int, int] = {}
         self._contexts: weakref.WeakSet[IExecutionContext] = weakref.WeakSet()

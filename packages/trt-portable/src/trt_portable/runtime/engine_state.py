@@ -10,6 +10,7 @@ import torch
 
 from trt_core.files import typed
 from trt_portable.errors import PortableError
+from trt_portable.execution.bounded_runs import BoundedRuns, RunBounds
 from trt_portable.execution.launcher import Executable
 from trt_portable.execution.loaded_network import load_network, shape_only_inputs
 from trt_portable.execution.paging import release_pages_of
@@ -48,6 +49,7 @@ class EngineState:
         device: Where the engine runs.
         reporter: Hears why compiled artifacts stay unused.
         host_code_allowed: Whether compiled artifacts of plans from elsewhere may run.
+        bounds: What each run may use; None for all.
 
     Attributes:
         info: What the plan says beside the layers.
@@ -66,7 +68,15 @@ class EngineState:
         generation: Grows with every refit; what was made from older weights is stale.
     """
 
-    def __init__(self, plan: Plan, device: torch.device, reporter: Reporter, *, host_code_allowed: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: torch.device,
+        reporter: Reporter,
+        *,
+        host_code_allowed: bool,
+        bounds: RunBounds | None = None,
+    ) -> None:
         with reading("the document", plan):
             typed.fields(plan.structure, "the document", tables.DOCUMENT)
         with reading("the engine's part", plan):
@@ -93,7 +103,12 @@ class EngineState:
             release_pages_of(plan.data, self)
         self._fast_program = self.program if packed is None or is_cuda else packed
         self.compiled = plan.compiled
-        self._artifacts = usable_artifacts(plan.compiled, device, reporter, is_allowed=host_code_allowed)
+        self._bounds = bounds
+        self._bounded: BoundedRuns | None = None
+        is_said = bounds is not None and bounds.unused_kernels_are_said
+        self._artifacts = usable_artifacts(
+            plan.compiled, device, reporter, is_allowed=host_code_allowed, is_said=is_said
+        )
         self._reporter = reporter
         self.executable: Executable = self._fast_program
         self.streaming: WeightStreaming | None = None
@@ -128,11 +143,27 @@ class EngineState:
     @property
     def runner(self) -> Executable:
         """`executable`, as contexts are to run it."""
+        executable: Executable = self._inside_of_limits(self.executable)
         if self.info.allows_tf32:
-            return self.executable
+            return executable
         from trt_portable.execution.tf32 import WithoutTF32
 
-        return WithoutTF32(self.executable)
+        return WithoutTF32(executable)
+
+    @property
+    def observable(self) -> Program | BoundedRuns:
+        """`program`, as contexts are to run it while somebody observes."""
+        observable: Program | BoundedRuns = self._inside_of_limits(self.program)
+        return observable
+
+    def _inside_of_limits(self, executable: Any) -> Any:
+        """What stays inside of the limits, if there are any; compiled kernels run of trusted plans only."""
+        if self._bounds is None or not isinstance(executable, Program):
+            return executable
+        bounded = self._bounded
+        if bounded is None or bounded.program is not executable:
+            self._bounded = bounded = BoundedRuns(executable, self._bounds)
+        return bounded
 
     def place_weights(self, budget: int) -> None:
         """Brings weights to the device where that waits for a budget: in engines for streaming, before a context.
@@ -263,7 +294,9 @@ class EngineState:
         return found
 
 
-def usable_artifacts(section: bytes, device: torch.device, reporter: Reporter, *, is_allowed: bool) -> list[Artifact]:
+def usable_artifacts(
+    section: bytes, device: torch.device, reporter: Reporter, *, is_allowed: bool, is_said: bool = False
+) -> list[Artifact]:
     """The compiled artifacts that may run, on this machine; says, once, why others do not.
 
     Args:
@@ -271,16 +304,19 @@ def usable_artifacts(section: bytes, device: torch.device, reporter: Reporter, *
         device: The engine's device.
         reporter: Receives the warning.
         is_allowed: Whether artifacts that were built elsewhere may run.
+        is_said: Whether the user knows if they may not.
     """
     if not section:
         return []
     from trt_portable.plan.artifact import is_trusted, machine_of, read_artifacts
 
     if not (is_allowed or is_trusted(section)):
-        reporter.warning(
-            "the plan holds compiled kernels, which run only from plans that you trust; this engine is interpreted. "
-            "Set Runtime.engine_host_code_allowed = True, or load with allow_host_code=True, to run them"
-        )
+        if not is_said:
+            reporter.warning(
+                "the plan holds compiled kernels, which run only from plans that you trust; this engine is "
+                "interpreted. Set Runtime.engine_host_code_allowed = True, or load with allow_host_code=True, to run "
+                "them"
+            )
         return []
     try:
         artifacts = read_artifacts(section)

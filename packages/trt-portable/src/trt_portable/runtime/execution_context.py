@@ -291,7 +291,7 @@ class Execution:
         debug = self._debug if self._debug.is_active else None
         if debug is not None:
             debug.show_inputs([binding.tensor.id for binding in self._inputs], values, stream)
-        results = self._state.program.run_observed(values, RunObserver(timer, debug, stream))
+        results = self._state.observable.run_observed(values, RunObserver(timer, debug, stream))
         if timer is not None:
             self._times.take(timer.milliseconds())
         return results

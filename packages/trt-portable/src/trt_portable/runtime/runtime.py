@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from typing import Any, overload
 
+from trt_core.limits import CallLimits
 from trt_portable.device import current_device
 from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, TempfileControlFlag
 from trt_portable.errors import PortableError, is_out_of_memory
+from trt_portable.execution.bounded_runs import RunBounds
 from trt_portable.host_settings import HostSettings
 from trt_portable.interfaces import IGpuAllocator, IStreamReaderV2, read_all
 from trt_portable.plan.container import read_plan, reading
@@ -32,6 +35,12 @@ class Runtime(HostSettings):
     """Whether kernels that a plan from elsewhere holds compiled may run; set it for plans that you trust."""
     plans_are_verified: bool = False
     """Not in TensorRT: whether whoever gives plans has found them undamaged, so that their checksum is not computed."""
+    call_limits: CallLimits | None = CallLimits()
+    """Not in TensorRT: what each run of an engine may use; None for all, for plans that you trust."""
+    is_exempt: Callable[[], bool] = staticmethod(bool)
+    """Not in TensorRT: asked once a run reaches a limit: whether the plan turns out to be trusted."""
+    unused_kernels_are_said: bool = False
+    """Not in TensorRT: whether the user knows that compiled kernels of plans from elsewhere are not used."""
     temporary_directory: str = tempfile.gettempdir()
     """Kept; nothing is written there."""
     tempfile_control_flags: int = sum(1 << int(flag) for flag in TempfileControlFlag)
@@ -78,6 +87,9 @@ class Runtime(HostSettings):
                 self._reporter,
                 host_code_allowed=bool(self.engine_host_code_allowed),
                 is_verified=bool(self.plans_are_verified),
+                limits=self.call_limits,
+                is_exempt=self.is_exempt,
+                unused_kernels_are_said=self.unused_kernels_are_said,
             )
         except PortableError as error:
             code = ErrorCodeTRT.INVALID_ARGUMENT
@@ -109,7 +121,14 @@ class Runtime(HostSettings):
 
 
 def load_engine(
-    buffer: Any, reporter: Reporter, *, host_code_allowed: bool = False, is_verified: bool = False
+    buffer: Any,
+    reporter: Reporter,
+    *,
+    host_code_allowed: bool = False,
+    is_verified: bool = False,
+    limits: CallLimits | None = None,
+    is_exempt: Callable[[], bool] = bool,
+    unused_kernels_are_said: bool = False,
 ) -> ICudaEngine:
     """Loads an engine onto the current device.
 
@@ -118,10 +137,18 @@ def load_engine(
         reporter: Receives what the engine has to say.
         host_code_allowed: Whether compiled kernels run though the plan was not built in this process.
         is_verified: Whether the plan was found undamaged already.
+        limits: What each run may use; None for all.
+        is_exempt: Asked once a run reaches a limit: whether the plan turns out to be trusted.
+        unused_kernels_are_said: Whether the user knows that compiled kernels of plans from elsewhere are not used.
 
     Raises:
         PortableError: The bytes are no plan that can run here; the message says why.
     """
     plan = read_plan(buffer, is_verified=is_verified)
     with reading("the content", plan):
-        return ICudaEngine(plan, current_device(), reporter.child(), host_code_allowed=host_code_allowed)
+        bounds = (
+            None
+            if limits is None or host_code_allowed
+            else RunBounds(limits, is_exempt, len(plan.data), unused_kernels_are_said)
+        )
+        return ICudaEngine(plan, current_device(), reporter.child(), host_code_allowed=host_code_allowed, bounds=bounds)

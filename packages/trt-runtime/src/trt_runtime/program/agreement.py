@@ -215,7 +215,8 @@ class _Agreement:
 
     def _check_made(self, step: OperatorCall, operator: OpOverload, told: int | None, place: str) -> None:
         """An operator that can grow makes no more elements than the program says, or a few times what is there."""
-        from trt_runtime.program.operator_growth import elements_made, how_to_allow, most_elements
+        from trt_core.operator_counts import elements_made
+        from trt_runtime.program.operator_growth import how_to_allow, most_elements
 
         names = [argument.name for argument in operator._schema.arguments]
         given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
@@ -235,7 +236,7 @@ class _Agreement:
         raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 
     def _number_or_shape(self, index: int) -> Any:
-        from trt_runtime.program.operator_growth import MASKS, MaskShape
+        from trt_core.operator_counts import MASKS, MaskShape
 
         known = self._known[index]
         if isinstance(known, TensorType) and None not in known.shape:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -14,9 +14,12 @@ from trt_core.device import is_autocast_on, without_autocast
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import OpOverload
+from trt_core.limits import Account, charging
+from trt_core.operator_counts import can_grow, elements_in, elements_made, operands_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import kind_of
+from trt_runtime.plan_notes import Bounds
 from trt_runtime.program.graph import (
     EngineCall,
     ItemCall,
@@ -34,14 +37,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.operand_checks import checked
-from trt_runtime.program.operator_growth import (
-    can_grow,
-    elements_in,
-    elements_made,
-    how_to_allow,
-    most_elements,
-    operands_of,
-)
+from trt_runtime.program.operator_growth import how_to_allow, most_elements
 
 Symbols = Mapping[str, int]
 """Values of the symbols in one call."""
@@ -179,6 +175,7 @@ class Executor:
         operators: The operator of each `OperatorCall`, in order.
         device: What `"cuda"` among the arguments of operators means.
         untold: Elements that an operator may make whose result has sizes that depend on data.
+        bounds: What each call may use; None for all.
     """
 
     def __init__(
@@ -188,6 +185,7 @@ class Executor:
         operators: Sequence[OpOverload],
         device: torch.device,
         untold: int,
+        bounds: Bounds | None = None,
     ) -> None:
         self._first_result = program.first_result
         calls = _operator_runs(program, operators, device, untold)
@@ -197,6 +195,7 @@ class Executor:
         self._output = _picker(program.output)
         self._has_operators = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
         self._named = [_title(step, program) for step in program.steps]
+        self._watch = None if bounds is None or not self._has_operators else _Watch(program, bounds)
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
         """Runs the program.
@@ -216,11 +215,50 @@ class Executor:
         if self._has_operators and not torch.compiler.is_compiling():
             if is_autocast_on():
                 with without_autocast("cpu", "cuda"), torch.no_grad():
-                    return self._run(slots, symbols)
+                    return self._run_bounded(slots, symbols)
             if torch.is_grad_enabled():
                 with torch.no_grad():
-                    return self._run(slots, symbols)
+                    return self._run_bounded(slots, symbols)
+            return self._run_bounded(slots, symbols)
         return self._run(slots, symbols)
+
+    def _run_bounded(self, slots: list[Any], symbols: Symbols) -> Any:
+        """Runs the program, watching what is not known to stay inside of the limits for inputs of these sizes."""
+        watch = self._watch
+        if watch is None:
+            return self._run(slots, symbols)
+        sizes = watch.sizes_of(slots)
+        if sizes is None:
+            return self._run(slots, symbols)
+        steps = watch.to_watch(sizes)
+        if not steps:
+            return self._run(slots, symbols)
+        result = self._run_watched(slots, symbols, watch, steps)
+        watch.passed(sizes)
+        return result
+
+    def _run_watched(self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int]) -> Any:
+        at = self._first_result
+        try:
+            with charging(watch.account(slots)) as account:
+                for run, at, dying in self._steps:
+                    if at in steps:
+                        with account.watching():
+                            slots[at] = run(slots, symbols)
+                    else:
+                        slots[at] = run(slots, symbols)
+                        if at in watch.engine_calls:
+                            account.note(slots[at])
+                    for dead in dying:
+                        slots[dead] = None
+            return self._output(slots)
+        except TrtError:
+            raise
+        except Exception as error:  # whatever an operator raises
+            raise self._failure(at, error) from error
+
+    def _failure(self, at: int, error: Exception) -> ExecutionError:
+        return ExecutionError(f"{self._named[at - self._first_result]} failed", why=f"{type(error).__name__}: {error}")
 
     def _run(self, slots: list[Any], symbols: Symbols) -> Any:
         at = self._first_result
@@ -233,10 +271,77 @@ class Executor:
         except TrtError:
             raise
         except Exception as error:  # whatever an operator raises
-            raise ExecutionError(
-                f"{self._named[at - self._first_result]} failed",
-                why=f"{type(error).__name__}: {error}",
-            ) from error
+            raise self._failure(at, error) from error
+
+
+_MOST_SIZES: Final = 256
+
+
+class _Watch:
+    """Which steps of a program are charged to an account: once for inputs of the same sizes, or in each call.
+
+    Args:
+        program: The program.
+        bounds: What each call may use.
+
+    Attributes:
+        engine_calls: Slots of what engines make, which keep accounts of their own.
+    """
+
+    def __init__(self, program: Program, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._held = sum(engine.header.payload_bytes for engine in program.engines)
+        self._first = program.first_result
+        self._inputs = program.first_tensor
+        slots = list(enumerate(program.steps, self._first))
+        self.engine_calls = frozenset(at for at, step in slots if isinstance(step, EngineCall))
+        self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall))
+        loose: set[int] = set()
+        for at, step in slots:
+            if not loose.isdisjoint(values_read(step)) or _depends_on_data(step, program):
+                loose.add(at)
+        self._loose = self._all & loose
+        self._passed: dict[tuple[Any, ...], None] = {}
+
+    def sizes_of(self, slots: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What sizes follow from in a call: shapes, and numbers as they are; None where a call is traced."""
+        sizes = []
+        for value in slots[: self._inputs]:
+            if isinstance(value, torch.Tensor):
+                if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+                    return None
+                sizes.append(value.shape)
+            else:
+                sizes.append(value)
+        return tuple(sizes)
+
+    def to_watch(self, sizes: tuple[Any, ...]) -> Collection[int]:
+        """Slots of the operators that are to be watched."""
+        return self._loose if sizes in self._passed else self._all
+
+    def passed(self, sizes: tuple[Any, ...]) -> None:
+        """Notes that a call stayed inside of the limits."""
+        if len(self._passed) >= _MOST_SIZES:
+            self._passed.clear()
+        self._passed[sizes] = None
+
+    def account(self, slots: Sequence[Any]) -> Account:
+        """An account of a call that begins."""
+        given = self._held + sum(value.nbytes for value in slots[: self._first] if isinstance(value, torch.Tensor))
+        return Account(self._bounds.limits, given, is_exempt=self._bounds.is_exempt)
+
+
+def _depends_on_data(step: Step, program: Program) -> bool:
+    """Whether sizes or numbers that a step makes come from data."""
+
+    def is_unknown(kind: ValueType | None) -> bool:
+        if isinstance(kind, SequenceType):
+            return any(map(is_unknown, kind.items))
+        return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
+
+    if isinstance(step, EngineCall):
+        return any(None in binding.shape for binding in program.engines[step.engine].header.outputs)
+    return isinstance(step, OperatorCall) and is_unknown(step.result)
 
 
 def _operator_runs(

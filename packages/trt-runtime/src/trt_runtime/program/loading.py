@@ -17,20 +17,21 @@ from trt_core.files.container import Section, kinds_in
 from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path, file_name
 from trt_core.internals import OpOverload
+from trt_core.limits import UNLIMITED, CallLimits
 from trt_core.log import logger
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import PLAN
 from trt_runtime.engine import ENGINES
 from trt_runtime.module import TRTModule
+from trt_runtime.plan_notes import Bounds, is_own, note_bounds, note_own, vouch
 from trt_runtime.plan_notes import allow_host_code as permit
-from trt_runtime.plan_notes import is_own, note_own, vouch
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.allowed_operators import find_operator, needs_trust
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
 from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
-from trt_runtime.program.module import LoadedProgram, most_untold
+from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
 from trt_runtime.signatures import read_keys, why_not_trusted
 
@@ -51,6 +52,7 @@ def load(
     device: torch.device | str | None = None,
     result_types: Collection[type | str] = (),
     copy: bool | None = None,
+    limits: CallLimits | None = None,
     mesh: Any = None,
     group: Any = None,
 ) -> nn.Module:
@@ -81,6 +83,8 @@ def load(
             modules that are imported; nothing is imported. Other results of classes are dicts with attributes.
         copy: True to read the file rather than map it, so that nothing matters that becomes of it; False to map it
             although others can write to it, or it is small.
+        limits: What each call may use: memory, elements, operators, turns of loops, time. By default generous
+            multiples of what is given to a call (`CallLimits`), and nothing is counted of trusted files.
         mesh: The device mesh that a sharded model is to run on, held to the one that it was saved with.
         group: The process group of all ranks of a sharded model; all processes by default.
 
@@ -107,6 +111,7 @@ def load(
             part = RankPart.find(name, mesh, group)
             options: dict[str, Any] = {"operators": operators, "trust": trust, "allow_host_code": allow_host_code}
             options["trusted_keys"] = trusted_keys
+            options["limits"] = limits
             options |= {"device": device, "result_types": result_types, "copy": copy}
             return part.finish(load(part.path, **options, data_dependent_elements=data_dependent_elements))
     try:
@@ -126,6 +131,7 @@ def load(
             data_dependent_elements=data_dependent_elements,
             device=device,
             result_types=result_types,
+            limits=limits,
         )
     except PlanError as error:
         where = error.where if error.where.startswith(name) else ", ".join(filter(None, (name, error.where)))
@@ -143,12 +149,14 @@ def program_from_memory(
     data_dependent_elements: int = UNTOLD,
     device: torch.device | str | None = None,
     result_types: Collection[type | str] = (),
+    limits: CallLimits | None = None,
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
     Args:
         content: Memory that nobody else writes to: a private map of the file, or a bytearray.
         operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types: See `load`.
+        limits: See `load`.
         any_operator: Let it call all operators that compute, trusted or not.
 
     Raises:
@@ -186,15 +194,33 @@ def program_from_memory(
             "whoever wrote it, list their key (trtc trust), sign the file (trtc sign), or load it with trust=True",
             trusted.why,
         )
+    is_known = trust or allow_host_code or trusted.is_found
+    bounds = _bounds(limits, trusted, is_known=is_known, is_said=carries_code and not allow_host_code)
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
     for module in engines:
         if allow_host_code:
             permit(module.plan)
         else:
             note_own(module.plan, lambda: trusted.is_given)
+        if bounds is not None:
+            note_bounds(module.plan, bounds)
         ENGINES.engine_for(module.plan, module.header.text, place)
     tensors = unpack(program.tensors, storages, place)
-    return LoadedProgram(program, tensors, engines, targets, place, data_dependent_elements, result_types)
+    return LoadedProgram(program, tensors, engines, targets, place, data_dependent_elements, result_types, bounds)
+
+
+def _bounds(limits: CallLimits | None, trusted: _Trust, *, is_known: bool, is_said: bool) -> Bounds | None:
+    """What calls may use.
+
+    Args:
+        limits: What the caller says, which holds whoever wrote the file.
+        trusted: Finds out whether the file is trusted, once a limit is reached.
+        is_known: Whether it is known to be.
+        is_said: Whether the user was told that compiled code of the file is not used.
+    """
+    if limits is not None:
+        return Bounds(limits, lambda: False, is_said) if is_said or limits != UNLIMITED else None
+    return None if is_known else Bounds(CallLimits(), lambda: trusted.is_given, is_said)
 
 
 class _Trust:
@@ -209,6 +235,11 @@ class _Trust:
     def why(self) -> str:
         """Why it is not; nothing where it is."""
         return "" if self._given else why_not_trusted(self._data, self._sections, self._signature, self._keys)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is, as far as somebody has looked."""
+        return "why" in self.__dict__ and self.is_given
 
     @property
     def is_given(self) -> bool:
@@ -332,16 +363,22 @@ def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
     write_program(file, captured)
     # what was compiled here has no limit, nor has its copy
     untold = most_untold(compiled) if isinstance(compiled, LoadedProgram) else MAX_EXTENT
-    return _restore, (file.getvalue(), captured.program.libraries, untold, all(map(is_own, captured.plans)))
+    bounds = bounds_of_calls(compiled) if isinstance(compiled, LoadedProgram) else None
+    limits = UNLIMITED if bounds is None or bounds.is_exempt() else bounds.limits
+    own = all(map(is_own, captured.plans))
+    return _restore, (file.getvalue(), captured.program.libraries, untold, own, limits)
 
 
-def _restore(data: bytes, libraries: tuple[str, ...], untold: int, is_own: bool = False) -> LoadedProgram:
+def _restore(
+    data: bytes, libraries: tuple[str, ...], untold: int, is_own: bool = False, limits: CallLimits = UNLIMITED
+) -> LoadedProgram:
     return program_from_memory(
         bytearray(data),
         operators=libraries,
         any_operator=True,  # what was pickled was loaded or captured before, with all of its operators
         allow_host_code=is_own,
         data_dependent_elements=untold,
+        limits=limits,
     )
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from trt_core.errors import InputError
 from trt_core.internals import OpOverload
 from trt_runtime.module import TRTModule
+from trt_runtime.plan_notes import Bounds
 from trt_runtime.program.door import Door, refuse_moves
 from trt_runtime.program.executor import Executor, declares_symbols
 from trt_runtime.program.fields import UNTOLD, malformed
@@ -60,6 +61,7 @@ class LoadedProgram(nn.Module):
         device: Where it runs.
         untold: Elements that an operator may make whose result has sizes that depend on data.
         result_types: Classes to make of parts of the result; see `load`.
+        bounds: What operators of each call may use; None for all.
 
     Attributes:
         meta: What whoever saved the program says of it.
@@ -86,6 +88,7 @@ class LoadedProgram(nn.Module):
         device: torch.device,
         untold: int = UNTOLD,
         result_types: Collection[Any] = (),
+        bounds: Bounds | None = None,
     ) -> None:
         super().__init__()
         self.meta = {name: text for name, text in program.metadata.items() if name != ENTRY}
@@ -93,6 +96,7 @@ class LoadedProgram(nn.Module):
         self.__result_types = tuple(result_types)
         self.__rebuild = rebuilder(program.output, self.__facts, result_types)
         self.__untold = untold
+        self.__bounds = bounds
         self.__program = program
         self.__operators = tuple(operators)
         self.__engines = tuple(engines)
@@ -184,7 +188,7 @@ class LoadedProgram(nn.Module):
         self.__reader = InputReader.of(self.__program, device)
         # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
         engines = [engine.forward for engine in self.__engines]
-        self.__executor = Executor(self.__program, engines, self.__operators, device, self.__untold)
+        self.__executor = Executor(self.__program, engines, self.__operators, device, self.__untold, self.__bounds)
 
     def __tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(held.tensor().detach() for held in self.__held)
@@ -240,6 +244,10 @@ class LoadedProgram(nn.Module):
     def _most_untold(self) -> int:
         return self.__untold
 
+    @property
+    def _bounds(self) -> Bounds | None:
+        return self.__bounds
+
     def _captured_program(self) -> CapturedProgram:
         plans = tuple(engine.plan for engine in self.__engines)
         headers = [engine.header for engine in self.__engines]
@@ -250,7 +258,14 @@ class LoadedProgram(nn.Module):
 
     def __with(self, tensors: Sequence[torch.Tensor], engines: Sequence[TRTModule]) -> LoadedProgram:
         return LoadedProgram(
-            self.__program, tensors, engines, self.__operators, self.__device, self.__untold, self.__result_types
+            self.__program,
+            tensors,
+            engines,
+            self.__operators,
+            self.__device,
+            self.__untold,
+            self.__result_types,
+            self.__bounds,
         )
 
     def __copy__(self) -> LoadedProgram:
@@ -282,6 +297,11 @@ def takes(loaded: LoadedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def most_untold(loaded: LoadedProgram) -> int:
     """Elements that its operators may make where that depends on data."""
     return loaded._most_untold
+
+
+def bounds_of_calls(loaded: LoadedProgram) -> Bounds | None:
+    """What operators of each call may use; None for all."""
+    return loaded._bounds
 
 
 def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[..., Any] | None:

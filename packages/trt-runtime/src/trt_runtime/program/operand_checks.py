@@ -16,8 +16,9 @@ import torch
 
 from trt_core.errors import ExecutionError
 from trt_core.internals import FakeTensor, OpOverload
+from trt_core.operator_counts import elements_in, operands_of
 from trt_runtime.program.fields import UNTOLD
-from trt_runtime.program.operator_growth import elements_in, how_to_allow, most_elements, operands_of
+from trt_runtime.program.operator_growth import how_to_allow, most_elements
 
 Operands = Mapping[str, Any]
 """Arguments by their names in the schema, defaults filled in."""

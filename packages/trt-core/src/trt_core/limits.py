@@ -1,0 +1,385 @@
+"""What a call of something that nobody trusts may use, and the account that is kept of it.
+
+Every operator of PyTorch that runs inside of `Account.watching` is looked at before it runs: how many elements it makes
+follows from the shapes and numbers that it is given (`trt_core.operator_counts`), views count as large as they say
+wherever something reads them, and memory is counted by what it is, so that what was freed is free. The same serves
+steps of programs and layers of plans. Watching costs some microseconds per operator; whoever calls with sizes that an
+account has passed, and with nothing that depends on data, need not be watched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from trt_core.errors import ExecutionError, InputError
+from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel
+from trt_core.operator_counts import MASKS, elements_made, operands_of, pieces_made, work_of
+
+_FLOOR: Final = 512 << 20
+_ALIVE: Final = 256
+"""Bytes that may be alive at once, for each byte that is given."""
+_MADE: Final = 64
+"""Bytes that may be made in all, for each that may be alive."""
+_LEAST_ELEMENTS: Final = 1 << 44
+_ELEMENTS: Final = 1 << 18
+"""Elements that may be read, made or added up, for each byte that is given."""
+_SMALL: Final = 1 << 10
+"""Bytes of a result that are not worth a note."""
+_PIECE: Final = 1 << 10
+"""Bytes that a tensor takes without its elements."""
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """Limits of one call. None follows from the bytes that are given: inputs, weights and what is held.
+
+    Attributes:
+        bytes_alive: Of results at any time, and of views that an operator reads; 256 for each byte that is given, at
+            least 512 MiB.
+        bytes_made: Of all results; 64 times as many as may be alive.
+        elements: Read, made, and added up in products; 2^18 for each byte that is given, at least 2^44.
+        steps: Operators that run.
+        loop_turns: Turns of all loops.
+        seconds: Of the clock. Looked at before each operator: none is interrupted while it runs.
+    """
+
+    bytes_alive: float | None = None
+    bytes_made: float | None = None
+    elements: float | None = None
+    steps: float = 1 << 24
+    loop_turns: float = 1 << 20
+    seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            may_miss = field.default is None
+            if not (value is None and may_miss) and (
+                isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0
+            ):
+                raise InputError(f"{field.name} of limits is a number that is not negative, not {value!r:.60}")
+
+    def of_call(self, given: int) -> CallLimits:
+        """Returns them with a number for each.
+
+        Args:
+            given: Bytes of inputs, weights and what else is there before the call.
+        """
+        alive = max(_FLOOR, _ALIVE * given) if self.bytes_alive is None else self.bytes_alive
+        made = _MADE * alive if self.bytes_made is None else self.bytes_made
+        elements = max(_LEAST_ELEMENTS, _ELEMENTS * given) if self.elements is None else self.elements
+        return replace(self, bytes_alive=alive, bytes_made=made, elements=elements)
+
+
+UNLIMITED: Final = CallLimits(*[math.inf] * len(fields(CallLimits)))
+
+_WORDS: Final = {
+    "bytes_alive": "bytes at once",
+    "bytes_made": "bytes in all",
+    "elements": "elements to read, make or add up",
+    "steps": "operators",
+    "loop_turns": "turns of loops",
+    "seconds": "seconds",
+}
+
+_HINT: Final = "if you trust whoever wrote it, give it more: limits=trt_core.limits.CallLimits({field}=...)"
+
+
+def _never() -> bool:
+    return False
+
+
+class Account:
+    """What one call has used of its limits.
+
+    Args:
+        limits: Of the call.
+        given: Bytes that are there before the call.
+        is_exempt: Asked once a limit is reached: whether the file turns out to be trusted, and has none.
+        hint: What a message says is to be done; ``{field}`` is the limit.
+
+    Attributes:
+        limits: A number for each.
+        alive, made, elements, steps, turns: What was used so far; of what is alive some may be free by now.
+        has_seen_data: Whether an operator ran whose result has sizes that depend on data; whoever reads numbers of a
+            tensor to make something of them sets it as well.
+    """
+
+    def __init__(
+        self,
+        limits: CallLimits,
+        given: int = 0,
+        *,
+        is_exempt: Callable[[], bool] = _never,
+        hint: str = _HINT,
+    ) -> None:
+        self.limits = limits.of_call(given)
+        self.alive = self.made = self.elements = self.steps = self.turns = 0.0
+        self.has_seen_data = False
+        self._is_exempt = is_exempt
+        self._hint = hint
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._next_sweep = 1 << 10
+        self._end = time.monotonic() + self.limits.seconds
+
+    def watching(self) -> TorchDispatchMode:
+        """A block of operators that the account is charged with."""
+        return _Watching(self)
+
+    def turn(self, loop: str) -> None:
+        """Charges a turn of a loop.
+
+        Raises:
+            ExecutionError: There were more than a call may have.
+        """
+        self.turns += 1
+        if self.turns > self.limits.loop_turns:
+            self._refuse("loop_turns", self.turns, f"loop {loop!r}")
+        if time.monotonic() > self._end:
+            self._refuse("seconds", self.limits.seconds, f"loop {loop!r}")
+
+    def collect(self, size: int, loop: str) -> None:
+        """Charges bytes that a loop keeps until it ends.
+
+        Raises:
+            ExecutionError: There were more than a call may have.
+        """
+        self._expect(size, 0, f"loop {loop!r}")
+        self.made += size
+
+    def before(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Charges what an operator reads and adds up, and sees whether there is room for what it makes.
+
+        Raises:
+            ExecutionError: There is none.
+        """
+        self.steps += 1
+        if self.steps > self.limits.steps:
+            self._refuse("steps", self.steps, str(operator))
+        if time.monotonic() > self._end:
+            self._refuse("seconds", self.limits.seconds, str(operator))
+        kind = _kind_of(operator)
+        if kind.depends_on_data or (kind.takes_masks and _has_mask(args[1] if len(args) > 1 else kwargs["indices"])):
+            self.has_seen_data = True
+        if kind.is_view:
+            self.expect_pieces(operator, args, kwargs)
+            return
+        given, width, unfolded = _read(args, kwargs)
+        operands = operands_of(operator, args, kwargs)
+        made = 0.0
+        if not kind.writes:
+            counted = elements_made(operator, operands)
+            made = float(given) if counted is None else counted
+            if kind.makes_list:
+                unfolded += int(pieces_made(operator, operands)) * _PIECE
+        self._expect(made * width + unfolded, max(given + made, work_of(operator, operands, made)), str(operator))
+
+    def expect_pieces(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Sees whether there is room for as many tensors as an operator makes.
+
+        Raises:
+            ExecutionError: There is none.
+        """
+        if _kind_of(operator).makes_list:
+            pieces = pieces_made(operator, operands_of(operator, args, kwargs))
+            self._expect(pieces * _PIECE, pieces, str(operator))
+
+    def after(self, operator: OpOverload, result: Any) -> None:
+        """Notes what an operator has made.
+
+        Raises:
+            ExecutionError: It is more than a call may use.
+        """
+        kind = _kind_of(operator)
+        if kind.is_view or kind.writes:
+            return
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(made, torch.Tensor):
+                self._note(made, operator)
+
+    def note(self, result: Any) -> None:
+        """Notes tensors that something else made."""
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(made, torch.Tensor):
+                self._note(made, "an engine")
+
+    def _note(self, tensor: torch.Tensor, maker: object) -> None:
+        if tensor.layout is not torch.strided:
+            return
+        size = tensor.nbytes
+        if 0 in tensor.stride():
+            size = tensor.untyped_storage().nbytes()
+        self.made += size
+        if size < _SMALL:
+            return
+        storage = tensor.untyped_storage()
+        reference = StorageWeakRef(storage)
+        key = int(reference.cdata)
+        held = self._held.get(key)
+        if held is not None and not held[0].expired():
+            return
+        size = storage.nbytes()
+        if held is not None:
+            self.alive -= held[1]
+        self._held[key] = (reference, size)
+        self.alive += size
+        if len(self._held) > self._next_sweep:
+            self._sweep()
+        if self.alive > self.limits.bytes_alive:  # type: ignore[operator]  # each has a number
+            self._expect(0, 0, str(maker))
+
+    def _expect(self, size: float, elements: float, maker: str) -> None:
+        self.elements += elements
+        limits = self.limits
+        assert limits.bytes_alive is not None and limits.bytes_made is not None and limits.elements is not None
+        if self.elements > limits.elements:
+            self._refuse("elements", self.elements, maker)
+        if self.made + size > limits.bytes_made:
+            self._refuse("bytes_made", self.made + size, maker)
+        if self.alive + size > limits.bytes_alive:
+            self._sweep()
+            if self.alive + size > limits.bytes_alive:
+                self._refuse("bytes_alive", self.alive + size, maker)
+
+    def _sweep(self) -> None:
+        """Forgets what is free."""
+        for key, (reference, size) in list(self._held.items()):
+            if reference.expired():
+                self.alive -= size
+                del self._held[key]
+        self._next_sweep = 2 * len(self._held) + (1 << 10)
+
+    def _refuse(self, field: str, wanted: float, maker: str) -> None:
+        most = getattr(self.limits, field)
+        if self._is_exempt():
+            self.limits = UNLIMITED
+            return
+        raise ExecutionError(
+            f"the call takes more than {most:.0f} {_WORDS[field]}",
+            where=maker,
+            why=f"{wanted:.3g} would be reached, and what is loaded is not trusted",
+            hint=self._hint.format(field=field),
+        )
+
+
+_open: contextvars.ContextVar[Account | None] = contextvars.ContextVar("trt_account", default=None)
+
+
+def open_account() -> Account | None:
+    """The account of the call that is running; None where nothing is counted."""
+    return _open.get()
+
+
+@contextlib.contextmanager
+def charging(account: Account) -> Iterator[Account]:
+    """A call that is charged to an account."""
+    token = _open.set(account)
+    try:
+        yield account
+    finally:
+        _open.reset(token)
+
+
+class _Watching(TorchDispatchMode):
+    """Shows the operators of a block to an account."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is watched while Dynamo traces, and what would skip it takes seconds to import
+
+    def __init__(self, account: Account) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # its base has no annotations
+        self._account = account
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        if _kind_of(func).is_composite:  # what it consists of tells what it makes on the way
+            self._account.expect_pieces(func, args, kwargs)
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        self._account.before(func, args, kwargs)
+        result = func(*args, **kwargs)
+        self._account.after(func, result)
+        return result
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is to be known of an operator before it runs.
+
+    Attributes:
+        is_view: Whether it makes nothing but views.
+        writes: Whether it writes into memory that it is given.
+        makes_list: Whether it makes a list of tensors.
+        is_composite: Whether it is made of other operators everywhere.
+        depends_on_data: Whether sizes come from data.
+        takes_masks: Whether they do where an operand is a mask.
+    """
+
+    is_view: bool
+    writes: bool
+    makes_list: bool
+    is_composite: bool
+    depends_on_data: bool
+    takes_masks: bool
+
+
+_PLAIN: Final = frozenset(f"aten::{name}" for name in ("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "dropout"))
+"""Operators made of others that make nothing worth a note on the way."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of(operator: OpOverload) -> _Kind:
+    schema = operator._schema
+    name = operator.name()
+    returns = schema.returns
+    is_composite = (
+        schema.name not in _PLAIN
+        and has_kernel(name, "CompositeImplicitAutograd")
+        and not any(has_kernel(name, key) for key in ("CPU", "CUDA"))
+    )
+    return _Kind(
+        is_view=operator.is_view,
+        writes=schema.is_mutable,
+        makes_list=len(returns) == 1 and isinstance(returns[0].type, torch.ListType),
+        is_composite=is_composite,
+        depends_on_data=torch.Tag.dynamic_output_shape in operator.tags and schema.name != "aten::index",
+        takes_masks=schema.name == "aten::index",
+    )
+
+
+def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in MASKS for index in indices)
+
+
+def _read(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Elements of operands, bytes of the widest, and bytes that operands take where a kernel unfolds them."""
+    count = unfolded = 0
+    width = 8  # places are that wide, and so is what is made of truth values
+    for value in (*args, *kwargs.values()):
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor):
+                elements, size = item.numel(), item.itemsize
+                count += elements
+                width = max(width, size)
+                if elements > _SMALL and item.layout is torch.strided and 0 in item.stride():
+                    unfolded += elements * size
+            elif isinstance(item, torch.dtype):
+                width = max(width, item.itemsize)
+    return count, width, unfolded

@@ -1,0 +1,698 @@
+"""How much operators make that can make far more than they are given: by broadcasting, or by numbers among arguments.
+
+Others make at most as many elements as their operands have together, or a few times as many. `operator_counts` has what
+each makes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_core.internals import OpOverload
+
+
+def can_grow(operator: OpOverload) -> bool:
+    """Whether `elements_made` knows an operator."""
+    return _count_of(operator) is not None
+
+
+def elements_made(operator: OpOverload, operands: Operands) -> float | None:
+    """Returns how many elements a call makes, at least.
+
+    Returns:
+        None for operators that do not grow, and where arguments make no sense: the operator will say so.
+    """
+    count = _count_of(operator)
+    try:
+        return None if count is None else count(operands)
+    except OverflowError:
+        return math.inf
+    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return None
+
+
+def pieces_made(operator: OpOverload, operands: Operands) -> float:
+    """Returns how many tensors a call makes that makes a list of them."""
+    count = _PIECES.get(operator._schema.name)
+    try:
+        return 1.0 if count is None else max(float(count(operands)), 1.0)
+    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return 1.0
+
+
+def work_of(operator: OpOverload, operands: Operands, made: float) -> float:
+    """Returns how many elements a call adds up: those of products and windows.
+
+    Args:
+        operator, operands: The call.
+        made: Elements that it makes.
+    """
+    depth = _DEPTHS.get(operator._schema.name)
+    try:
+        return 0.0 if depth is None else made * depth(operands)
+    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return 0.0
+
+
+def _count_of(operator: OpOverload) -> Count | None:
+    found = COUNTS.get(operator._schema.name)
+    return broadcast if found is None and torch.Tag.pointwise in operator.tags else found
+
+
+MASKS: Final = (torch.bool, torch.uint8)
+"""Types of tensors that choose elements rather than name them."""
+
+
+def operands_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call as counts take them, without those that are not given."""
+    names = (argument.name for argument in operator._schema.arguments)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {name: _shaped(value) for name, value in given.items() if value is not None}
+
+
+def elements_in(operands: Operands) -> int:
+    """Elements of all tensors among arguments."""
+    return sum(math.prod(shape) for shape in shapes_in(operands))
+
+
+def _shaped(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return MaskShape(value.shape) if value.dtype in MASKS else tuple(value.shape)
+    return [_shaped(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+Shape = tuple[int, ...]
+
+
+class MaskShape(tuple[int, ...]):
+    """The shape of a tensor of truth values, which index differently."""
+
+
+Operands = Mapping[str, Any]
+"""Arguments by their names in the schema: numbers, lists of them, and shapes as tuples in the place of tensors."""
+
+Count = Callable[[Operands], float]
+"""Elements that a call makes, at least; whatever Python raises where arguments make no sense."""
+
+
+def shapes_in(operands: Operands) -> list[Shape]:
+    """Shapes of all tensors among arguments."""
+    found = []
+    for value in operands.values():
+        if isinstance(value, tuple):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [item for item in value if isinstance(item, tuple)]
+    return found
+
+
+def joined(shapes: Sequence[Shape]) -> list[int]:
+    """The shape that all of them broadcast to, the last extent first."""
+    rank = max(map(len, shapes), default=0)
+    return [max(shape[-axis] if axis <= len(shape) else 1 for shape in shapes) for axis in range(1, rank + 1)]
+
+
+def broadcast(operands: Operands) -> float:
+    """Elements of what all operands broadcast to."""
+    shapes = shapes_in(operands)
+    if any(0 in shape for shape in shapes):
+        return 0.0
+    return float(math.prod(joined(shapes)))
+
+
+def matrix_product(one: str, other: str) -> Count:
+    """Products of matrices, batches of them broadcast."""
+
+    def count(operands: Operands) -> float:
+        first, second = operands[one], operands[other]
+        rows = first[-2] if len(first) > 1 else 1
+        columns = second[-1] if len(second) > 1 else 1
+        return float(math.prod(joined([first[:-2], second[:-2]])) * rows * columns)
+
+    return count
+
+
+def linear(operands: Operands) -> float:
+    """Rows of the operand times rows of the weights."""
+    return float(math.prod(operands["input"][:-1]) * math.prod(operands["weight"][:-1]))
+
+
+def all_pairs(one: str, other: str) -> Count:
+    """A product for each pair of elements."""
+    return lambda operands: float(math.prod(operands[one]) * math.prod(operands[other]))
+
+
+def inner(operands: Operands) -> float:
+    """Products along the last axes."""
+    return float(math.prod(operands["self"][:-1]) * math.prod(operands["other"][:-1]))
+
+
+def contracted(operands: Operands) -> float:
+    """Products along the axes that are named."""
+    kept = [
+        math.prod(extent for axis, extent in enumerate(shape) if axis not in {item % len(shape) for item in axes})
+        for shape, axes in (
+            (operands["self"], operands["dims_self"]),
+            (operands["other"], operands["dims_other"]),
+        )
+    ]
+    return float(math.prod(kept))
+
+
+def labelled(operands: Operands) -> float:
+    """`einsum`: extents of the labels of the result, and of what three dots stand for."""
+    inputs, arrow, result = operands["equation"].replace(" ", "").partition("->")
+    extents: dict[str, int] = {}
+    dotted: list[Shape] = []
+    for labels, shape in zip(inputs.split(","), operands["tensors"], strict=True):
+        before, dots, after = labels.partition("...")
+        end = len(shape) - len(after)
+        for label, extent in [*zip(before, shape, strict=False), *zip(after, shape[end:], strict=True)]:
+            extents[label] = max(extent, extents.get(label, 0))
+        dotted += [shape[len(before) : end]] * bool(dots)
+    kept = set(result) - {"."} if arrow else {label for label in extents if inputs.count(label) == 1}
+    return float(math.prod(extents[label] for label in kept) * math.prod(joined(dotted)))
+
+
+def distances(operands: Operands) -> float:
+    """One for each pair of rows."""
+    first, second = operands["x1"], operands["x2"]
+    return float(math.prod(joined([first[:-2], second[:-2]])) * first[-2] * second[-2])
+
+
+def own_distances(operands: Operands) -> float:
+    """One for each pair of rows of one operand."""
+    return float(operands["self"][0] ** 2 / 2)
+
+
+def correlations(operands: Operands) -> float:
+    """One for each pair of variables."""
+    shape = operands["self" if "self" in operands else "input"]
+    return float(shape[0] ** 2) if len(shape) > 1 else 1.0
+
+
+def factors(is_whole: Callable[[Operands], bool]) -> Count:
+    """Factors of matrices: square ones where all of them are asked for."""
+
+    def count(operands: Operands) -> float:
+        *outer, rows, columns = next(iter(shapes_in(operands)))
+        return float(math.prod(outer) * (max(rows, columns) ** 2 if is_whole(operands) else rows * columns))
+
+    return count
+
+
+def tuples(operands: Operands) -> float:
+    """One element of each operand in every combination."""
+    shapes = shapes_in(operands)
+    return float(len(shapes) * math.prod(math.prod(shape) for shape in shapes))
+
+
+def choices(operands: Operands) -> float:
+    """Combinations of the elements of one operand."""
+    count, taken = math.prod(operands["self"]), operands.get("r", 2)
+    count += taken * bool(operands.get("with_replacement"))
+    if min(taken, count - taken) > 64:
+        return math.inf  # not worth a long product
+    return float(taken * math.comb(count, taken))
+
+
+def blocks(operands: Operands) -> float:
+    """Operands along a diagonal."""
+    shapes = [(1, 1, *shape)[-2:] for shape in shapes_in(operands)]
+    return float(sum(rows for rows, _ in shapes) * sum(columns for _, columns in shapes))
+
+
+def bilinear(operands: Operands) -> float:
+    """One for each row and output."""
+    return float(math.prod(operands["input1"][:-1]) * operands["weight"][0])
+
+
+# Indexing ----------------------------------------------------------------------------------------------------------
+
+
+def _indexed(operands: Operands) -> float:
+    left = list(operands["self"])
+    kept, indices = 1, []
+    for index in operands["indices"]:
+        if index is None:
+            kept *= left.pop(0)
+        elif isinstance(index, MaskShape):
+            del left[: len(index)]
+            indices.append((math.prod(index),))
+        else:
+            del left[0]
+            indices.append(index)
+    return float(kept * math.prod(left) * math.prod(joined(indices)))
+
+
+def _selected(operands: Operands) -> float:
+    shape = operands["self"]
+    return float(_without(shape, operands["dim"]) * math.prod(operands["index"]))
+
+
+def _looked_up(operands: Operands) -> float:
+    return float(math.prod(operands["indices"]) * operands["weight"][-1])
+
+
+def _places(operands: Operands) -> float:
+    """The place of every element, at most: an index for each axis."""
+    shape = operands["self"]
+    return float(math.prod(shape) * max(len(shape), 1))
+
+
+def _sampled(operands: Operands) -> float:
+    x, grid = operands["input"], operands["grid"]
+    return float(math.prod(x[:2]) * math.prod(grid[1:-1]))
+
+
+def _of(name: str) -> Count:
+    return lambda operands: float(math.prod(operands[name]))
+
+
+def _without(shape: Shape, axis: int) -> int:
+    """Elements of all axes but one."""
+    return math.prod(shape) // max(shape[axis], 1) if shape else 1
+
+
+def _quantiles(operands: Operands) -> float:
+    asked = operands["q"]
+    count = math.prod(asked) if isinstance(asked, tuple) else 1
+    axis = operands.get("dim")
+    return float(count * (1 if axis is None else _without(operands["self"], axis)))
+
+
+# Numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _range(operands: Operands) -> float:
+    length = abs(operands["end"] - operands.get("start", 0))
+    return float(math.ceil(length / abs(operands.get("step", 1)))) if math.isfinite(length) else math.inf
+
+
+def _filled(operands: Operands) -> float:
+    return float(math.prod(abs(extent) for extent in operands.get("size", operands.get("shape"))))
+
+
+def _expanded(operands: Operands) -> float:
+    own = operands["self"]
+    pairs = zip(reversed(operands["size"]), itertools.chain(reversed(own), itertools.repeat(1)), strict=False)
+    return float(math.prod(extent if asked < 0 else asked for asked, extent in pairs))
+
+
+def _listed(operands: Operands) -> float:
+    return float(operands["size"] * max(len(operands["self"]), 1))
+
+
+def _grid(operands: Operands) -> float:
+    count, _, *extents = operands["size"]
+    return float(count * math.prod(extents) * (len(extents) + 1))
+
+
+def _sequences(operands: Operands) -> float:
+    shapes = operands["sequences"]
+    return float(len(shapes) * max((shape[0] for shape in shapes), default=0) * math.prod(shapes[0][1:]))
+
+
+def _histogram(operands: Operands) -> float:
+    bins = operands["bins"]
+    sizes = bins if isinstance(bins, list) else [bins] * operands["self"][-1]
+    return float(math.prod(math.prod(size) if isinstance(size, tuple) else size for size in sizes))
+
+
+def _strided(operands: Operands) -> float:
+    pairs = zip(
+        operands.get("size", operands.get("shape")), operands.get("stride", operands.get("strides")), strict=True
+    )
+    return float(1 + sum((extent - 1) * stride for extent, stride in pairs))
+
+
+def _classes(operands: Operands) -> float:
+    return float(math.prod(operands["self"]) * max(operands.get("num_classes", 1), 1))
+
+
+def _number(name: str) -> Count:
+    return lambda operands: float(abs(operands[name]))
+
+
+def _samples(operands: Operands) -> float:
+    return float(_without(operands["self"], -1) * operands["num_samples"])
+
+
+def _powers(operands: Operands) -> float:
+    shape = operands["x"]
+    return float(math.prod(shape) * operands.get("N", shape[-1]))
+
+
+def _gammas(operands: Operands) -> float:
+    """One value per element, by way of as many as a number says, of which some dozens are nobody's concern."""
+    return float(math.prod(operands["self"]) * (operands["p"] if operands["p"] > 64 else 1))
+
+
+def _repeated(operands: Operands) -> float:
+    repeats = operands["repeats"]
+    return 0.0 if isinstance(repeats, tuple) else float(math.prod(operands["self"]) * repeats)
+
+
+def _identity(operands: Operands) -> float:
+    return float(operands["n"] * operands.get("m", operands["n"]))
+
+
+def _triangle(operands: Operands) -> float:
+    return float(2 * operands["row"] * operands["col"])
+
+
+def _copies(operands: Operands) -> float:
+    return float(math.prod(operands["self"]) * math.prod(operands.get("repeats", operands.get("dims", ()))))
+
+
+def _padded(operands: Operands) -> float:
+    shape = list(operands["self"])
+    pads = operands.get("pad", operands.get("padding", ()))
+    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=False), start=1):
+        shape[-axis] = max(shape[-axis] + before + after, 0)
+    return float(math.prod(shape))
+
+
+def _diagonals(operands: Operands) -> float:
+    shape = operands["self"]
+    last = shape[-1] if shape else 1
+    return float(_without(shape, -1) * (last + abs(operands.get("offset", 0))) ** 2)
+
+
+def _diagonal(operands: Operands) -> float:
+    shape = operands["self"]
+    return float((shape[0] + abs(operands.get("diagonal", 0))) ** 2) if len(shape) == 1 else 0.0
+
+
+def _flat_diagonal(operands: Operands) -> float:
+    return float((math.prod(operands["self"]) + abs(operands.get("offset", 0))) ** 2)
+
+
+def _windows(operands: Operands) -> float:
+    (*outer, height, width), (rows, columns) = operands["self"], operands["kernel_size"]
+    (above, beside), (down, along) = operands["padding"], operands["stride"]
+    steps = ((height + 2 * above - rows) // down + 1) * ((width + 2 * beside - columns) // along + 1)
+    return float(math.prod(outer) * rows * columns * steps)
+
+
+def _unfolded(operands: Operands) -> float:
+    shape, axis, size, step = operands["self"], operands["dimension"], operands["size"], operands["step"]
+    return float(_without(shape, axis) * size * ((shape[axis] - size) // step + 1))
+
+
+def _resized(operands: Operands) -> float:
+    """Pools, and their inverses: all but the last axes, times the extents that are asked for."""
+    shape, sizes = operands["self"], operands["output_size"]
+    return float(math.prod(shape[: len(shape) - len(sizes)]) * math.prod(sizes))
+
+
+def _resampled(operands: Operands) -> float:
+    shape: Shape = operands["self" if "self" in operands else "input"]
+    sizes = operands.get("output_size")
+    if sizes is None:
+        sizes = [extent * factor for extent, factor in zip(shape[2:], operands["scale_factors"], strict=True)]
+    return float(math.prod(shape[:2]) * math.prod(sizes))
+
+
+def _pooled(operands: Operands) -> float:
+    shape, size = operands["self"], operands["kernel_size"]
+    axes = next(rank for rank in (len(size), len(shape) - 2, len(shape) - 1) if rank > 0)
+
+    def each(name: str, usual: Any) -> list[int]:
+        value = operands.get(name) or usual
+        numbers = list(value) if isinstance(value, list) else [value]
+        return numbers * axes if len(numbers) == 1 else numbers
+
+    made = math.prod(shape[:-axes])
+    steps = each("stride", size)
+    for extent, kernel, step, pad, gap in zip(
+        shape[-axes:], each("kernel_size", 1), steps, each("padding", 0), each("dilation", 1), strict=True
+    ):
+        made *= max(-(-(extent + 2 * pad - gap * (kernel - 1) - 1) // step) + 1, 0)
+    return float(made)
+
+
+def _convolved(transposed: bool | None = None) -> Count:
+    def count(operands: Operands) -> float:
+        x, weight = operands["input"], operands["weight"]
+        axes = len(weight) - 2
+        outer = x[:-axes][:-1]
+
+        def each(name: str, usual: int) -> list[int]:
+            value = operands.get(name, usual)
+            numbers = list(value) if isinstance(value, list) else [value]
+            return numbers * axes if len(numbers) == 1 else numbers
+
+        stride, padding, dilation = each("stride", 1), each("padding", 0), each("dilation", 1)
+        is_transposed = operands.get("transposed", False) if transposed is None else transposed
+        made = operands.get("groups", 1) * weight[1] if is_transposed else weight[0]
+        for extent, kernel, step, pad, gap, more in zip(
+            x[-axes:], weight[2:], stride, padding, dilation, each("output_padding", 0), strict=True
+        ):
+            span = gap * (kernel - 1)
+            if is_transposed:
+                made *= max((extent - 1) * step - 2 * pad + span + more + 1, 0)
+            else:
+                made *= max((extent + 2 * pad - span - 1) // step + 1, 0)
+        return float(math.prod(outer) * made)
+
+    return count
+
+
+def _linear_kernel(x: str, weight: str) -> Count:
+    """Products with weights that may lie packed, in whatever shape."""
+
+    def count(operands: Operands) -> float:
+        *rows, width = operands[x]
+        return float(math.prod(rows) * (math.prod(operands[weight]) // max(width, 1)))
+
+    return count
+
+
+def _convolution_kernel(x: str, weight: str) -> Count:
+    convolved = _convolved(transposed=False)
+    return lambda operands: convolved({**operands, "input": operands[x], "weight": operands[weight]})
+
+
+def _spectrum(operands: Operands) -> float:
+    """Transforms of a length that is asked for, in place of the operand's own."""
+    shape = operands["self"]
+    asked = operands.get("s", operands.get("n"))
+    if asked is None:
+        return float(math.prod(shape))
+    sizes = asked if isinstance(asked, list) else [asked]
+    axes = operands.get("dim", list(range(-len(sizes), 0)))
+    left = list(shape)
+    for axis, size in zip(axes if isinstance(axes, list) else [axes], sizes, strict=True):
+        left[axis] = size
+    return float(math.prod(left))
+
+
+def _frames(operands: Operands) -> float:
+    *outer, length = operands["self"]
+    size = operands["n_fft"]
+    step = operands.get("hop_length", size // 4)
+    covered = length if operands.get("center") else length - size
+    return float(math.prod(outer) * size * (covered // step + 1) / 2)  # half of a spectrum may do
+
+
+_RESAMPLING: Final = (
+    *(f"{kind}{rank}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+)
+
+_BY_NAME: Final[dict[Count, Sequence[str]]] = {
+    broadcast: (
+        *("where", "cosine_similarity", "pairwise_distance", "cross", "linalg_cross", "linalg_vecdot"),
+        *("linalg_solve", "cholesky_solve", "smooth_l1_loss", "mse_loss", "l1_loss", "huber_loss", "kl_div"),
+        *("cosine_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "poisson_nll_loss"),
+        *("floor_divide", "rsub", "complex", "polar", "masked_select", "hinge_embedding_loss"),
+        *("binary_cross_entropy_with_logits", "soft_margin_loss", "float_power", "_trilinear"),
+    ),
+    matrix_product("self", "other"): ("matmul",),
+    matrix_product("input", "other"): ("linalg_matmul",),
+    matrix_product("self", "mat2"): ("mm", "bmm", "_int_mm", "_scaled_mm"),
+    matrix_product("mat1", "mat2"): ("addmm", "_addmm_activation"),
+    matrix_product("batch1", "batch2"): ("baddbmm",),
+    all_pairs("self", "vec2"): ("outer", "ger"),
+    all_pairs("vec1", "vec2"): ("addr",),
+    all_pairs("self", "other"): ("kron",),
+    linear: ("linear",),
+    inner: ("inner",),
+    contracted: ("tensordot",),
+    labelled: ("einsum",),
+    distances: ("cdist", "_cdist_forward", "_euclidean_dist"),
+    own_distances: ("pdist", "_pdist_forward"),
+    correlations: ("corrcoef", "cov"),
+    factors(lambda operands: operands.get("full_matrices", True)): ("linalg_svd",),
+    factors(lambda operands: operands.get("full_matrices", False)): ("_linalg_svd",),
+    factors(lambda operands: not operands.get("some", True)): ("svd", "qr"),
+    factors(lambda operands: operands.get("mode") == "complete"): ("linalg_qr",),
+    tuples: ("cartesian_prod",),
+    choices: ("combinations",),
+    blocks: ("block_diag",),
+    bilinear: ("bilinear",),
+    _indexed: ("index", "_unsafe_index", "_unsafe_masked_index"),
+    _selected: ("index_select",),
+    _looked_up: ("embedding",),
+    _of("index"): ("gather", "take"),
+    _quantiles: ("quantile", "nanquantile"),
+    _range: ("arange", "range"),
+    _filled: (
+        *("full", "ones", "zeros", "empty", "rand", "randn", "randint", "empty_permuted", "as_strided_copy"),
+        *("new_empty", "new_full", "new_ones", "new_zeros"),
+    ),
+    _expanded: ("expand_copy",),
+    _grid: ("affine_grid_generator",),
+    _sequences: ("pad_sequence",),
+    _histogram: ("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"),
+    _places: ("nonzero",),
+    _sampled: ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
+    _pooled: tuple(
+        f"{kind}_pool{rank}d{more}" for kind in ("avg", "max") for rank in (1, 2, 3) for more in ("", "_with_indices")
+    ),
+    _strided: ("empty_strided", "new_empty_strided"),
+    _number("window_length"): tuple(f"{name}_window" for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")),
+    _number("steps"): ("linspace", "logspace"),
+    _number("n"): ("randperm", "fft_fftfreq", "fft_rfftfreq"),
+    _number("bins"): ("histc",),
+    _number("length"): ("istft",),
+    _gammas: ("mvlgamma", "special_multigammaln"),
+    _listed: ("nonzero_static",),
+    _classes: ("one_hot",),
+    _samples: ("multinomial",),
+    _powers: ("vander", "linalg_vander"),
+    _repeated: ("repeat_interleave",),
+    _identity: ("eye",),
+    _triangle: ("tril_indices", "triu_indices"),
+    _copies: ("tile", "repeat"),
+    _padded: (
+        "constant_pad_nd",
+        "pad",
+        "_pad_enum",
+        *(f"{kind}_pad{rank}d" for kind in ("replication", "reflection") for rank in (1, 2, 3)),
+    ),
+    _diagonals: ("diag_embed",),
+    _diagonal: ("diag",),
+    _flat_diagonal: ("diagflat",),
+    _windows: ("im2col",),
+    _unfolded: ("unfold_copy",),
+    _resized: (
+        *(f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "max_unpool2d", "max_unpool3d"),
+        *("fractional_max_pool2d", "fractional_max_pool3d", "col2im"),
+    ),
+    _resampled: _RESAMPLING,
+    _convolved(): ("conv1d", "conv2d", "conv3d", "convolution", "_convolution"),
+    _convolved(transposed=True): ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    _spectrum: tuple(f"fft_{way}fft{axes}" for way in ("", "i", "r", "ir", "h", "ih") for axes in ("", "2", "n")),
+    _frames: ("stft",),
+}
+
+
+def _split(operands: Operands) -> float:
+    extent, size = operands["self"][operands.get("dim", 0)], operands.get("split_size", operands.get("sizes"))
+    return float(-(-extent // max(size, 1))) if isinstance(size, int) else float(len(size))
+
+
+def _chunks(operands: Operands) -> float:
+    return float(operands["chunks"])
+
+
+def _sections(operands: Operands) -> float:
+    asked = operands.get("sections", operands.get("indices", ()))
+    return float(asked if isinstance(asked, int) else len(asked) + 1)
+
+
+def _given_sizes(operands: Operands) -> float:
+    return float(len(operands["split_sizes"]))
+
+
+def _rows(operands: Operands) -> float:
+    return float(operands["self"][operands.get("dim", 0)])
+
+
+_PIECES: Final[dict[str, Count]] = {
+    **{f"aten::{name}": _split for name in ("split", "split_copy", "unsafe_split")},
+    **{f"aten::{name}": _chunks for name in ("chunk", "unsafe_chunk")},
+    **{f"aten::{name}": _sections for name in ("tensor_split", "hsplit", "vsplit", "dsplit")},
+    **{f"aten::{name}": _rows for name in ("unbind", "unbind_copy")},
+    **{
+        f"aten::{name}": _given_sizes
+        for name in ("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes")
+    },
+}
+"""Tensors that are made by what makes a list."""
+
+
+def _inner(name: str, axis: int = -1) -> Count:
+    return lambda operands: float(operands[name][axis])
+
+
+def _taps(operands: Operands) -> float:
+    weight: Shape = operands["weight"]
+    return float(math.prod(weight[1:]))
+
+
+def _window(operands: Operands) -> float:
+    size = operands["kernel_size"]
+    return float(size if isinstance(size, int) else math.prod(size) ** (2 if len(size) == 1 else 1))
+
+
+def _attended(operands: Operands) -> float:
+    query, key = operands["query"], operands["key"]
+    return float(key[-2] * (1 + query[-1]))
+
+
+_DEPTHS: Final[dict[str, Count]] = {
+    **{f"aten::{name}": _inner("self") for name in ("mm", "bmm", "matmul", "dot", "mv", "_int_mm", "_scaled_mm")},
+    **{f"aten::{name}": _inner("mat1") for name in ("addmm", "_addmm_activation")},
+    **{f"aten::{name}": _inner("batch1") for name in ("baddbmm", "addbmm")},
+    "aten::linear": _inner("input"),
+    "mkldnn::_linear_pointwise": _inner("X"),
+    "mkl::_mkl_linear": _inner("X"),
+    "onednn::qlinear_pointwise": _inner("qx"),
+    "aten::_cdist_forward": _inner("x1"),
+    "mkldnn::_convolution_pointwise": lambda operands: float(math.prod(operands["W"][1:])),
+    "onednn::qconv_pointwise": lambda operands: float(math.prod(operands["qw"][1:])),
+    **{
+        f"aten::{name}": _taps
+        for name in (
+            *("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d", "conv3d"),
+            *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        )
+    },
+    **{
+        f"aten::{kind}_pool{rank}d{more}": _window
+        for kind in ("avg", "max")
+        for rank in (1, 2, 3)
+        for more in ("", "_with_indices")
+    },
+    **{
+        f"aten::{name}": _attended
+        for name in (
+            *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+            *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
+        )
+    },
+}
+"""Elements that each element of a result is a sum of."""
+
+COUNTS: Final[dict[str, Count]] = {
+    **{f"aten::{name}": count for count, names in _BY_NAME.items() for name in names},
+    **dict.fromkeys(("prims::full", "prims::empty", "prims::empty_permuted"), _filled),
+    "prims::empty_strided": _strided,
+    "prims::iota": _number("length"),
+    "mkldnn::_linear_pointwise": _linear_kernel("X", "W"),
+    "mkl::_mkl_linear": _linear_kernel("X", "ORI_W"),
+    "onednn::qlinear_pointwise": _linear_kernel("qx", "qw"),
+    "mkldnn::_convolution_pointwise": _convolution_kernel("X", "W"),
+    "onednn::qconv_pointwise": _convolution_kernel("qx", "qw"),
+}
+"""By namespace and name; every operator that PyTorch calls pointwise broadcasts as well."""

@@ -1,0 +1,145 @@
+"""An account is charged for what operators make, before they make it, and gives back what is free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from trt_core import ExecutionError, InputError
+from trt_core.limits import UNLIMITED, Account, CallLimits, charging, open_account
+
+MIB = 1 << 20
+
+
+def _watched(run: Callable[[], Any], given: int = 0, **limits: float) -> Account:
+    account = Account(CallLimits(**limits), given)
+    with torch.inference_mode(), account.watching():
+        run()
+    return account
+
+
+def test_what_is_free_may_be_used_again() -> None:
+    def run() -> None:
+        for _ in range(64):
+            torch.zeros(MIB)  # 4 MiB
+
+    account = _watched(run, bytes_alive=16 * MIB)
+    assert account.made == 64 * 4 * MIB
+    with pytest.raises(ExecutionError, match=r"more than 16777216 bytes at once(.|\n)*aten"):
+        _watched(lambda: [torch.zeros(MIB) for _ in range(64)], bytes_alive=16 * MIB)
+
+
+def test_views_are_free_and_what_reads_them_whole_is_not() -> None:
+    x = torch.zeros(1)
+    assert _watched(lambda: x.expand(1 << 40), bytes_alive=MIB).alive == 0
+    for copy in (torch.clone, torch.neg, torch.sort, torch.median, lambda y: torch.cat([y, y])):
+        with pytest.raises(ExecutionError, match=r"bytes (at once|in all)"):
+            _watched(lambda copy=copy: copy(x.expand(1 << 40)), bytes_alive=MIB)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda x: x.split(1),
+        lambda x: x.unbind(),
+        lambda x: x.chunk(1 << 31),
+        lambda x: x.tensor_split(1 << 31),
+        lambda x: torch.split_copy(x, 1),
+    ],
+)
+def test_pieces_are_counted(pieces: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(ExecutionError, match="the call takes more than"):
+        _watched(lambda: pieces(torch.zeros(1).expand(1 << 31)))
+
+
+def test_parts_of_a_product_that_are_unfolded_on_the_way() -> None:
+    """A result of 16 MiB, by way of one operand 32 GiB large."""
+    with pytest.raises(ExecutionError, match=r"bytes (at once|in all)"):
+        _watched(lambda: torch.matmul(torch.ones(1, 2048, 2048), torch.ones(2048, 2048, 1)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"bytes_made": 10 * MIB}, "10485760 bytes in all"),
+        ({"elements": 1000}, "1000 elements to read, make or add up"),
+        ({"steps": 3}, "3 operators"),
+        ({"seconds": 0.0}, "0 seconds"),
+    ],
+)
+def test_each_limit_holds(limits: dict[str, float], words: str) -> None:
+    def run() -> None:
+        for _ in range(5):
+            torch.zeros(MIB).sum()
+
+    with pytest.raises(ExecutionError, match=words) as found:
+        _watched(run, **limits)
+    assert next(iter(limits)) in found.value.hint
+
+
+def test_products_are_added_up() -> None:
+    account = _watched(lambda: torch.mm(torch.ones(64, 32), torch.ones(32, 16)))
+    assert account.elements >= 64 * 32 * 16
+
+
+def test_turns_of_loops() -> None:
+    account = Account(CallLimits(loop_turns=2))
+    account.turn("a")
+    account.turn("a")
+    with pytest.raises(ExecutionError, match="2 turns of loops"):
+        account.turn("a")
+
+
+def test_a_trusted_call_goes_on() -> None:
+    asked = []
+    account = Account(CallLimits(bytes_alive=MIB), is_exempt=lambda: not asked.append(1))  # type: ignore[func-returns-value]
+    with account.watching():
+        torch.zeros(MIB)
+        torch.zeros(MIB)
+    assert len(asked) == 1
+    assert account.limits == UNLIMITED
+
+
+def test_limits_follow_from_what_is_given() -> None:
+    small, large = CallLimits().of_call(0), CallLimits().of_call(1 << 40)
+    assert small.bytes_alive == 512 * MIB
+    for field in fields(CallLimits):
+        assert getattr(small, field.name) <= getattr(large, field.name)
+    assert CallLimits(bytes_alive=7).of_call(1 << 40).bytes_alive == 7
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, "1", True, None])
+def test_limits_are_numbers(value: Any) -> None:
+    with pytest.raises(InputError, match="steps of limits is a number"):
+        CallLimits(steps=value)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda x: x.sum(), False),
+        (lambda x: x[:2] + 1, False),
+        (lambda x: x.nonzero(), True),
+        (lambda x: x[x > 0], True),
+        (lambda x: x[torch.tensor([0, 2, 1, 1])], False),
+        (lambda x: bool((x > 0).all()), False),  # a check, of which no size comes
+        (lambda x: torch.repeat_interleave(x, torch.tensor([1, 2, 3])), True),
+    ],
+)
+def test_reading_data_is_noted(call: Callable[[torch.Tensor], Any], expected: bool) -> None:
+    assert _watched(lambda: call(torch.ones(3))).has_seen_data is expected
+
+
+def test_accounts_nest() -> None:
+    assert open_account() is None
+    outer, inner = Account(CallLimits()), Account(CallLimits())
+    with charging(outer):
+        with charging(inner):
+            assert open_account() is inner
+        assert open_account() is outer
+    assert open_account() is None

@@ -1,0 +1,170 @@
+"""A stranger's program takes no more of a call than it is given, whatever it declares."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trt_runtime
+from trt_core import ExecutionError
+from trt_core.limits import UNLIMITED, CallLimits
+from trt_runtime.plan_notes import Bounds, bounds_of, note_bounds
+from trt_runtime.program.agreement import check_agreement
+from trt_runtime.program.allowed_operators import find_operator
+from trt_runtime.program.graph import OperatorCall, Program, Signature, StoredTensor, TensorType, Value
+from trt_runtime.program.module import LoadedProgram
+
+DEFAULT = Bounds(CallLimits(), lambda: False)
+Steps = list[tuple[str, tuple[Any, ...], tuple[int | None, ...]]]
+
+
+def _program(steps: Steps, held: list[torch.Tensor], bounds: Bounds | None = DEFAULT) -> LoadedProgram:
+    """A program that holds tensors, and declares of each step what its author says; V(-1) is the step before."""
+    operators, calls = [], []
+    stored = tuple(StoredTensor((), False, one.dtype, 0, 0, tuple(one.shape), one.stride(), "cpu") for one in held)
+    for number, (name, args, shape) in enumerate(steps):
+        base, _, overload = name.partition(".")
+        operators.append(find_operator(f"aten::{base}", overload))
+        placed = tuple(_placed(arg, number + len(held)) for arg in args)
+        calls.append(OperatorCall(f"aten::{base}", overload, placed, {}, TensorType(torch.float32, shape)))
+    result = Value(len(stored) + len(calls) - 1)
+    program = Program(Signature((), 0, (), ()), {}, (), stored, (), tuple(calls), result)
+    check_agreement(program, operators)
+    return LoadedProgram(program, held, (), operators, torch.device("cpu"), bounds=bounds)
+
+
+class V(int):
+    """A value: of a held tensor, or, counted from the end, of the steps before."""
+
+
+def _placed(arg: Any, at: int) -> Any:
+    if isinstance(arg, V):
+        return Value(at + arg if arg < 0 else int(arg))
+    return [_placed(item, at) for item in arg] if isinstance(arg, list) else arg
+
+
+N = 1 << 30
+MEMORY: dict[str, Steps] = {
+    "a copy of what is repeated": [("expand", (V(0), [N]), (N,)), ("clone", (V(-1),), (N,))],
+    "a sum of what is repeated": [
+        ("expand", (V(0), [1 << 15, 1 << 15]), (1 << 15, 1 << 15)),
+        ("add.Tensor", (V(-1), V(-1)), (1 << 15, 1 << 15)),
+    ],
+    "the middle of what is repeated": [("expand", (V(0), [N]), (N,)), ("median", (V(-1),), ())],
+    "rows of one row": [
+        ("broadcast_to", (V(0), [1 << 20, 1 << 10]), (1 << 20, 1 << 10)),
+        ("cumsum", (V(-1), 0), (1 << 20, 1 << 10)),
+    ],
+    "joined with itself": [("cat", ([V(0 if not turn else -1)] * 2,), (1 << turn + 1,)) for turn in range(32)],
+    "filled": [("full", ([N], 1.0), (N,))],
+    "tiled": [("repeat", (V(0), [N]), (N,))],
+    "padded": [("constant_pad_nd", (V(0), [0, N]), (N + 1,))],
+    "an outer product": [
+        ("expand", (V(0), [1 << 15]), (1 << 15,)),
+        ("outer", (V(-1), V(-1)), (1 << 15, 1 << 15)),
+    ],
+    "by way of an operand": [
+        ("expand", (V(0), [1, 2048, 2048]), (1, 2048, 2048)),
+        ("clone", (V(-1),), (1, 2048, 2048)),
+        ("view", (V(-1), [2048, 2048, 1]), (2048, 2048, 1)),
+        ("matmul", (V(-2), V(-1)), (2048, 2048, 1)),
+    ],
+    "places of what is repeated": [("expand", (V(0), [N]), (N,)), ("argsort", (V(-1),), (N,))],
+    "many results that stay": [("ones", ([1 << 24],), (1 << 24,)) for _ in range(64)]
+    + [("stack", ([V(1 - 65 + at) for at in range(64)],), (64, 1 << 24))],
+}
+
+
+def _held() -> list[torch.Tensor]:
+    return [torch.ones(1), torch.zeros(1)]
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_is_bounded(name: str) -> None:
+    module = _program(MEMORY[name], _held())
+    with pytest.raises(ExecutionError, match=r"the call takes more than \d+ bytes"):
+        module()
+
+
+TIME: dict[str, Steps] = {
+    "sums over what is repeated": [("expand", (V(0), [1 << 37]), (1 << 37,)), ("sum", (V(-1),), ())],
+    "products of what is repeated": [
+        ("expand", (V(0), [1 << 13, 1 << 20]), (1 << 13, 1 << 20)),
+        ("expand", (V(0), [1 << 20, 1 << 13]), (1 << 20, 1 << 13)),
+        ("mm", (V(-2), V(-1)), (1 << 13, 1 << 13)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TIME)
+def test_time_is_bounded(name: str) -> None:
+    module = _program(TIME[name], _held(), Bounds(CallLimits(bytes_alive=1 << 60, elements=1 << 34), lambda: False))
+    with pytest.raises(ExecutionError, match="elements to read, make or add up"):
+        module()
+
+
+def test_a_call_inside_of_its_limits_is_watched_once() -> None:
+    module = _program([("expand", (V(0), [64]), (64,)), ("clone", (V(-1),), (64,))], _held())
+    executor = module._LoadedProgram__executor  # type: ignore[attr-defined]  # private to the class
+    assert torch.equal(module(), torch.ones(64))
+    assert not executor._watch.to_watch(())
+    assert torch.equal(module(), torch.ones(64))
+    assert torch.equal(copy.deepcopy(module)(), torch.ones(64))
+
+
+def test_what_depends_on_data_is_watched_in_each_call() -> None:
+    steps: Steps = [("nonzero", (V(0),), (None, 1)), ("clone", (V(0),), (1,)), ("clone", (V(-2),), (None, 1))]
+    assert _loose(steps) == {2, 4}  # the first, and what reads it
+
+
+def _loose(steps: Steps) -> set[int]:
+    from trt_runtime.program.executor import _Watch
+
+    held = _held()
+    stored = tuple(StoredTensor((), False, one.dtype, 0, 0, (1,), (1,), "cpu") for one in held)
+    calls = tuple(
+        OperatorCall(f"aten::{name}", "", tuple(_placed(a, n + 2) for a in args), {}, TensorType(torch.int64, shape))
+        for n, (name, args, shape) in enumerate(steps)
+    )
+    watch = _Watch(Program(Signature((), 0, (), ()), {}, (), stored, (), calls, Value(4)), DEFAULT)
+    watch.passed(())
+    return set(watch.to_watch(()))
+
+
+def test_a_trusted_program_has_no_limits() -> None:
+    steps: Steps = [("full", ([1 << 20], 1.0), (1 << 20,))]
+    tight = CallLimits(bytes_alive=1 << 10)
+    with pytest.raises(ExecutionError, match=r"bytes (at once|in all)"):
+        _program(steps, [], Bounds(tight, lambda: False))()
+    assert _program(steps, [], Bounds(tight, lambda: True))().numel() == 1 << 20
+    assert _program(steps, [], None)().numel() == 1 << 20
+
+
+def test_limits_of_a_file(saved: Path) -> None:
+    """The word of the caller holds for the steps of a program and for its engines, and for copies."""
+    inputs: dict[str, Any] = {"x": torch.randn(3, 3), "bias": torch.randn(3)}
+    wanted = trt_runtime.load(saved, limits=UNLIMITED)(**inputs)
+    for limits in (None, CallLimits(bytes_alive=1 << 30)):
+        torch.testing.assert_close(trt_runtime.load(saved, limits=limits)(**inputs), wanted)
+    tight = trt_runtime.load(saved, limits=CallLimits(steps=0))
+    for module in (tight, pickle.loads(pickle.dumps(tight)), copy.deepcopy(tight)):
+        with pytest.raises(ExecutionError, match="takes more than 0 operators"):
+            module(**inputs)
+
+
+def test_limits_of_an_engine_in_a_file(dynamic_engine: trt_runtime.TRTModule, tmp_path: Path) -> None:
+    trt_runtime.write_plan(tmp_path / "engine.trte", dynamic_engine.header, dynamic_engine.plan)
+    header, plan = trt_runtime.read_plan(tmp_path / "engine.trte")
+    assert bounds_of(plan) is not None
+    assert bounds_of(dynamic_engine.plan) is None
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(trt_runtime.TRTModule(header, plan)(x), dynamic_engine(x))
+    header, plan = trt_runtime.read_plan(tmp_path / "engine.trte")
+    note_bounds(plan, Bounds(CallLimits(steps=0), lambda: False))
+    with pytest.raises(ExecutionError, match="takes more than 0 operators"):
+        trt_runtime.TRTModule(header, plan)(x)
