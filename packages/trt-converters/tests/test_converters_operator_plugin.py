@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from trt_converters import ConverterRegistry, ConverterSupport, build_block, plugin_from_operator
-from trt_converters.operator_plugin import PluginCall
 from trt_converters.testing import check_conversion, compare, record_call, run_engine
 from trt_core import CompilationSettings, Reason, trt
+from trt_core.operator_plugin import PluginCall
 from trt_core.sizes.ranges import ShapeRanges
 
 LIBRARY = "trt_converters_plugin_tests"

@@ -33,6 +33,8 @@ class Converter:
         random: Whether it may convert an operator that draws random numbers.
         fold: Whether a call whose tensors are all known may be computed while building, instead of being converted.
         versions: First TensorRT version that has what it needs, and first that no longer has it (or None).
+        plugin: Plugin that engines need for it, `namespace::name`, or the operator that one calls; "" for none. Saved
+            programs say so, and `trt_runtime.load` finds it.
         origin: Package it comes from; by default the one that its function is defined in.
 
     Raises:
@@ -49,6 +51,7 @@ class Converter:
     versions: tuple[Version, Version | None] = ((10, 0), None)
     origin: str = ""
     fold: bool = True
+    plugin: str = ""
 
     def __post_init__(self) -> None:
         for called in (self.function, *self.checks):
@@ -59,6 +62,8 @@ class Converter:
         for name in ("dynamic", "data_dependent", "random", "fold"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if not isinstance(self.plugin, str):
+            raise TypeError(f"plugin must be the name of a plugin, not {self.plugin!r}")
         if not isinstance(self.origin, str):
             raise TypeError(f"origin must be the name of a package, not {self.origin!r}")
         if not _are_versions(self.versions):

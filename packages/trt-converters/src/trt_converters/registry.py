@@ -164,6 +164,7 @@ def converter(
     versions: tuple[Version, Version | None] = ((10, 0), None),
     origin: str = "",
     fold: bool = True,
+    plugin: str = "",
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
 ) -> Callable[[_Function], _Function]:
     """Registers a function as converter of one or more operators.
@@ -171,7 +172,7 @@ def converter(
     Args:
         targets: Operator overloads, such as `torch.ops.aten.relu.default`.
         checks: One support check or several.
-        priority, dynamic, data_dependent, random, versions, origin, fold: See `Converter`.
+        priority, dynamic, data_dependent, random, versions, origin, fold, plugin: See `Converter`.
         registry: Where to register it.
 
     Raises:
@@ -186,7 +187,7 @@ def converter(
             raise TypeError(f"{target!r} is not an operator overload; write torch.ops.<namespace>.<name>.<overload>")
 
     def register(function: _Function) -> _Function:
-        options = (all_checks, priority, dynamic, data_dependent, random, versions, origin, fold)
+        options = (all_checks, priority, dynamic, data_dependent, random, versions, origin, fold, plugin)
         for target in targets:
             _require_parameters(function, target)
             registry.register(Converter(target, function, *options))

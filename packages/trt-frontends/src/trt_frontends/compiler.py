@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,7 +99,7 @@ def compile(
     with first_rank_first(captured.module, captured.settings):
         built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
-    result.describe(captured.facts)
+    result.describe(replace(captured.facts, plugins=built.plugins))
     keep_boundary(captured.module, result)
     if report := result.meta.get("partition_report"):
         compare_at_first_call(result, digests_of(report.collectives))

@@ -542,6 +542,20 @@ class BuiltModel:
     blocks: dict[str, fx.GraphModule]
     engines: dict[str, nn.Module] = field(default_factory=dict)
 
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """Plugins that the engines need, by name, as the converters of their operators say."""
+        targets = {
+            node.target
+            for block in self.blocks.values()
+            for module in block.modules()
+            if isinstance(module, fx.GraphModule)
+            for node in module.graph.nodes
+            if node.op == "call_function"
+        }
+        found = (self.lowered.registry.get(target) for target in targets)
+        return tuple(sorted({converter.plugin for converter in found if converter is not None and converter.plugin}))
+
     def put(self, name: str, engine: nn.Module) -> None:
         """Lets an engine run in the place of a block."""
         self.engines[name] = engine

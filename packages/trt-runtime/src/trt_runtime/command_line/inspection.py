@@ -47,7 +47,8 @@ def inspect_file(path: Path) -> dict[str, Any]:
         PROGRAM.verify(data, section)
     (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
     program = program_from_bytes(bytes(graph.of(data)))
-    sizes = SizeNames(program.signature, program.symbols, ModelFacts.of(program.metadata).dimensions)
+    facts = ModelFacts.of(program.metadata)
+    sizes = SizeNames(program.signature, program.symbols, facts.dimensions)
     device = device_of(program)
     bytes_of = {kind: sum(section.size for section in sections if section.kind is kind) for kind in SectionKind}
     return {
@@ -64,6 +65,7 @@ def inspect_file(path: Path) -> dict[str, Any]:
         "engines": [_engine(engine.header) for engine in program.engines],
         "operators": dict(sorted(Counter(_operators(program)).items())),
         "libraries": list(program.libraries),
+        "plugins": list(facts.plugins),
     }
 
 
@@ -89,6 +91,8 @@ def to_text(found: dict[str, Any]) -> str:
     if found.get("operators"):
         lines.append("operators that run in PyTorch:")
         lines += [f"  {name}: {count}" for name, count in found["operators"].items()]
+    if found.get("plugins"):
+        lines.append(f"engines need the plugins {', '.join(found['plugins'])}")
     if found.get("libraries"):
         lines.append(f"needs the operators of {', '.join(found['libraries'])}")
     if found.get("has_host_code"):

@@ -126,18 +126,22 @@ class _Capture:
             engines=tuple(self.engines),
             steps=tuple(self.steps),
             output=self._checked(output, "the output"),
-            libraries=tuple(sorted(self.libraries)),
+            libraries=tuple(sorted(self.libraries | self._plugin_libraries())),
             refit=held_weights(self.recipes, self.tensors) if self._can_refit() else None,
             metadata=self._metadata(None if info is None else info.out_spec),
         )
         return CapturedProgram(program, tuple(self.tensors), tuple(self.plans))
+
+    def _plugin_libraries(self) -> set[str]:
+        said = self.module.meta.get("model_facts") or ModelFacts()
+        return {name.partition("::")[0] for name in said.plugins}
 
     def _metadata(self, out_spec: Any) -> dict[str, str]:
         """What is said of the model; its attributes are left out where they are too long to be read."""
         said = self.module.meta.get("model_facts") or ModelFacts()
         homes = {name: title for name, title in said.dimensions.items() if name in self._homes}
         results = {} if out_spec is None else dict(result_classes(out_spec))
-        facts = ModelFacts(homes, results, literal_attributes(said.attributes))
+        facts = ModelFacts(homes, results, literal_attributes(said.attributes), said.plugins)
         if not facts:
             return {}
         text = facts.to_text()

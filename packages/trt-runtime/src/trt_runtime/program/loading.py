@@ -7,6 +7,7 @@ import functools
 import io
 import os
 from collections.abc import Collection, Sequence
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 import torch
@@ -31,6 +32,7 @@ from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
 from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
+from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
 from trt_runtime.signatures import read_keys, why_not_trusted
@@ -65,8 +67,9 @@ def load(
     Args:
         path: A file that `save` wrote, or a folder that `save_sharded` wrote, of which it takes
             the program of this rank. Before its first call the ranks make sure that all of them have loaded the same.
-        operators: Libraries whose operators the program may call, by namespace: `["torchvision"]`. They are imported
-            when their operators are not registered yet; name only libraries that you trust.
+        operators: Libraries whose operators the program may call, and whose plugins its engines may hold, by namespace:
+            `["torchvision"]`. They are imported when those are not registered yet, by their entry point in the group
+            `trt_runtime.plugins` where they have one; name only libraries that you trust.
         trust: Trust whoever wrote the file, as if it were signed with a trusted key: all operators that compute may be
             called, and compiled code runs. Also read programs in PyTorch's own format (`torch.export.save`, or
             `save(..., format="exported_program")`). PyTorch evaluates and unpickles what is in them: whoever wrote
@@ -197,6 +200,7 @@ def program_from_memory(
     is_known = trust or allow_host_code or trusted.is_found
     bounds = _bounds(limits, trusted, is_known=is_known, is_said=carries_code and not allow_host_code)
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
+    _require_plugins(ModelFacts.of(program.metadata).plugins, operators)
     for module in engines:
         if allow_host_code:
             permit(module.plan)
@@ -221,6 +225,35 @@ def _bounds(limits: CallLimits | None, trusted: _Trust, *, is_known: bool, is_sa
     if limits is not None:
         return Bounds(limits, lambda: False, is_said) if is_said or limits != UNLIMITED else None
     return None if is_known else Bounds(CallLimits(), lambda: trusted.is_given, is_said)
+
+
+def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None:
+    """Registers the plugins that engines need, from libraries that the caller has named.
+
+    A library offers plugins by an entry point of its name in the group `trt_runtime.plugins`, a function that registers
+    them. Those that call an operator of PyTorch need none.
+
+    Raises:
+        PlanError: A plugin is not registered, and its library was not named, or does not have it.
+    """
+    if not names:
+        return
+    from trt_core.operator_plugin import has_plugin, register_operator  # few programs have plugins
+
+    for name in names:
+        library, _, rest = name.partition("::")
+        if has_plugin(name):
+            continue
+        if library not in libraries:
+            raise PlanError(
+                f"an engine of the program needs the plugin {name} of the library {library!r}",
+                hint=f"if you trust that library, load the program with operators=[{library!r}]",
+            )
+        for entry in entry_points(group="trt_runtime.plugins", name=library):
+            entry.load()()
+        if not has_plugin(name):
+            base, _, overload = rest.partition(".")
+            register_operator(find_operator(f"{library}::{base}", overload, libraries))
 
 
 class _Trust:

@@ -90,14 +90,16 @@ class ModelFacts:
         dimensions: What its user calls sizes that vary, by symbol.
         results: Classes of its results by place: `output`, `output['past']`.
         attributes: `config` and the like, literals.
+        plugins: Plugins that its engines need, `library::name`.
     """
 
     dimensions: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, ResultClass] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.dimensions or self.results or self.attributes)
+        return bool(self.dimensions or self.results or self.attributes or self.plugins)
 
     def to_text(self) -> str:
         """Returns the facts as JSON."""
@@ -109,6 +111,7 @@ class ModelFacts:
                     for place, found in self.results.items()
                 },
                 "attributes": {name: literals.to_json(value) for name, value in self.attributes.items()},
+                "plugins": list(self.plugins),
             },
             separators=(",", ":"),
             allow_nan=False,
@@ -124,7 +127,7 @@ class ModelFacts:
         place = "what is said of the model"
         try:
             document = parse_json(text.encode(), max_bytes=MAX_BYTES)
-            values = typed.fields(document, place, ("dimensions", "results", "attributes"))
+            values = typed.fields(document, place, ("dimensions", "results", "attributes", "plugins"))
             return cls(
                 {
                     typed.text(symbol, place, MAX_TEXT): typed.text(name, place, MAX_TEXT)
@@ -138,6 +141,7 @@ class ModelFacts:
                     typed.text(name, place, 128): literals.from_json(value, place, 0)
                     for name, value in typed.mapping(values["attributes"], place).items()
                 },
+                typed.texts(values["plugins"], place, 256),
             )
         except (BadJson, UnicodeEncodeError) as error:
             raise malformed(place, str(error)) from error
