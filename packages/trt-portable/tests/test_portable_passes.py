@@ -499,3 +499,14 @@ def test_factors_that_a_refit_may_change_stay(both: Any) -> None:
 
     inputs = {name: torch.randn(2, 3, 4, 8) for name in "qkv"}
     assert both(define, flags=[trt.BuilderFlag.REFIT], **inputs)["ATTENTION_OUTPUT"] == 1
+
+
+def test_a_plan_describes_no_tensor_that_nobody_names(network: Any, load: Any, constant: Any) -> None:
+    x = network.add_input("x", trt.float32, (6, 4))
+    product = network.add_matrix_multiply(x, NONE, constant(network, np.ones((4, 4))), NONE).get_output(0)
+    total = network.add_elementwise(product, constant(network, np.ones((1, 4))), SUM).get_output(0)
+    output(network, move(network, move(network, total, "identity"), "transpose"))
+    structure = load(network)._state.structure
+    named = {tensor for layer in structure["layers"] for tensor in (*layer["inputs"], *layer["outputs"])}
+    assert {tensor["id"] for tensor in structure["tensors"]} == named
+    assert len(named) == 5  # input, matrix, bias, sum, and what is turned

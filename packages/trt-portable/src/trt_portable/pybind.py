@@ -120,16 +120,20 @@ class Sealed:
     if not TYPE_CHECKING:  # or type checkers would allow any name
 
         def __setattr__(self, name: str, value: Any) -> None:
-            kind = type(self)
-            if name[0] != "_" and not hasattr(kind, name) and _is_ours(kind):
-                raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-            convert = kind._PLAIN.get(name)
-            if convert is not None:
-                try:
-                    value = convert(value)
-                except TypeError as error:
-                    raise TypeError(f"{kind.__name__}.{name}: {error}") from None
+            if name[0] != "_":
+                value = self._admitted(name, value)
             object.__setattr__(self, name, value)
+
+    def _admitted(self, name: str, value: Any) -> Any:
+        """A value as a public attribute takes it."""
+        kind = type(self)
+        if not hasattr(kind, name) and _is_ours(kind):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        convert = kind._PLAIN.get(name)
+        try:
+            return value if convert is None else convert(value)
+        except TypeError as error:
+            raise TypeError(f"{kind.__name__}.{name}: {error}") from None
 
 
 def _is_ours(kind: type) -> bool:

@@ -93,3 +93,23 @@ def test_a_passing_copy_goes_back_between_results_that_stay() -> None:
         del copy
     assert _resident("RssAnon") - before < 16 << 20  # 2 MiB stay, and 128 passed
     assert len(kept) == 32
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a list of Linux")
+def test_maps_are_listed_when_memory_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each keeper, and not when an engine is loaded: the list takes milliseconds to read."""
+    asked: list[range] = []
+    monkeypatch.setattr(paging, "_is_file", lambda memory: bool(asked.append(memory)))
+    monkeypatch.setattr(paging, "_advise", lambda: lambda *_: pytest.fail("it is no file"))
+    keeper, weights = Keeper(), torch.randn(1 << 16)
+    release_pages_of(weights, keeper)
+    assert not asked
+    for _ in range(2):
+        page_out(weights)
+    assert len(asked) == 1
+    release_pages_of(torch.randn(1 << 16), keeper)
+    page_out(weights)
+    assert len(asked) == 1
+    key = id(keeper)
+    del keeper
+    assert key not in paging._plans and key not in paging._files

@@ -160,7 +160,7 @@ def _optimize(
     for each in passes:
         each(graph)
     structure["layers"] = [node.to_json() for node in graph.nodes]
-    structure["tensors"] = [facts.to_json(tensor) for tensor, facts in graph.tensors.items()]
+    structure["tensors"] = [graph.tensors[tensor].to_json(tensor) for tensor in sorted(graph.used_tensors)]
     return graph.weights
 
 

@@ -18,8 +18,10 @@ _PAGE_OUT: Final = 21
 
 _NO_FILES: Final = ("/dev/", "/memfd:", "/SYSV")
 """How paths of maps begin whose memory processes share without a file."""
-_files: Final[dict[int, range]] = {}
-"""Memory of mapped files, by who keeps it."""
+_plans: Final[dict[int, range]] = {}
+"""Memory that may be a mapped file's, by who keeps it."""
+_files: Final[dict[int, bool]] = {}
+"""Whether it is, by the same, where somebody has asked: the list of all maps takes milliseconds to read."""
 
 _LEAST_BYTES: Final = 1 << 18
 """Below, a map of its own costs more than it gives back."""
@@ -41,21 +43,34 @@ def page_out(tensor: torch.Tensor) -> None:
     begin = tensor.data_ptr()
     end = begin + tensor.nbytes
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first and any(begin in known and end - 1 in known for known in list(_files.values())):
-        advise(first, last - first, _PAGE_OUT)
+    if last <= first:
+        return
+    for keeper, known in list(_plans.items()):
+        if begin in known and end - 1 in known:
+            if keeper not in _files:
+                _files[keeper] = _is_file(known)
+            if _files[keeper]:
+                advise(first, last - first, _PAGE_OUT)
+            return
 
 
 def release_pages_of(memory: torch.Tensor, keeper: object) -> None:
-    """Lets `page_out` act on memory, if it is that of a mapped file.
+    """Lets `page_out` act on memory, if it turns out to be that of a mapped file.
 
     Args:
         memory: On the CPU, contiguous.
         keeper: Keeps it alive; when it dies, the address may soon be that of something else.
     """
     found = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes)
-    if found and _advise() is not None and _is_file(found):
-        _files[id(keeper)] = found
-        weakref.finalize(keeper, _files.pop, id(keeper), None)
+    if found and _advise() is not None:
+        _forget(id(keeper))
+        _plans[id(keeper)] = found
+        weakref.finalize(keeper, _forget, id(keeper))
+
+
+def _forget(keeper: int) -> None:
+    _plans.pop(keeper, None)
+    _files.pop(keeper, None)
 
 
 def _is_file(memory: range) -> bool:

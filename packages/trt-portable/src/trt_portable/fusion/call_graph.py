@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from trt_portable.enums import LayerType
@@ -20,16 +21,14 @@ class CallGraph(Graph[LayerCall]):
     Args:
         calls: In executable order.
         visible: Ids of tensors that something besides the calls reads.
-
-    Attributes:
-        constants: Shapes of constant tensors.
     """
 
-    def __init__(self, calls: Sequence[LayerCall], visible: Collection[int]) -> None:
-        super().__init__(calls, visible)
-        self.constants: Shapes = {
+    @cached_property
+    def constants(self) -> Shapes:
+        """Shapes of constant tensors."""
+        return {
             call.outputs[0]: tuple(call.layer.shape)  # type: ignore[attr-defined]
-            for call in calls
+            for call in self.operations
             if call.kind is LayerType.CONSTANT
         }
 

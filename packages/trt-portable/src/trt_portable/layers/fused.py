@@ -42,12 +42,15 @@ class LinearLayer(ILayer):
         require_type(rows, FLOATS, "an operand")
         for tensor in (rows, matrix):
             require_minimum_rank(tensor, 2, "an operand")
-        *leading, columns, depth = matrix.shape if self.is_transposed else (*matrix.shape[:-2], *matrix.shape[:-3:-1])
-        require(set(leading) <= {1} and -1 not in (columns, depth), f"a matrix of extents {tuple(matrix.shape)}")
-        require(rows.shape[-1] in (depth, -1), f"the inner extents {rows.shape[-1]} and {depth} differ")
+        *leading, first, second = matrix._extents or ()
+        columns, depth = (first, second) if self.is_transposed else (second, first)
+        is_known = type(first) is type(second) is int
+        require(is_known and set(leading) <= {1}, f"a matrix of extents {tuple(matrix.shape)}")
+        inner = (rows._extents or ())[-1]
+        require(type(inner) is not int or inner == depth, f"the inner extents {inner} and {depth} differ")
         for bias in operands[2:]:
-            fits = bias.shape[-1:] == (columns,) and set(bias.shape[:-1]) <= {1}
-            require(fits, f"a bias of extents {tuple(bias.shape)} for {columns} columns")
+            *ones, count = bias._extents or (0,)
+            require(count == columns and set(ones) <= {1}, f"a bias of {tuple(bias.shape)} for {columns} columns")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return self._engine_compute()(inputs)  # type: ignore[return-value]

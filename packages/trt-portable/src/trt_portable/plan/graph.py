@@ -278,6 +278,13 @@ class PlanGraph(Graph[Node]):
         is_there = node.weights[CONSTANT].key in self.weights and -1 not in node[IConstantLayer.shape]
         return node if is_there and self.is_fixed(node) else None
 
+    @property
+    def used_tensors(self) -> set[int]:
+        """The tensors that somebody makes, reads or wants."""
+        every = (each for node in self.nodes for each in (node, *node.inside))
+        named = {tensor for each in every for tensor in (*each.inputs, *each.outputs) if tensor is not None}
+        return named.union(self.inputs, self.visible)
+
     def body_of(self, region: Node) -> PlanGraph:
         """The nodes in a loop or conditional as a graph, of which the boundary reads some tensors."""
         body: tuple[Node, ...] = region.nested["body"]
