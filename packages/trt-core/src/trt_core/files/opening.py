@@ -96,9 +96,7 @@ def map_descriptor(descriptor: int, path: str, what: str, writer: str, *, copy: 
         raise PlanError("this is not a regular file", where=path, hint=f"give a file written by {writer}")
     if not status.st_size:
         raise PlanError(f"this is not {what}", where=path, why="the file is empty", hint="copy the file again")
-    if copy is None:
-        copy = status.st_size <= _READ_BYTES or bool(why_not_private(status, or_the_systems=True))
-    if not copy:
+    if not is_read(status, copy):
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     memory = _empty_memory(status.st_size)
     with memoryview(memory) as view, open(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -109,6 +107,18 @@ def map_descriptor(descriptor: int, path: str, what: str, writer: str, *, copy: 
                 raise PlanError("the file was shortened while it was read", where=path, hint="copy the file again")
             done += count
     return memory
+
+
+def is_read(status: os.stat_result, copy: bool | None) -> bool:
+    """Whether a file is read rather than mapped.
+
+    Args:
+        status: What is known of it.
+        copy: See `map_file`.
+    """
+    if copy is not None:
+        return copy
+    return status.st_size <= _READ_BYTES or bool(why_not_private(status, or_the_systems=True))
 
 
 def _empty_memory(size: int) -> mmap.mmap:

@@ -118,6 +118,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
         "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
     )
     command.add_argument("--trust", action="store_true", help="trust whoever wrote it, signed or not")
+    command.add_argument("--isolated", action="store_true", help="run it in a process that can only compute")
     command.add_argument("--copy", action="store_true", help="read the file rather than map it")
     command.add_argument(
         "--data-dependent-elements",
@@ -149,6 +150,7 @@ def _load(parsed: argparse.Namespace) -> nn.Module:
         trust=parsed.trust,
         data_dependent_elements=parsed.data_dependent_elements,
         copy=parsed.copy or None,
+        isolated=parsed.isolated,
     )
 
 
@@ -229,6 +231,10 @@ def example_call(
     Raises:
         InputError: Names are missing or unknown.
     """
+    from trt_runtime.isolation import IsolatedProgram  # which few calls need
+
+    if isinstance(module, IsolatedProgram):
+        return module.example_call(given, seed)
     if not isinstance(module, LoadedProgram):
         raise InputError("only programs in our own format say what they take", hint="save the program again")
     program = captured_from(module).program

@@ -8,7 +8,7 @@ import io
 import os
 from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from trt_core.files.replacing import Path, file_name
 from trt_core.internals import OpOverload
 from trt_core.limits import UNLIMITED, CallLimits
 from trt_core.log import logger
+from trt_core.wording import kind_of
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import PLAN
 from trt_runtime.engine import ENGINES
@@ -36,6 +37,9 @@ from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
 from trt_runtime.signatures import read_keys, why_not_trusted
+
+if TYPE_CHECKING:
+    from trt_runtime.isolation import Isolation
 
 _ZIP: Final = b"PK\x03\x04"
 _PORTABLE: Final = b"TRTPORT\n"
@@ -55,6 +59,7 @@ def load(
     result_types: Collection[type | str] = (),
     copy: bool | None = None,
     limits: CallLimits | None = None,
+    isolated: bool | Isolation = False,
     mesh: Any = None,
     group: Any = None,
 ) -> nn.Module:
@@ -88,6 +93,8 @@ def load(
             although others can write to it, or it is small.
         limits: What each call may use: memory, elements, operators, turns of loops, time. By default generous
             multiples of what is given to a call (`CallLimits`), and nothing is counted of trusted files.
+        isolated: True, or limits: run the program in a process of its own that can do nothing but compute, so that a
+            crash is an error; see `trt_runtime.isolation`. On Linux.
         mesh: The device mesh that a sharded model is to run on, held to the one that it was saved with.
         group: The process group of all ranks of a sharded model; all processes by default.
 
@@ -107,6 +114,20 @@ def load(
     name = file_name(path)
     if mesh is not None and not os.path.isdir(name):
         raise InputError("a mesh is for a folder that save_sharded wrote, and this is a file", where=name)
+    if isolated:
+        return _load_isolated(
+            name,
+            isolated,
+            result_types,
+            operators=operators,
+            trust=trust,
+            allow_host_code=allow_host_code,
+            trusted_keys=trusted_keys,
+            data_dependent_elements=data_dependent_elements,
+            device=device,
+            copy=copy,
+            limits=limits,
+        )
     if os.path.isdir(name):
         from trt_runtime.sharded import RankPart, holds_manifest  # which few programs need
 
@@ -137,8 +158,27 @@ def load(
             limits=limits,
         )
     except PlanError as error:
-        where = error.where if error.where.startswith(name) else ", ".join(filter(None, (name, error.where)))
-        raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
+        raise _told_of(name, error) from error
+
+
+def _told_of(name: str, error: PlanError) -> PlanError:
+    where = error.where if error.where.startswith(name) else ", ".join(filter(None, (name, error.where)))
+    return PlanError(error.what, where=where, why=error.why, hint=error.hint)
+
+
+def _load_isolated(name: str, isolated: bool | Isolation, result_types: Collection[Any], **options: Any) -> nn.Module:
+    from trt_runtime.isolation import IsolatedProgram, Isolation  # which few programs need
+
+    if result_types:
+        raise InputError("results of isolated programs are dicts with attributes", hint="give no result_types")
+    if os.path.isdir(name):
+        raise InputError("a model of several processes cannot be isolated", where=name)
+    if not isinstance(isolated, (bool, Isolation)):
+        raise InputError(f"isolated is True, False or an Isolation, not {kind_of(isolated)}")
+    try:
+        return IsolatedProgram(name, isolated if isinstance(isolated, Isolation) else Isolation(), **options)
+    except PlanError as error:
+        raise _told_of(name, error) from error
 
 
 def program_from_memory(

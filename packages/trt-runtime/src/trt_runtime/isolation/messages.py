@@ -1,0 +1,249 @@
+"""What passes between a caller and the process of its program: JSON over a socket, and tensors in shared memory.
+
+Neither side believes the other: texts are parsed within bounds, nothing is unpickled, and where tensors lie is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_core.errors import InputError
+from trt_core.files import typed
+from trt_core.files.strict_json import MAX_DEPTH, parse_json
+from trt_core.wording import kind_of
+from trt_runtime.program.fields import DTYPES, dtype_text
+from trt_runtime.program.model_facts import Record, Result
+
+MOST_BYTES: Final = 64 << 20
+"""Longest message."""
+
+_HEADER: Final = struct.Struct("<QB")
+_ALIGNMENT: Final = 64
+_MAPPINGS: Final[dict[str, type]] = {"dict": dict, "record": Record, "result": Result}
+_NAMES: Final = {kind: name for name, kind in _MAPPINGS.items()}
+_CONSTANTS: Final = {"none": None, "true": True, "false": False}
+_MOST_NESTED: Final = MAX_DEPTH // 2 - 4
+
+
+def send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Sends a message.
+
+    Raises:
+        InputError: It is too long.
+        OSError: The other side is gone.
+    """
+    content = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    if len(content) > MOST_BYTES:
+        raise InputError(f"values of {len(content)} bytes beside tensors are too much for an isolated program")
+    header = _HEADER.pack(len(content), len(descriptors))
+    if descriptors:
+        socket.send_fds(channel, [header], list(descriptors))
+        channel.sendall(content)
+    else:
+        channel.sendall(header + content)
+
+
+def receive(channel: socket.socket, *, with_descriptors: bool = False) -> tuple[dict[str, Any], list[int]]:
+    """Receives a message, and what is open with it.
+
+    Args:
+        channel: From the other side.
+        with_descriptors: Whether it may send descriptors; else they are closed.
+
+    Raises:
+        EOFError: The other side is gone.
+        ValueError: The message is malformed.
+        OSError: It cannot be received: it is late, where the channel has a limit.
+    """
+    descriptors: list[int] = []
+    if with_descriptors:
+        start, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 1)
+        start += _exactly(channel, _HEADER.size - len(start)) if start else b""
+    else:
+        start = channel.recv(_HEADER.size)
+        start += _exactly(channel, _HEADER.size - len(start)) if start else b""
+    if not start:
+        raise EOFError
+    size, count = _HEADER.unpack(start)
+    if size > MOST_BYTES or count != len(descriptors):
+        raise ValueError(f"a message of {size} bytes with {count} descriptors")
+    content = _exactly(channel, size)
+    return dict(typed.mapping(parse_json(content, max_bytes=MOST_BYTES), "the message")), descriptors
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    content = bytearray(size)
+    view, done = memoryview(content), 0
+    while done < size:
+        count = channel.recv_into(view[done:])
+        if not count:
+            raise EOFError
+        done += count
+    return bytes(content)
+
+
+class Arena:
+    """Memory that both sides see. Its size is fixed for good, so that nobody can take it away under the other.
+
+    Args:
+        descriptor: Of the memory; closed with this object.
+        size: Its bytes.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor, self.size = descriptor, size
+        self._memory = mmap.mmap(descriptor, size)
+        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    @classmethod
+    def make(cls, size: int) -> Arena:
+        """Makes one of so many bytes, at least one.
+
+        Raises:
+            OSError: There is no room.
+        """
+        import fcntl  # on systems that can isolate
+
+        descriptor = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            return cls(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def close(self) -> None:
+        """Gives it back, once no tensor in it is alive."""
+        del self.bytes
+        with contextlib.suppress(BufferError):
+            self._memory.close()
+        os.close(self.descriptor)
+
+    def at(self, place: Sequence[Any]) -> torch.Tensor:
+        """The tensor at a place that the other side names, where it lies.
+
+        Raises:
+            ValueError: There can be none.
+        """
+        name, shape, strides, offset, _ = typed.items(list(place), "a tensor", 5)
+        dtype = typed.choice(DTYPES, name, "a tensor", "data type")
+        sizes = typed.integers(shape, "a shape", most=64)
+        steps = typed.integers(strides, "strides", most=64)
+        begin = typed.integer(offset, "an offset", 0, self.size)
+        if len(sizes) != len(steps):
+            raise ValueError("strides do not fit the shape")
+        count = math.prod(sizes)
+        last = sum((extent - 1) * step for extent, step in zip(sizes, steps, strict=True)) if count else -1
+        if count and (last + 1) * dtype.itemsize > self.size - begin:
+            raise ValueError("a tensor ends behind the memory")
+        if not count or begin % dtype.itemsize:
+            if count:
+                raise ValueError("a tensor begins between elements")
+            return torch.empty(sizes, dtype=dtype)
+        flat = self.bytes[begin : begin + (last + 1) * dtype.itemsize].view(dtype)
+        return flat.as_strided(sizes, steps)
+
+
+def place_tensors(tensors: Sequence[torch.Tensor]) -> tuple[list[list[Any]], int]:
+    """Says where tensors will lie in an arena, dense, and how large that must be.
+
+    Returns:
+        Of each: type, shape, strides, offset in bytes and kind of device; and the bytes of all.
+    """
+    places: list[list[Any]] = []
+    end = 0
+    for tensor in tensors:
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        strides = torch.empty_like(tensor, device="meta").stride()  # dense, in the order that it has
+        places.append([dtype_text(tensor.dtype), list(tensor.shape), list(strides), begin, tensor.device.type])
+        end = begin + tensor.numel() * tensor.element_size()
+    return places, end
+
+
+def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]:
+    """A value as JSON has it; its tensors are collected.
+
+    Args:
+        value: Tensors, numbers, texts, lists, tuples and mappings, nested.
+        tensors: Gets the tensors.
+        depth: How deep it lies.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if depth > _MOST_NESTED:
+        raise InputError(f"values are nested deeper than {_MOST_NESTED}")
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+            raise InputError(f"an isolated program takes plain dense tensors, not {kind_of(value)}")
+        if value.dtype not in DTYPES.values() or value.is_meta or value.device.type not in ("cpu", "cuda"):
+            raise InputError(f"an isolated program takes no {value.dtype} tensor on {value.device}")
+        tensors.append(value.detach())
+        return ["tensor", len(tensors) - 1]
+    for name, constant in _CONSTANTS.items():
+        if value is constant:
+            return [name]
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return ["int", value]
+    if type(value) is float:
+        return ["float", value.hex()]
+    if type(value) is complex:
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if type(value) is str:
+        return ["text", value]
+    if isinstance(value, torch.dtype) and value in DTYPES.values():
+        return ["dtype", dtype_text(value)]
+    if isinstance(value, Mapping):
+        kind = _NAMES.get(type(value), "dict")
+        return [
+            kind,
+            *([encode(key, tensors, depth + 1), encode(item, tensors, depth + 1)] for key, item in value.items()),
+        ]
+    if isinstance(value, (list, tuple)):
+        return ["list" if isinstance(value, list) else "tuple", *(encode(item, tensors, depth + 1) for item in value)]
+    raise InputError(
+        f"an isolated program takes and returns no {kind_of(value).partition(' ')[2] or 'such value'}",
+        hint="give tensors, numbers, texts, lists, tuples and dicts",
+    )
+
+
+def decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """What `encode` was given.
+
+    Raises:
+        ValueError: It is malformed.
+    """
+    kind, *parts = typed.items(value, "a value")
+    if kind in _CONSTANTS:
+        return _CONSTANTS[kind]
+    if kind in ("list", "tuple"):
+        items = [decode(part, tensors) for part in parts]
+        return items if kind == "list" else tuple(items)
+    if kind in _MAPPINGS:
+        pairs = [typed.items(part, "an entry", 2) for part in parts]
+        return _MAPPINGS[kind]((decode(key, tensors), decode(item, tensors)) for key, item in pairs)
+    if len(parts) != 1 + (kind == "complex"):
+        raise ValueError(f"{typed.show(kind)} has {len(parts)} parts")
+    if kind == "tensor":
+        return tensors[typed.integer(parts[0], "a tensor", 0, len(tensors) - 1)]
+    if kind == "int":
+        return typed.integer(parts[0], "a number", -(2**63))
+    if kind in ("float", "complex"):
+        numbers = [float.fromhex(typed.text(part, "a number", 40)) for part in parts]
+        return numbers[0] if kind == "float" else complex(*numbers)
+    if kind == "text":
+        return typed.text(parts[0], "a text")
+    if kind == "dtype":
+        return typed.choice(DTYPES, parts[0], "a value", "data type")
+    raise ValueError(f"{typed.show(kind)} is no kind of value")

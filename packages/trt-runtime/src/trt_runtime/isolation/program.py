@@ -1,0 +1,512 @@
+"""Loaded programs that run in a process of their own: what the caller has of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from trt_core import errors
+from trt_core.dtypes import parse_dtype
+from trt_core.errors import ExecutionError, InputError, TrtError
+from trt_core.files import typed
+from trt_core.files.opening import is_read, map_descriptor, opened
+from trt_core.files.replacing import Path, file_name
+from trt_core.limits import CallLimits
+from trt_core.log import logger
+from trt_core.provider import current_provider
+from trt_core.wording import printable
+from trt_runtime.isolation import confinement
+from trt_runtime.isolation.messages import Arena, decode, encode, place_tensors, receive, send
+from trt_runtime.program.fields import number_kind
+from trt_runtime.program.interface import DynamicSize, FixedSpec, NumberSpec, Spec, TensorSpec
+from trt_runtime.program.layout import SectionKind, read_sections
+from trt_runtime.program.model_facts import ModelFacts, as_record
+from trt_runtime.signatures import why_not_trusted
+
+_ERRORS: Final = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TrtError)
+}
+_PASSED_ON: Final = ("LD_", "CUDA", "NVIDIA", "OMP_", "MKL_", "KMP_", "LANG", "LC_", "ATEN_", "TRT_PROVIDER")
+_SCRIPT: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trt_runtime.isolation.worker import main; main()"
+)
+_PACKAGES: Final = (
+    "torch",
+    "numpy",
+    "trt_core",
+    "trt_runtime",
+    "trt_portable",
+    "tensorrt",
+    "triton",
+    "sympy",
+    "typing_extensions",
+)
+_LEAST_MEMORY: Final = 4 << 30
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Limits of a process that runs a program.
+
+    Attributes:
+        memory_bytes: Memory that it may take beside what Python and PyTorch take; by default 4 GiB, or four times the
+            size of the file, where that is more. On a GPU it bounds the memory of the host.
+        call_seconds: How long a call may take; None for any time.
+        load_seconds: How long starting the process and loading the program may take.
+        cpu_seconds: Processor time that a process may take in all, whatever it does; None for any.
+    """
+
+    memory_bytes: int | None = None
+    call_seconds: float | None = 300.0
+    load_seconds: float = 300.0
+    cpu_seconds: int | None = None
+
+
+class IsolatedProgram(nn.Module):
+    """A saved program in a process of its own, called like the model that was compiled.
+
+    Whatever the program does to its process, it is an `ExecutionError` here, and the next call has a new process. State
+    that a program keeps from call to call is then what it was when it was loaded. Results are copies, and calls from
+    several threads follow each other. A process that is forked has a process of the program of its own.
+
+    Attributes:
+        inputs, outputs, meta, device: See `LoadedProgram`.
+        confined: What confines the process: `seccomp`, and `landlock` where the kernel has it.
+    """
+
+    def __init__(self, path: Path, isolation: Isolation, **options: Any) -> None:
+        super().__init__()
+        why = confinement.why_not_here()
+        if why:
+            raise InputError("programs cannot be isolated here", why=why, hint="load it without isolated")
+        self._turn = threading.RLock()
+        self._isolation = isolation
+        self._source = _Source(path, isolation, **options)
+        self._running: _Running | None = None
+        self._closed = False
+        with self._turn:
+            ready = self._start().ready
+        self.confined: tuple[str, ...] = typed.texts(ready["confined"], "confined")
+        self.device = torch.device(typed.text(ready["device"], "device", 20))
+        self.inputs: tuple[Spec, ...] = tuple(_read_spec(spec) for spec in typed.items(ready["inputs"], "inputs"))
+        self.outputs: tuple[Spec, ...] = tuple(_read_spec(spec) for spec in typed.items(ready["outputs"], "outputs"))
+        self.meta: dict[str, Any] = decode(ready["meta"], ())
+        self._attributes = ModelFacts.from_text(typed.text(ready["facts"], "facts")).attributes
+        self._shown = typed.text(ready["shown"], "shown")
+        for text in typed.texts(ready["warnings"], "warnings"):
+            warnings.warn(printable(text), stacklevel=3)
+        self.eval()
+
+    def __getattr__(self, name: str) -> Any:
+        attributes = self.__dict__.get("_attributes", {})
+        if name in attributes:
+            return as_record(attributes[name])
+        return super().__getattr__(name)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch has no types for it
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program in its process.
+
+        Args:
+            args: What the model took by position.
+            kwargs: What it took by name.
+
+        Returns:
+            What the model returned, as `LoadedProgram` does.
+
+        Raises:
+            InputError: An input does not fit, or cannot be sent; the message names it.
+            ExecutionError: A step failed, the process ended, or a limit was reached.
+        """
+        tensors: list[torch.Tensor] = []
+        given = {"do": "call", "args": encode(args, tensors), "kwargs": encode(kwargs, tensors)}
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors_in((args, kwargs))):
+            raise InputError("isolated programs compute no gradients", hint="call it under torch.no_grad()")
+        return self._ask(given, tensors)
+
+    def example_call(
+        self, given: Mapping[str, torch.Tensor] | None, seed: int
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Inputs for a call, made up at the sizes that the program was tuned for, but for those that are given.
+
+        Args:
+            given: Tensors by name of the input; None makes all of them up.
+            seed: Of what is made up.
+
+        Raises:
+            InputError: Names are missing or unknown.
+        """
+        tensors: list[torch.Tensor] = []
+        value = encode(None if given is None else dict(given), tensors)
+        args, kwargs = self._ask({"do": "example", "given": value, "seed": seed}, tensors)
+        return args, kwargs
+
+    def close(self) -> None:
+        """Ends the process. Calls are errors from then on."""
+        with self._turn:
+            self._closed = True
+            if self._running is not None:
+                self._running.end()
+                self._running = None
+
+    def __enter__(self) -> IsolatedProgram:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise InputError("an isolated program cannot be copied or pickled", hint="load its file again")
+
+    def extra_repr(self) -> str:
+        """Describes the inputs, and what confines the process."""
+        return printable(f"{self._shown}, confined by {' and '.join(self.confined)}")
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> IsolatedProgram:
+        raise InputError("an isolated program stays on the device and in the types that it was compiled for")
+
+    def _start(self) -> _Running:
+        """The process, started where there is none."""
+        if self._closed:
+            raise ExecutionError("the isolated program is closed", hint="load it again")
+        running = self._running
+        if running is None or running.owner != os.getpid():  # a fork must not talk to the process of its parent
+            running = self._running = _Running(self._source, self._isolation)
+        return running
+
+    def _ask(self, message: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
+        with self._turn:
+            running = self._start()
+            try:
+                return running.call(message, tensors, self.device)
+            except BaseException as error:
+                if not isinstance(error, _Answered):
+                    running.end()  # it is dead, late, or in the middle of something
+                    self._running = None
+                    raise
+                raise error.error from None
+
+
+class _Answered(Exception):
+    """The process has answered with an error, and goes on."""
+
+    def __init__(self, error: TrtError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Source:
+    """A program's file, and how it is loaded, as often as a process is started."""
+
+    def __init__(
+        self,
+        path: Path,
+        isolation: Isolation,
+        *,
+        operators: Collection[str],
+        trust: bool,
+        allow_host_code: bool,
+        trusted_keys: Collection[Path],
+        data_dependent_elements: int,
+        device: torch.device | str | None,
+        copy: bool | None,
+        limits: CallLimits | None,
+    ) -> None:
+        self.name = file_name(path)
+        with opened(self.name) as file:
+            status = os.fstat(file.fileno())
+            content = map_descriptor(file.fileno(), self.name, "a saved program", "trt_runtime.save", copy=copy)
+            # what is sealed stays what was verified, and is there as often as the process is started
+            memory = _sealed(content) if is_read(status, copy) else os.dup(file.fileno())
+        self.descriptor: int = memory
+        weakref.finalize(self, os.close, memory)
+        data = memoryview(content)
+        sections = read_sections(data)
+        signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
+        if signature is not None and not trust:  # the process has no keys
+            rest = [item for item in sections if item is not signature]
+            trust = not why_not_trusted(data, rest, signature, trusted_keys)
+        graph = next((bytes(item.of(data)) for item in sections if item.kind is SectionKind.GRAPH), b"")
+        self.memory_bytes = isolation.memory_bytes or max(_LEAST_MEMORY, 4 * len(content))
+        self.options = {
+            "name": self.name,
+            "operators": list(operators),
+            "trust": trust,
+            "allow_host_code": allow_host_code,
+            "data_dependent_elements": data_dependent_elements,
+            "device": None if device is None else str(device),
+            "uses_gpu": b'"cuda"' in graph,
+            "memory_bytes": self.memory_bytes,
+            "cpu_seconds": isolation.cpu_seconds,
+            "limits": None if limits is None else [encode(getattr(limits, item.name), []) for item in fields(limits)],
+            "threads": torch.get_num_threads(),
+            "provider": current_provider().value,
+            "readable": _code_folders(operators),
+        }
+
+
+class _Running:
+    """A process that runs a program.
+
+    Args:
+        source: The program.
+        limits: What the process may take.
+
+    Attributes:
+        owner: The process that has started it.
+        ready: What it says of the program.
+    """
+
+    def __init__(self, source: _Source, limits: Isolation) -> None:
+        self.owner = os.getpid()
+        self._name, self._limits = source.name, limits
+        self._most: int = source.memory_bytes
+        self._channel, theirs = socket.socketpair()
+        self._said = os.memfd_create("stderr", os.MFD_CLOEXEC)
+        self._arenas: dict[str, Arena] = {}
+        path = json.dumps([entry for entry in sys.path if entry])
+        command = [sys.executable, "-I", "-B", "-c", _SCRIPT, path, str(theirs.fileno())]
+        try:
+            self._process = _begin(command, theirs.fileno(), self._said)
+        except BaseException:
+            self._channel.close()
+            os.close(self._said)
+            raise
+        finally:
+            theirs.close()
+        self.end = weakref.finalize(self, _end, self._process, self._channel, self._said, self.owner)
+        try:
+            options = {**source.options, "parent": self.owner, "log_level": logger.getEffectiveLevel()}
+            self._until(limits.load_seconds)
+            self._send(options, [source.descriptor])
+            reply = self._receive()
+            self.ready = typed.mapping(reply.get("ready"), "ready")
+        except _Answered as error:
+            self.end()
+            raise error.error from None
+        except BaseException:
+            self.end()
+            raise
+
+    def call(self, message: Mapping[str, Any], tensors: Sequence[torch.Tensor], device: torch.device) -> Any:
+        """Has the process compute, and returns what it answers.
+
+        Raises:
+            _Answered: It answers with an error.
+            ExecutionError: It does not answer, or what is no answer.
+        """
+        self._until(self._limits.call_seconds)
+        places, size = place_tensors(tensors)
+        if size:
+            self._provide("inputs", size)
+        for tensor, place in zip(tensors, places, strict=True):
+            if tensor.numel():
+                self._arenas["inputs"].at(place).copy_(tensor)
+        self._send({**message, "tensors": places})
+        try:
+            result, written = self._answer(len(tensors), device)
+        except (TrtError, _Answered):
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError) as error:
+            raise self._failed("the process of the isolated program answers nonsense", str(error)) from error
+        for number, value in written:
+            tensors[number].copy_(value)
+        return result
+
+    def _answer(self, count: int, device: torch.device) -> tuple[Any, list[tuple[int, torch.Tensor]]]:
+        """What the process has computed, and what it has written to inputs, by number."""
+        reply = self._receive()
+        if "room" in reply:
+            self._provide("results", typed.integer(reply["room"], "room", 1, self._most))
+            reply = self._receive()
+        places = typed.items(reply["tensors"], "tensors")
+        found = [self._result(place) for place in places]
+        results = typed.integer(reply["count"], "count", 0, len(found))
+        written = typed.integers(reply["written"], "written", 0, count - 1)
+        for number, place in enumerate(places[:results]):
+            if place[4] == "cuda":
+                found[number] = found[number].to(device)
+        return decode(reply["result"], found[:results]), list(zip(written, found[results:], strict=True))
+
+    def _result(self, place: Any) -> torch.Tensor:
+        """A copy of a tensor that the process has made."""
+        arena = self._arenas.get("results") or self._provide("results", 1)
+        there = arena.at(typed.items(place, "a tensor", 5))
+        return torch.empty_strided(there.shape, there.stride(), dtype=there.dtype).copy_(there)
+
+    def _provide(self, what: str, size: int) -> Arena:
+        """Memory for tensors of the next call, of at least so many bytes."""
+        arena = self._arenas.get(what)
+        if arena is None or arena.size < size:
+            if arena is not None:
+                self._arenas.pop(what).close()
+            arena = self._arenas[what] = Arena.make(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+            self._send({"do": "memory", "for": what, "size": arena.size}, [arena.descriptor])
+        return arena
+
+    def _until(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        self._channel.settimeout(self._left())
+        try:
+            send(self._channel, message, descriptors)
+        except TimeoutError as error:
+            raise self._late() from error
+        except OSError as error:
+            raise self._dead() from error
+
+    def _receive(self) -> dict[str, Any]:
+        self._channel.settimeout(self._left())
+        try:
+            reply, _ = receive(self._channel)
+        except TimeoutError as error:
+            raise self._late() from error
+        except (EOFError, OSError) as error:
+            raise self._dead() from error
+        except ValueError as error:
+            raise self._failed("the process of the isolated program answers nonsense", str(error)) from error
+        for record in typed.items(reply.get("logs", []), "logs"):
+            level, text = typed.items(record, "a record", 2)
+            logger.log(typed.integer(level, "a level", 0, 100), "%s", typed.text(text, "a record"))
+        if "error" in reply:
+            told = {name: typed.text(value, name) for name, value in typed.mapping(reply["error"], "an error").items()}
+            kind = _ERRORS.get(told.pop("class", ""), ExecutionError)
+            raise _Answered(kind(**{name: told.get(name, "") for name in ("what", "where", "why", "hint")}))
+        return reply
+
+    def _left(self) -> float | None:
+        return None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-3)
+
+    def _late(self) -> ExecutionError:
+        return self._failed(f"the isolated program took longer than {self._seconds:g} seconds", "it was ended")
+
+    def _dead(self) -> ExecutionError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        code = self._process.poll()
+        why = f"it ended with code {code}"
+        if code is not None and code < 0:
+            why = f"it was ended by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                why += ", as the system does where memory or processor time has run out"
+        said = os.pread(self._said, 1 << 16, 0).decode(errors="replace").strip().splitlines()
+        return self._failed("the process of the isolated program has ended", "; ".join([why, *said[-1:]]))
+
+    def _failed(self, what: str, why: str) -> ExecutionError:
+        return ExecutionError(what, where=self._name, why=why, hint="the next call begins with a new process")
+
+
+def _end(process: subprocess.Popen[bytes], channel: socket.socket, said: int, owner: int) -> None:
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+    channel.close()
+    os.close(said)
+
+
+_spawner: ThreadPoolExecutor | None = None
+_spawner_lock = threading.Lock()
+
+
+def _forget_spawner() -> None:
+    global _spawner, _spawner_lock
+    _spawner, _spawner_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_spawner)  # its thread is not there
+
+
+def _begin(command: Sequence[str], channel: int, said: int) -> subprocess.Popen[bytes]:
+    """Starts a process from a thread that lasts: the process dies with the thread that has started it."""
+    global _spawner
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+    environment |= {"HOME": "/nonexistent", "TRT_KEY_DIR": "/nonexistent", "CUDA_CACHE_DISABLE": "1"}
+    environment |= {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "PYTHONHASHSEED": "0"}
+
+    def begin() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            pass_fds=(channel,),
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    with _spawner_lock:
+        if _spawner is None:
+            _spawner = ThreadPoolExecutor(1, "trt-isolation")
+        return _spawner.submit(begin).result()
+
+
+def _sealed(content: mmap.mmap) -> int:
+    """A descriptor of memory with this content, which nobody can change any more."""
+    arena = Arena.make(len(content))
+    arena.bytes.copy_(torch.frombuffer(content, dtype=torch.uint8))
+    descriptor = os.open(f"/proc/self/fd/{arena.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    arena.close()
+    return descriptor
+
+
+def _code_folders(operators: Collection[str]) -> list[str]:
+    """Where code lies that the process imports."""
+    found = {sys.prefix, sys.base_prefix, sys.exec_prefix, *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)}
+    for name in (*_PACKAGES, *operators):
+        spec = find_spec(name) if name.isidentifier() else None
+        places = (
+            [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
+        )
+        found |= {os.path.dirname(os.path.realpath(place)) for place in places}
+    return sorted(found - {"", "/"})
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in _tensors_in(item)]
+
+
+def _read_spec(value: Any) -> Spec:
+    kind, *parts = typed.items(value, "a specification")
+    name = typed.text(parts[0], "a name")
+    if kind == "number":
+        return NumberSpec(name, number_kind(parts[1], "a number"))
+    if kind == "fixed":
+        return FixedSpec(name, decode(parts[1], ()))
+    shape = tuple(_read_size(item) for item in typed.items(parts[2], "a shape"))
+    return TensorSpec(name, parse_dtype(typed.text(parts[1], "a type")), shape, typed.text(parts[3], "a device", 20))
+
+
+def _read_size(value: Any) -> int | DynamicSize:
+    if not isinstance(value, list):
+        return typed.integer(value, "a size")
+    name, *bounds = typed.items(value, "a size", 4)
+    low, best, high = (None if bound is None else typed.integer(bound, "a bound") for bound in bounds)
+    return DynamicSize(typed.text(name, "a size"), low, best, high)

@@ -1,0 +1,253 @@
+"""The process of an isolated program: it confines itself, loads what it is given, and answers calls."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import resource
+import socket
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import torch
+
+from trt_core import set_provider
+from trt_core.errors import ExecutionError, TrtError
+from trt_core.files.opening import map_descriptor
+from trt_core.limits import CallLimits
+from trt_core.log import logger
+from trt_runtime.isolation import confinement
+from trt_runtime.isolation.messages import Arena, decode, encode, place_tensors, receive, send
+from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
+from trt_runtime.program.loading import program_from_memory
+from trt_runtime.program.model_facts import ModelFacts
+from trt_runtime.program.module import LoadedProgram
+
+_MOST_FILES: Final = 256
+_MOST_TEXT: Final = 8192
+_MOST_RECORDS: Final = 64
+_MODEL_ATTRIBUTES: Final = ("dtype", "config", "generation_config", "main_input_name")
+
+_FILES: Final = (
+    *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system", "/proc/self"),
+    *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/dev/null", "/dev/urandom", "/dev/random"),
+)
+_GPU_FILES: Final = ("/proc/driver/nvidia", "/proc/devices", "/sys/module", "/sys/bus/pci")
+
+
+def main() -> None:
+    """Serves the socket whose descriptor is the last argument."""
+    channel = socket.socket(fileno=int(sys.argv[-1]))
+    first, (file,) = receive(channel, with_descriptors=True)
+    worker = _Worker(channel)
+    try:
+        worker.begin(first, file)
+    except BaseException as error:
+        worker.tell(error)
+        return
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            worker.answer()
+
+
+class _Records(logging.Handler):
+    """Keeps what is logged until the caller can be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[list[Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.kept) < _MOST_RECORDS:
+            self.kept.append([record.levelno, record.getMessage()[:_MOST_TEXT]])
+
+    def take(self) -> list[list[Any]]:
+        taken, self.kept = self.kept, []
+        return taken
+
+
+class _Worker:
+    """Answers one caller.
+
+    Args:
+        channel: To the caller.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._records = _Records()
+        self._given: Arena | None = None
+        self._room: Arena | None = None
+        self._program: LoadedProgram | None = None
+
+    def begin(self, options: Mapping[str, Any], file: int) -> None:
+        """Gives up what it can do without, and loads the program."""
+        kept = _confine(options)
+        logger.addHandler(self._records)
+        logger.propagate = False
+        logger.setLevel(options["log_level"])
+        torch.set_num_threads(options["threads"])
+        torch.set_grad_enabled(False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._program = program_from_memory(
+                map_descriptor(file, options["name"], "a saved program", "trt_runtime.save", copy=False),
+                operators=options["operators"],
+                trust=options["trust"],
+                allow_host_code=options["allow_host_code"],
+                data_dependent_elements=options["data_dependent_elements"],
+                device=options["device"],
+                limits=None
+                if options["limits"] is None
+                else CallLimits(*(decode(one, ()) for one in options["limits"])),
+            )
+        os.close(file)
+        gc.collect()
+        gc.freeze()
+        program = self._program
+        attributes = {name: getattr(program, name) for name in _MODEL_ATTRIBUTES if hasattr(program, name)}
+        said = {
+            "confined": kept,
+            "device": str(program.device),
+            "inputs": [_spec(spec) for spec in program.inputs],
+            "outputs": [_spec(spec) for spec in program.outputs],
+            "meta": encode(program.meta, []),
+            "facts": ModelFacts(attributes={name: _plain(value) for name, value in attributes.items()}).to_text(),
+            "shown": program.extra_repr(),
+            "warnings": [str(one.message)[:_MOST_TEXT] for one in caught[:_MOST_RECORDS]],
+        }
+        send(self._channel, {"ready": said, "logs": self._records.take()})
+
+    def answer(self) -> None:
+        """Answers one request."""
+        message, descriptors = receive(self._channel, with_descriptors=True)
+        if message["do"] == "memory":
+            arena = Arena(descriptors[0], message["size"])
+            if message["for"] == "inputs":
+                self._given = arena
+            else:
+                self._room = arena
+            return
+        try:
+            self._call(message) if message["do"] == "call" else self._example(message)
+        except (EOFError, BrokenPipeError):
+            raise
+        except BaseException as error:
+            self.tell(error)
+
+    def _call(self, message: Mapping[str, Any]) -> None:
+        assert self._program is not None
+        tensors = self._inputs(message)
+        args, kwargs = decode(message["args"], tensors), decode(message["kwargs"], tensors)
+        before = [tensor._version for tensor in tensors]
+        result = self._program(*args, **kwargs)
+        after = [tensor._version for tensor in tensors]
+        written = [number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
+        self._reply(result, tensors, written)
+
+    def _example(self, message: Mapping[str, Any]) -> None:
+        from trt_runtime.command_line.commands import example_call
+
+        assert self._program is not None
+        given = decode(message["given"], self._inputs(message))
+        args, kwargs = example_call(self._program, given, message["seed"])
+        self._reply((args, kwargs), [], [])
+
+    def _inputs(self, message: Mapping[str, Any]) -> list[torch.Tensor]:
+        assert self._program is not None
+        tensors = []
+        for place in message["tensors"]:
+            assert self._given is not None
+            tensor = self._given.at(place)
+            tensors.append(tensor if place[4] == "cpu" else tensor.to(self._program.device))
+        return tensors
+
+    def _reply(self, result: Any, inputs: list[torch.Tensor], written: list[int]) -> None:
+        tensors: list[torch.Tensor] = []
+        value = encode(result, tensors)
+        count = len(tensors)
+        tensors += [inputs[number] for number in written]
+        places, size = place_tensors(tensors)
+        if size and (self._room is None or self._room.size < size):
+            self._room = None
+            send(self._channel, {"room": size})
+            self.answer()
+        for tensor, place in zip(tensors, places, strict=True):
+            if tensor.numel():
+                assert self._room is not None
+                self._room.at(place).copy_(tensor)
+        reply = {"result": value, "tensors": places, "count": count, "written": written}
+        send(self._channel, {**reply, "logs": self._records.take()})
+
+    def tell(self, error: BaseException) -> None:
+        """Tells the caller what went wrong."""
+        if isinstance(error, TrtError):
+            told = {"class": type(error).__name__, "what": error.what, "where": error.where, "why": error.why}
+            told["hint"] = error.hint
+        else:
+            told = {"class": ExecutionError.__name__, "what": "the isolated program failed", "where": "", "hint": ""}
+            told["why"] = f"{type(error).__name__}: {error}"
+            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                told["hint"] = "give it more memory: isolated=Isolation(memory_bytes=...)"
+        shown = {name: text[:_MOST_TEXT] for name, text in told.items()}
+        with contextlib.suppress(OSError):
+            send(self._channel, {"error": shown, "logs": self._records.take()})
+
+
+def _confine(options: Mapping[str, Any]) -> list[str]:
+    """Gives up everything that computing does not need; returns by what means."""
+    confinement.die_with(options["parent"])
+    os.umask(0o077)
+    for limit, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 1 << 16),
+        (resource.RLIMIT_NOFILE, _MOST_FILES),
+    ):
+        resource.setrlimit(limit, (most, most))
+    confinement.give_up_privileges()
+    uses_gpu = options["uses_gpu"]
+    set_provider(options["provider"])
+    devices = [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia")] if uses_gpu else []
+    alone = len(os.listdir("/proc/self/task")) == 1  # a thread that is there already keeps its rights to files
+    readable = [*_FILES, *(_GPU_FILES if uses_gpu else ()), *options["readable"]]
+    has_landlock = confinement.restrict_files(readable, devices) and alone
+    if uses_gpu:
+        torch.cuda.init()
+        torch.zeros(8, 8, device=options["device"] or "cuda").matmul(
+            torch.zeros(8, 8, device=options["device"] or "cuda")
+        )
+    used = int(FilePath("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    # drivers of GPUs reserve addresses that are no memory
+    limit = resource.RLIMIT_DATA if uses_gpu else resource.RLIMIT_AS
+    most = options["memory_bytes"] + (0 if uses_gpu else used)
+    resource.setrlimit(limit, (most, most))
+    if options["cpu_seconds"] is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (options["cpu_seconds"], options["cpu_seconds"]))
+    confinement.restrict_calls(opens_devices=uses_gpu and has_landlock)
+    return ["seccomp", *["landlock"] * has_landlock]
+
+
+def _spec(spec: Any) -> list[Any]:
+    if isinstance(spec, TensorSpec):
+        value = spec.to_json()
+        sizes = [[e["name"], e["min"], e["opt"], e["max"]] if isinstance(e, dict) else e for e in value["shape"]]
+        return ["tensor", spec.name, value["dtype"], sizes, spec.device]
+    if isinstance(spec, NumberSpec):
+        return ["number", spec.name, spec.kind.__name__]
+    assert isinstance(spec, FixedSpec)
+    try:
+        return ["fixed", spec.name, encode(spec.value, [])]
+    except TrtError:
+        return ["fixed", spec.name, encode(repr(spec.value), [])]
+
+
+def _plain(value: Any) -> Any:
+    """A record as the dict that it was made from."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

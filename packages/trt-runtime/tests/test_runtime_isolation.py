@@ -1,0 +1,518 @@
+"""Programs in processes of their own: what they may not, what becomes of crashes, and that they answer alike."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fresh_process import run_python
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from trt_core import ExecutionError, InputError, PlanError
+from trt_core.limits import CallLimits
+from trt_runtime import load, save
+from trt_runtime.command_line import main
+from trt_runtime.isolation import IsolatedProgram, Isolation, confinement
+from trt_runtime.isolation.messages import _HEADER, Arena, decode, encode, place_tensors
+from trt_runtime.isolation.program import _Answered, _Running
+from trt_runtime.program.model_facts import Record
+
+pytestmark = pytest.mark.skipif(bool(confinement.why_not_here()), reason=confinement.why_not_here() or "isolates")
+
+
+class Model(nn.Module):
+    """Nested inputs and outputs, numbers, an input that is written to, and state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, extra: dict[str, torch.Tensor], scale: float = 2.0) -> dict[str, Any]:
+        self.calls.add_(1)
+        extra["count"].add_(1)
+        return {
+            "sum": self.linear(x) * scale,
+            "parts": (x.transpose(0, 1), [extra["count"] + 1]),
+            "calls": self.calls + 0,
+        }
+
+
+def _inputs(rows: int = 4) -> tuple[Any, ...]:
+    return torch.randn(rows, 3), {"count": torch.zeros(2, dtype=torch.int64)}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("isolated") / "model.trtp"
+    batch = {0: torch.export.Dim("batch", min=1, max=8)}
+    shapes = {"x": batch, "extra": {"count": None}}
+    save(Model().eval().requires_grad_(False), path, arg_inputs=_inputs(), dynamic_shapes=shapes)
+    return path
+
+
+@pytest.fixture(scope="module")
+def isolated(path: Path) -> Iterator[IsolatedProgram]:
+    with load(path, isolated=Isolation(call_seconds=60.0)) as program:
+        yield program
+
+
+def _process(program: IsolatedProgram) -> int:
+    assert program._running is not None
+    return program._running._process.pid
+
+
+def test_it_answers_as_the_loaded_program_does(path: Path, isolated: IsolatedProgram) -> None:
+    program = load(path)
+    for rows in (1, 4, 8, 3):
+        x, extra = _inputs(rows)
+        twin = {"count": extra["count"].clone()}
+        with torch.no_grad():
+            found, wanted = isolated(x, extra), program(x, twin)
+        assert found.keys() == wanted.keys()
+        torch.testing.assert_close(found["sum"], wanted["sum"], rtol=0, atol=0)
+        assert type(found["parts"]) is tuple and type(found["parts"][1]) is list
+        assert found["parts"][0].stride() == wanted["parts"][0].stride()
+        assert torch.equal(found["parts"][0], x.T) and torch.equal(found["parts"][1][0], wanted["parts"][1][0])
+        assert extra["count"].tolist() == [1, 1] == twin["count"].tolist()  # what it writes to its inputs is seen
+        assert found["calls"] == wanted["calls"]
+    assert isolated.inputs == program.inputs and isolated.outputs == program.outputs
+    assert isolated.meta == program.meta and isolated.device == program.device
+    assert program.extra_repr() in repr(isolated) and "seccomp" in isolated.confined
+
+
+def test_results_are_no_memory_of_the_process(isolated: IsolatedProgram) -> None:
+    first = isolated(torch.ones(2, 3), {"count": torch.zeros(2, dtype=torch.int64)})["sum"]
+    kept = first.clone()
+    isolated(torch.zeros(2, 3), {"count": torch.zeros(2, dtype=torch.int64)})
+    assert torch.equal(first, kept)
+
+
+def test_errors_are_those_of_the_program(path: Path, isolated: IsolatedProgram) -> None:
+    program = load(path)
+    for args in ((torch.ones(9, 3), _inputs()[1]), (torch.ones(2, 3),), (torch.ones(2, 3).double(), _inputs()[1])):
+        texts = []
+        for one in (program, isolated):
+            with pytest.raises(InputError) as caught, torch.no_grad():
+                one(*args)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+    before = _process(isolated)
+    isolated(*_inputs())
+    assert _process(isolated) == before  # an error does not end it
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, object(), torch.ones(2).to_sparse(), 1 << 70, nn.Parameter(torch.ones(2, 3))]
+)
+def test_what_cannot_be_sent_is_told(isolated: IsolatedProgram, value: Any) -> None:
+    with pytest.raises(InputError):
+        isolated(value, _inputs()[1])
+    assert isolated(*_inputs())
+
+
+def test_files_that_are_refused_are_refused(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "bad.trtp").write_bytes(path.read_bytes()[:-1])
+    (tmp_path / "foreign").write_bytes(b"x" * 100)
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    (tmp_path / "damaged.trtp").write_bytes(damaged)
+    for name in ("bad.trtp", "foreign", "damaged.trtp"):
+        texts = []
+        for options in ({}, {"isolated": True}):
+            with pytest.raises(PlanError) as caught:
+                load(tmp_path / name, **options)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+    with pytest.raises(InputError, match="isolated is True"):
+        load(path, isolated="yes")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGKILL])
+def test_a_crash_is_an_error_and_the_next_call_has_a_new_process(isolated: IsolatedProgram, number: int) -> None:
+    isolated(*_inputs())
+    before = _process(isolated)
+    os.kill(before, number)
+    with pytest.raises(ExecutionError, match=signal.Signals(number).name):
+        isolated(*_inputs())
+    assert isolated(*_inputs())["calls"] == 1  # state begins anew
+    assert _process(isolated) != before
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)  # it is waited for
+
+
+def test_a_crash_during_a_call(path: Path) -> None:
+    with load(path, isolated=True) as program:
+        os.kill(_process(program), signal.SIGSTOP)
+        threading.Timer(0.3, os.kill, (_process(program), signal.SIGSEGV)).start()
+        threading.Timer(0.5, os.kill, (_process(program), signal.SIGCONT)).start()
+        with pytest.raises(ExecutionError, match="SIGSEGV"):
+            program(*_inputs())
+
+
+def test_a_call_that_hangs_is_ended(path: Path) -> None:
+    with load(path, isolated=Isolation(call_seconds=1.0)) as program:
+        os.kill(_process(program), signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(ExecutionError, match=r"longer than 1 seconds"):
+            program(*_inputs())
+        assert time.monotonic() - begin < 20
+        program._isolation = Isolation()
+        assert program(*_inputs())
+
+
+def test_processor_time_is_bounded(path: Path) -> None:
+    with load(path, isolated=Isolation(cpu_seconds=600)) as program:
+        limits = Path(f"/proc/{_process(program)}/limits").read_text()
+    (line,) = (line for line in limits.splitlines() if line.startswith("Max cpu time"))
+    assert line.split()[3:5] == ["600", "600"]
+
+
+def test_memory_is_bounded_and_too_much_is_an_error(tmp_path: Path) -> None:
+    class Wide(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unsqueeze(0).repeat(1024, 1, 1).cumsum(0).sum()
+
+    path = tmp_path / "wide.trtp"
+    save(Wide(), path, arg_inputs=(torch.ones(1024, 1024),))
+    with load(path, isolated=Isolation(memory_bytes=1 << 30)) as program:
+        for _ in range(2):
+            with pytest.raises(ExecutionError, match=r"memory"):
+                program(torch.ones(1024, 1024))
+
+
+def test_limits_of_calls_hold_in_the_process(path: Path) -> None:
+    for options in ({}, {"isolated": True}):
+        program = load(path, limits=CallLimits(steps=1.0), **options)
+        with pytest.raises(ExecutionError, match="operators"), torch.no_grad():
+            program(*_inputs())
+
+
+def test_threads_take_turns(isolated: IsolatedProgram, path: Path) -> None:
+    linear = load(path).linear
+
+    def work(seed: int) -> bool:
+        x = torch.full((1 + seed % 8, 3), float(seed))
+        found = isolated(x, {"count": torch.full((2,), seed)})
+        return torch.equal(found["parts"][0], x.T) and found["parts"][1][0].tolist() == [seed + 2] * 2
+
+    assert linear is not None
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(64)))
+
+
+def test_it_outlives_the_thread_that_loaded_it(path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        program = pool.submit(load, path, isolated=True).result()
+    time.sleep(0.2)
+    before = _process(program)
+    assert program(*_inputs()) and _process(program) == before
+    program.close()
+
+
+def test_a_closed_program_is_closed(path: Path) -> None:
+    with load(path, isolated=True) as program:
+        process = _process(program)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    with pytest.raises(ExecutionError, match="closed"):
+        program(*_inputs())
+    program.close()
+
+
+def test_a_program_that_is_dropped_leaves_no_process(path: Path) -> None:
+    program = load(path, isolated=True)
+    process = _process(program)
+    open_before = len(os.listdir("/proc/self/fd"))
+    del program
+    gc.collect()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    assert len(os.listdir("/proc/self/fd")) < open_before
+
+
+def test_it_is_not_copied_moved_or_pickled(isolated: IsolatedProgram) -> None:
+    with pytest.raises(InputError, match="load its file again"):
+        pickle.dumps(isolated)
+    with pytest.raises(InputError, match="stays on the device"):
+        isolated.half()
+
+
+def test_a_forked_process_has_a_process_of_its_own(isolated: IsolatedProgram) -> None:
+    isolated(*_inputs())
+    before = _process(isolated)
+    child = os.fork()
+    if not child:
+        try:
+            right = isolated(*_inputs())["calls"] == 1 and _process(isolated) != before
+            isolated.close()
+            os._exit(0 if right else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert isolated(*_inputs()) and _process(isolated) == before
+
+
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), 9)", "sys.exit()"])
+def test_no_process_is_left_when_the_caller_dies(path: Path, how: str) -> None:
+    script = textwrap.dedent(f"""
+        import os, sys
+        import trt_runtime
+        program = trt_runtime.load(sys.argv[1], isolated=True)
+        print(program._running._process.pid, flush=True)
+        {how}
+    """)
+    result = run_python(script, str(path))
+    process = int(result.stdout)
+    for _ in range(100):
+        try:
+            status = Path(f"/proc/{process}/status").read_text()
+        except FileNotFoundError:
+            return
+        if "State:\tZ" in status:  # whoever inherits it may be slow to look
+            return
+        time.sleep(0.1)
+    pytest.fail("the process lives on")
+
+
+def test_the_process_may_do_nothing_but_compute(tmp_path: Path) -> None:
+    """What it is denied is tried by Python that runs where the program would."""
+    (tmp_path / "secret").write_text("secret")
+    script = textwrap.dedent("""
+        import ctypes, json, os, resource, signal, socket, subprocess, sys, threading
+        from trt_runtime.isolation import program, worker
+        folder, parent, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+        from trt_runtime.isolation import confinement
+        if mode == "without landlock":
+            confinement.restrict_files = lambda *_: False
+        bystander = int(sys.argv[4])
+        held = open(f"{folder}/held", "w")
+        held.write("held"); held.flush()
+        options = {"parent": os.getppid(), "uses_gpu": False, "provider": "portable", "device": None,
+                   "readable": program._code_folders([]), "memory_bytes": 1 << 30, "cpu_seconds": None}
+        print(json.dumps(worker._confine(options)))
+        libc = ctypes.CDLL(None, use_errno=True)
+        def call(*arguments):
+            found = libc.syscall(*arguments)
+            if found < 0:
+                raise OSError(ctypes.get_errno(), "refused")
+            return found
+        tries = {
+            "write": lambda: open(f"{folder}/new", "w"),
+            "append": lambda: open(f"{folder}/secret", "a"),
+            "write shared memory": lambda: open("/dev/shm/new", "w"),
+            "truncate by name": lambda: os.truncate(f"{folder}/secret", 0),
+            "remove": lambda: os.unlink(f"{folder}/secret"),
+            "rename": lambda: os.rename(f"{folder}/secret", f"{folder}/other"),
+            "folder": lambda: os.mkdir(f"{folder}/folder"),
+            "link": lambda: os.symlink("/", f"{folder}/link"),
+            "pipe": lambda: os.mkfifo(f"{folder}/pipe"),
+            "mode": lambda: os.chmod(f"{folder}/secret", 0o777),
+            "owner": lambda: os.chown(f"{folder}/secret", 1, 1),
+            "times": lambda: os.utime(f"{folder}/secret"),
+            "openat2": lambda: call(437, -100, b"/tmp", b"\\0" * 24, 24),
+            "internet": lambda: socket.socket(socket.AF_INET),
+            "internet 6": lambda: socket.socket(socket.AF_INET6),
+            "datagrams": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            "local sockets": lambda: socket.socket(socket.AF_UNIX),
+            "kernel sockets": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+            "pairs": socket.socketpair,
+            "fork": os.fork,
+            "vfork": lambda: call(58),
+            "clone3": lambda: call(435, b"\\0" * 88, 88),
+            "program": lambda: os.execv("/bin/true", ["true"]),
+            "spawn": lambda: subprocess.run(["/bin/true"]),
+            "posix_spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+            "ptrace": lambda: call(101, 16, bystander, 0, 0),
+            "memory of others": lambda: open(f"/proc/{bystander}/mem", "rb"),
+            "process_vm_readv": lambda: call(310, bystander, 0, 0, 0, 0, 0),
+            "kill": lambda: os.kill(bystander, signal.SIGKILL),
+            "kill a group": lambda: os.kill(0, signal.SIGURG),
+            "kill the parent": lambda: os.kill(parent, 0),
+            "tgkill": lambda: call(234, bystander, bystander, 9),
+            "pidfd": lambda: os.pidfd_open(bystander),
+            "signals of others": lambda: __import__("fcntl").fcntl(0, 8, bystander),
+            "limits of others": lambda: resource.prlimit(bystander, resource.RLIMIT_CPU, (1, 1)),
+            "its own limits": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
+            "namespaces": lambda: call(272, 0x10000000),
+            "mount": lambda: call(165, b"none", b"/mnt", b"tmpfs", 0, None),
+            "chroot": lambda: os.chroot("/"),
+            "io_uring": lambda: call(425, 1, b"\\0" * 120),
+            "bpf": lambda: call(321, 0, b"\\0" * 64, 64),
+            "userfaultfd": lambda: call(323, 0),
+            "keyring": lambda: call(250, 0, -3, 0),
+            "memfd": lambda: os.memfd_create("x"),
+            "shared segments": lambda: call(29, 0, 1 << 20, 0o1600),
+            "calls of the future": lambda: call(470),
+            "memory": lambda: bytearray(2 << 30),
+        }
+        if mode == "landlock":
+            tries["read"] = lambda: open(f"{folder}/secret").read()
+            tries["list"] = lambda: os.listdir(folder)
+            tries["passwords"] = lambda: open("/etc/passwd").read()
+            tries["environment of others"] = lambda: open(f"/proc/{parent}/environ", "rb").read()
+        for name, attempt in tries.items():
+            try:
+                attempt()
+            except (OSError, MemoryError, ValueError):
+                continue
+            print("allowed:", name)
+        thread = threading.Thread(target=print, args=("threads",))
+        thread.start(); thread.join()
+        import torch
+        print(torch.randn(64, 64).matmul(torch.randn(64, 64)).shape[0])
+        print("bystander", libc.syscall(39) > 0 and os.path.exists(f"/proc/self"))
+    """)
+    bystander = subprocess.Popen(["sleep", "300"])
+    for mode in ("landlock", "without landlock"):
+        command = [sys.executable, "-c", script, str(tmp_path), str(os.getpid()), mode, str(bystander.pid)]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+        confined, *lines = result.stdout.splitlines()
+        assert lines == ["threads", "64", "bystander True"], (mode, lines, result.stderr)
+        if mode == "landlock" and "landlock" not in json.loads(confined):
+            pytest.skip("the kernel has no Landlock")
+        assert sorted(found.name for found in tmp_path.iterdir()) == ["held", "secret"]
+        assert (tmp_path / "secret").read_text() == "secret"
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+def test_the_process_gets_no_secrets_of_its_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    with load(path, isolated=True) as program:
+        environment = Path(f"/proc/{_process(program)}/environ").read_bytes()
+        descriptors = [os.readlink(found) for found in Path(f"/proc/{_process(program)}/fd").iterdir()]
+    assert b"hunter2" not in environment
+    kinds = [name.partition(":")[0] for name in descriptors]
+    assert set(kinds) <= {"socket", "/dev/null", "/memfd"}, descriptors
+
+
+def test_logs_of_the_process_are_logged_here(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with load(path, isolated=True) as program:
+        program._running._send({"do": "call"})
+        with caplog.at_level(logging.WARNING), pytest.raises(Exception, match="isolated program failed"):
+            program._running._receive()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"{}",
+        b"[]",
+        b"nonsense",
+        b'{"result":["tensor",5],"tensors":[],"count":0,"written":[]}',
+        b'{"result":["none"],"tensors":[["float32",[1099511627776],[1],0,"cpu"]],"count":1,"written":[]}',
+        b'{"result":["none"],"tensors":[["float32",[2],[-1],0,"cpu"]],"count":1,"written":[]}',
+        b'{"result":["none"],"tensors":[["float32",[2],[1],3,"cpu"]],"count":1,"written":[]}',
+        b'{"result":["none"],"tensors":[["object",[2],[1],0,"cpu"]],"count":1,"written":[]}',
+        b'{"result":["none"],"tensors":[],"count":0,"written":[3]}',
+        b'{"room":1000000000000000}',
+        b'{"error":{"class":"SystemExit","what":"x"}}',
+        b'{"error":5}',
+        b'{"result":' + b"[" * 200 + b"]" * 200 + b"}",
+    ],
+)
+def test_a_process_that_was_taken_over_is_not_believed(reply: bytes) -> None:
+    mine, theirs = socket.socketpair()
+    running: Any = object.__new__(_Running)
+    running._channel, running._arenas, running._limits = mine, {}, Isolation(call_seconds=20.0)
+    running._name, running._most = "model.trtp", 1 << 30
+    theirs.sendall((_HEADER.pack(len(reply), 0) + reply) * 3)
+    x = torch.ones(2)
+    with pytest.raises((ExecutionError, _Answered)) as caught:
+        running.call({"do": "call"}, [x], torch.device("cpu"))
+    if isinstance(caught.value, _Answered):
+        assert type(caught.value.error) is ExecutionError
+    assert x.tolist() == [1, 1]
+    mine.close()
+    theirs.close()
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.complex_numbers(allow_nan=False),
+    st.text(),
+    st.sampled_from([torch.float32, torch.int8]),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=4),
+        st.dictionaries(st.text(), inner, max_size=4).map(Record),
+    ),
+    max_leaves=20,
+)
+
+
+@given(TREES)
+def test_values_survive_messages(value: Any) -> None:
+    tensors: list[torch.Tensor] = []
+    text = json.dumps(encode(value, tensors), allow_nan=False)
+    found = decode(json.loads(text), tensors)
+    assert found == value and type(found) is type(value)
+
+
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=4),
+    dtype=st.sampled_from(
+        [torch.float32, torch.bool, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.uint16]
+    ),
+    order=st.permutations(range(4)),
+    step=st.booleans(),
+)
+def test_tensors_survive_shared_memory(shape: list[int], dtype: torch.dtype, order: list[int], step: bool) -> None:
+    tensor = torch.arange(max(torch.tensor(shape).prod().item() if shape else 1, 1)).to(torch.uint8)
+    tensor = tensor[: int(torch.tensor(shape).prod())] if shape else tensor[0]
+    tensor = tensor.reshape(shape).to(torch.float32).to(dtype)
+    tensor = tensor.permute([axis for axis in order if axis < len(shape)])
+    tensor = tensor[::2] if step and shape else tensor
+    places, size = place_tensors([torch.ones(3), tensor])
+    arena = Arena.make(size)
+    for value, place in zip([torch.ones(3), tensor], places, strict=True):
+        arena.at(json.loads(json.dumps(place))).copy_(value)
+    found = arena.at(places[1])
+    assert found.shape == tensor.shape and found.dtype == tensor.dtype
+    assert torch.equal(found.to(torch.complex64), tensor.to(torch.complex64))
+    del found
+    arena.close()
+
+
+def test_the_command_line_isolates(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for flags in ([], ["--isolated"]):
+        assert main(["run", str(path), "--seed", "3", *flags]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and "output['sum']" in texts[0]
+    assert main(["bench", str(path), "--isolated", "--calls", "3", "--warm-up", "1"]) == 0
+
+
+@pytest.mark.parametrize("why", ["this is win32", "no seccomp"])
+def test_where_nothing_confines_there_is_no_isolation(path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement, "why_not_here", lambda: why)
+    with pytest.raises(InputError, match=why):
+        load(path, isolated=True)
