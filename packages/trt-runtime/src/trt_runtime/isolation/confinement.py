@@ -142,7 +142,7 @@ def die_with(parent: int) -> None:
     """
     _library().prctl(_DEATH_SIGNAL, 9, 0, 0, 0)
     if os.getppid() != parent:  # it is gone already
-        os._exit(1)
+        raise SystemExit(1)
 
 
 def give_up_privileges() -> None:
