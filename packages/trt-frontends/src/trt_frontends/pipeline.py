@@ -1,8 +1,9 @@
-"""The one pipeline: capture, lower, decide, split, build, wrap.
+"""The one pipeline: export, capture, lower, decide, split, build, wrap.
 
 Each stage is an object with what is known by then, and with methods that lead to the next:
 
-- `capture_model` gives a `CapturedModel`, whose types are still its own;
+- `export_model` gives an `ExportedModel`, the program as PyTorch captured it, which `quantize` edits;
+- `capture_model` goes on to a `CapturedModel`, whose operators convert and whose types are still its own;
 - `CapturedModel.lower` gives a `LoweredModel`, where a graph that was lowered elsewhere enters;
 - `LoweredModel.plan` decides what runs where, `report` says it, and `split` cuts the graph into blocks;
 - `LoweredModel.build` gives a `BuiltModel` with the engines of the blocks;
@@ -211,6 +212,60 @@ class CapturedModel:
         return LoweredModel(graph, self.settings, self.ranges, self.registry, self.progress)
 
 
+@dataclass(frozen=True)
+class ExportedModel:
+    """A model as PyTorch captured it, in which nothing of ours has changed anything.
+
+    Attributes:
+        module: What was captured; of a module whose weights are spread over processes, this one's part.
+        program: What capturing it gave.
+        examples: What it was captured for; None where nothing was given.
+        settings: Compilation settings, with the device that the model is on.
+    """
+
+    module: nn.Module | torch.export.ExportedProgram
+    program: torch.export.ExportedProgram
+    examples: ExampleInputs | None
+    settings: CompilationSettings
+
+
+def export_model(
+    module: nn.Module | torch.export.ExportedProgram,
+    examples: ExampleInputs | None,
+    given: Mapping[str, Any],
+    progress: Progress = no_progress,
+    *,
+    needs_weights: bool = False,
+    settle_sizes: bool = True,
+) -> ExportedModel:
+    """Captures a model as it is; see `capture_model` for other arguments, and for what is raised.
+
+    Args:
+        module: The model.
+        examples: What it is captured for.
+        given: Settings as the user gave them.
+        progress: Told what is being done.
+        needs_weights: Refuse a model without weights, or for a device that is not there.
+        settle_sizes: Find out at which sizes of 1 the program is not the model, where weights are needed.
+    """
+    settings = settings_in(given)
+    _refuse_settings_of_graphs(settings)
+    if isinstance(settings.dryrun, str):
+        require_report_path(settings.dryrun)
+    module, examples = open_shards(module, examples)
+    settings = with_device(settings, given, device_of(module, examples))
+    is_built = needs_weights and not settings.dryrun
+    if is_built:
+        _require_device(settings.device)
+    with visible_log(settings):
+        progress("capturing", 0, 1)
+        program = capture(module, examples, settle_sizes=is_built and settle_sizes)
+        require_types(program, module, examples)
+        if is_built:
+            require_weights(program)
+    return ExportedModel(module, program, examples, settings)
+
+
 def capture_model(
     module: nn.Module | torch.export.ExportedProgram,
     inputs: Sequence[Any] | None,
@@ -242,21 +297,12 @@ def capture_model(
     Warns:
         UserWarning: A setting has no effect outside `torch.compile`.
     """
-    settings = settings_in(given)
     require_registry(registry)
-    _refuse_settings_of_graphs(settings)
-    if isinstance(settings.dryrun, str):
-        require_report_path(settings.dryrun)
-    module, examples = open_shards(module, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
-    settings = with_device(settings, given, device_of(module, examples))
-    if needs_weights and not settings.dryrun:
-        _require_device(settings.device)
+    exported = export_model(
+        module, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs), given, progress, needs_weights=needs_weights
+    )
+    module, program, examples, settings = exported.module, exported.program, exported.examples, exported.settings
     with visible_log(settings):
-        progress("capturing", 0, 1)
-        program = capture(module, examples, settle_sizes=needs_weights and not settings.dryrun)
-        require_types(program, module, examples)
-        if needs_weights and not settings.dryrun:
-            require_weights(program)
         progress("lowering", 0, 1)
         preserve = preserve_predicate(settings, registry)
         decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)

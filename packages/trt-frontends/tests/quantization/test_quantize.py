@@ -296,9 +296,16 @@ class TestRefusals:
         with pytest.raises(InputError, match=message):
             trt_frontends.quantize(model, calibration, arg_inputs=(data()[0],))
 
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float16])
-    def test_data_that_the_model_itself_does_not_take(self, dtype: torch.dtype) -> None:
-        with pytest.raises(InputError, match="the model fails on calibration data"):
+    @pytest.mark.parametrize(
+        ("dtype", "message"),
+        [
+            (torch.int64, "the model fails on calibration data"),
+            (torch.float64, "input input is float64, and the model's weights are float32"),
+            (torch.float16, "input input is float16, and the model's weights are float32"),
+        ],
+    )
+    def test_data_that_the_model_itself_does_not_take(self, dtype: torch.dtype, message: str) -> None:
+        with pytest.raises(InputError, match=message):
             trt_frontends.quantize(nn.Linear(8, 4).eval(), [torch.ones(2, 8, dtype=dtype)])
 
     def test_data_that_cannot_be_read(self) -> None:

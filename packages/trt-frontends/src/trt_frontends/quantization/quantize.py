@@ -12,9 +12,10 @@ from trt_core import InputError
 from trt_core.internals import pytree
 from trt_core.quantization import dequantize, is_dequantization
 from trt_core.quantization import quantize as quantize_operator
-from trt_frontends.capture import capture, device_of, require_weights
+from trt_frontends.capture import device_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.pipeline import export_model
 from trt_frontends.quantization.bias_correction import correct_biases
 from trt_frontends.quantization.calibration import calibrate, read_samples, watch_activations
 from trt_frontends.quantization.config import Kind, QuantizationConfig, read_config
@@ -119,8 +120,7 @@ def capture_float(
             torch.Tensor, lambda leaf: leaf.to(device), (samples[0].args, samples[0].kwargs)
         )
         examples = ExampleInputs(args, kwargs)
-    program = capture(model, examples)
-    require_weights(program)
+    program = export_model(model, examples, {}, needs_weights=True, settle_sizes=False).program
     require_float(program)
     return program
 
