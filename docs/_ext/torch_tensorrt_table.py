@@ -39,6 +39,13 @@ NAMES: Final = {
         "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
     ),
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.plugins.custom_op"),
+    "torch_tensorrt.dynamo.conversion.plugins.generate_plugin_converter": (
+        "trt_frontends.dynamo.conversion.plugins.generate_plugin_converter"
+    ),
+    "torch_tensorrt.dynamo.Debugger": "trt_frontends.dynamo.Debugger",
+    "torch_tensorrt.dynamo._engine_cache.BaseEngineCache": "trt_frontends.dynamo._engine_cache.BaseEngineCache",
+    "torch_tensorrt.dtype": "trt_frontends.dtype",
+    "torch_tensorrt.memory_format": "trt_frontends.memory_format",
     "torch_tensorrt.dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS": "trt_converters.DYNAMO_CONVERTERS",
     "torch_tensorrt.dynamo.partitioning.get_graph_converter_support": (
         "trt_frontends.dynamo.partitioning.get_graph_converter_support"
@@ -73,6 +80,8 @@ DIFFERENCES: Final = {
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": (
         "for converters on `ctx.net`, without the helpers of `impl`; `trt_converters.converter` is ours"
     ),
+    "torch_tensorrt.dynamo.Debugger": "logs, also to a folder; pictures of graphs and profiles are made otherwise",
+    "torch_tensorrt.dtype": "names of PyTorch's types",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": "`trt_converters.plugin_from_operator` by name",
     "torch_tensorrt.MutableTorchTensorRTModule": (
         "refits when weights change; `save` uses no pickle, and `load` takes the model to compile for other shapes"
@@ -80,6 +89,7 @@ DIFFERENCES: Final = {
 }
 
 _BUT: Final = {
+    "custom_engine_cache": "an argument of `compile`: anything with the `save` and `load` of `BaseEngineCache`",
     "enabled_precisions": "mapped to `enable_autocast`, with a warning",
     "ir": '`"dynamo"` and `"default"`; with `"torch_compile"` the same as `optimize`',
     "use_explicit_typing": "always so; False is a warning",

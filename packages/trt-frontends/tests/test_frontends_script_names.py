@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExecutionError, logger
+from trt_core import ExecutionError, InputError, logger
 from trt_frontends import dynamo, runtime
 from trt_frontends.dynamo import _defaults, utils
+from trt_frontends.dynamo._engine_cache import BaseEngineCache
 from trt_frontends.dynamo.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
 from trt_runtime import TRTModule
 
@@ -140,3 +141,58 @@ def test_submodules_are_imported_under_the_alias() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.stdout.strip() == "TRTModule", result.stderr
+
+
+def test_debuggers_log_to_a_folder_and_leave_all_as_it_was(mlp: nn.Module, tmp_path: Path) -> None:
+    before = (logger.level, list(logger.handlers))
+    with dynamo.Debugger(log_level="debug", logging_dir=tmp_path / "logs", engine_builder_monitor=False):
+        trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1)
+    assert "built" in (tmp_path / "logs" / "trt.log").read_text()
+    assert (logger.level, list(logger.handlers)) == before
+    with pytest.warns(UserWarning, match="save_engine_profile has no effect: time layers with trtc profile"):
+        dynamo.Debugger(save_engine_profile=True)
+    with pytest.raises(InputError, match="did you mean 'debug'"):
+        dynamo.Debugger(log_level="debugg")
+    with pytest.raises(InputError, match="no option 'capture_fx_graphs_after'"):
+        dynamo.Debugger(capture_fx_graphs_after=["x"])
+
+
+class _InMemory(BaseEngineCache):
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.loads = 0
+
+    def save(self, hash: str, blob: bytes, *args: object, **kwargs: object) -> None:  # noqa: A002
+        self.kept[hash] = blob
+
+    def load(self, hash: str, *args: object, **kwargs: object) -> bytes | None:  # noqa: A002
+        self.loads += hash in self.kept
+        return self.kept.get(hash)
+
+
+def test_engines_are_kept_where_users_keep_them(mlp: nn.Module) -> None:
+    cache = _InMemory()
+    for loads in (0, 1):
+        compiled = trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1, custom_engine_cache=cache)
+        torch.testing.assert_close(compiled(X), mlp(X))
+        assert (len(cache.kept), cache.loads) == (1, loads)
+    trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1, custom_engine_cache=cache, reuse_cached_engines=False)
+    assert cache.loads == 1
+
+
+def test_engines_that_are_damaged_are_built_anew(mlp: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    cache = _InMemory()
+    trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1, custom_engine_cache=cache)
+    (digest,) = cache.kept
+    cache.kept[digest] = cache.kept[digest][:-8]
+    with caplog.at_level(logging.WARNING):
+        compiled = trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1, custom_engine_cache=cache)
+    assert "what is no engine" in caplog.text
+    torch.testing.assert_close(compiled(X), mlp(X))
+    with pytest.raises(InputError, match="does not save and load"):
+        trt_frontends.compile(mlp, arg_inputs=(X,), custom_engine_cache=object())  # type: ignore[arg-type]
+
+
+def test_types_have_the_names_that_scripts_write() -> None:
+    assert trt_frontends.dtype.half is torch.float16 and trt_frontends.dtype.f32 is torch.float32
+    assert trt_frontends.memory_format.channels_last is torch.channels_last

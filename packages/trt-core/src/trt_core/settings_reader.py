@@ -311,7 +311,11 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "save_timing_cache": NoEffect("timings are kept where timing_cache_path says", _OFF),
     "save_engine_cache": Renamed("cache_built_engines"),
     "load_engine_cache": Renamed("reuse_cached_engines"),
-    "custom_engine_cache": Refused("built engines are kept in files", "give engine_cache_dir", (None,)),
+    "custom_engine_cache": Refused(
+        "it is no setting but an argument of compile, and engines of torch.compile are kept in files",
+        "give it to compile, or give engine_cache_dir",
+        (None,),
+    ),
     # running
     "lazy_engine_init": NoEffect("engines are always set up at their first call", (True, None)),
     "use_python": NoEffect("engines always run through one registered operator", _OFF),

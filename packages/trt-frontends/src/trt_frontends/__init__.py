@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trt_frontends.refit import MutableModule, refit_module_weights
     from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.saving import save
+    from trt_frontends.script_types import dtype, memory_format
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
     from trt_frontends.torch_tensorrt import install_alias
@@ -47,11 +48,13 @@ _LATE: Final = {
     "compile_generation": "trt_frontends.generation",
     "compile_pipeline": "trt_frontends.diffusion",
     "convert_method_to_trt_engine": "trt_frontends.engine_bytes",
+    "dtype": "trt_frontends.script_types",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.torch_tensorrt",
     "load": "trt_runtime",
     "logging": "trt_frontends.logging",
+    "memory_format": "trt_frontends.script_types",
     "model_report": "trt_frontends.torch_compile.model_report",
     "optimize": "trt_frontends.torch_compile.optimize",
     "quantization": "trt_frontends.quantization",
@@ -80,11 +83,13 @@ __all__ = [
     "compile_generation",
     "compile_pipeline",
     "convert_method_to_trt_engine",
+    "dtype",
     "dynamo",
     "explain",
     "install_alias",
     "load",
     "logging",
+    "memory_format",
     "model_report",
     "optimize",
     "quantization",

@@ -13,6 +13,7 @@ from torch import nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, SettingsError
 from trt_frontends.compiled_module import CompiledModule, offload
+from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import (
     CALIBRATION,
@@ -40,6 +41,7 @@ def compile(
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
     autocast_calibration_dataloader: Iterable[Any] | None = None,
+    custom_engine_cache: BaseEngineCache | None = None,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Any,
@@ -55,6 +57,7 @@ def compile(
         autocast_calibration_dataloader: Inputs that precision is decided on, where a setting measures anything: tuples
             of positional inputs, dicts of keyword inputs, pairs of both, or tensors. By default the tensors among the
             inputs, and random ones like them.
+        custom_engine_cache: Keeps built engines, in the place of the engine cache on disk.
         progress: Called with what is being done, and how much of it.
         registry: Where converters are looked up; a changed `DYNAMO_CONVERTERS.copy()` is for this compilation alone.
         settings: Compilation settings; see `CompilationSettings`. With `ir="torch_compile"` the model is captured by
@@ -96,6 +99,8 @@ def compile(
 
         return compile_onnx(module, inputs if arg_inputs is None else arg_inputs, kwarg_inputs, given)
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
+    if custom_engine_cache is not None:
+        captured = replace(captured, engine_cache=CustomCache(custom_engine_cache))
     with first_rank_first(captured.module, captured.settings):
         built = build(captured)
     result = built.wrap(captured.reader(built.lowered.graph.graph))

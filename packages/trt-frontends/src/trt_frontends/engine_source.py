@@ -34,6 +34,7 @@ from trt_core.settings import building_fields
 from trt_core.sizes.expressions import Extent, extent_of, is_extent
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE, sources_of
+from trt_frontends.custom_engine_cache import CustomCache
 from trt_runtime import Binding, PlanHeader, TRTModule
 from trt_runtime.container import PLAN
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
@@ -51,6 +52,7 @@ class EngineSource:
         settings: What to compile with; they say whether engines are cached, and where.
         registry: Where converters are looked up.
         graph: The lowered graph that the blocks are cut from; its attributes are the model's weights.
+        custom_cache: The user's own cache, in the place of the engine cache.
 
     Attributes:
         cache: The engine cache; None when the settings ask for none.
@@ -59,13 +61,22 @@ class EngineSource:
         CacheError: The directory of the cache is not private, or cannot be used.
     """
 
-    def __init__(self, settings: CompilationSettings, registry: ConverterRegistry, graph: fx.GraphModule) -> None:
+    def __init__(
+        self,
+        settings: CompilationSettings,
+        registry: ConverterRegistry,
+        graph: fx.GraphModule,
+        custom_cache: CustomCache | None = None,
+    ) -> None:
         self.settings = settings
         self._weights = weights_of(graph) if settings.refit else {}
         self.registry = registry
-        self._stores = _is_asked(settings.cache_built_engines, settings)
-        self._reuses = _is_asked(settings.reuse_cached_engines, settings)
-        self.cache = open_cache(settings) if self._stores or self._reuses else None
+        is_given = custom_cache is not None
+        self._stores = _is_asked(settings.cache_built_engines, settings, is_given=is_given)
+        self._reuses = _is_asked(settings.reuse_cached_engines, settings, is_given=is_given)
+        self.cache: EngineCache | CustomCache | None = None
+        if self._stores or self._reuses:
+            self.cache = custom_cache or open_cache(settings)
         self._timings = self._timing_cache()
 
     def engine(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> TRTModule:
@@ -121,6 +132,8 @@ class EngineSource:
             key = self._describe(block, ranges)
         except Uncacheable as error:
             return (f"engines of this block are never cached: {error}",)
+        if isinstance(self.cache, CustomCache):
+            return () if self.cache.find(key) is not None else ("the custom cache has nothing under its digest",)
         found = self.cache.why_miss(key)
         if found is None:
             return ("the cache is empty",)
@@ -155,7 +168,7 @@ class EngineSource:
     def _timing_cache(self) -> TimingCacheFile | None:
         if self.settings.timing_cache_path:
             return TimingCacheFile(self.settings.timing_cache_path)
-        return None if self.cache is None else TimingCacheFile(self.cache.directory / _TIMING_CACHE)
+        return TimingCacheFile(self.cache.directory / _TIMING_CACHE) if isinstance(self.cache, EngineCache) else None
 
 
 def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
@@ -191,9 +204,10 @@ def describe_machine(settings: CompilationSettings) -> dict[str, str]:
     return described
 
 
-def _is_asked(choice: bool | None, settings: CompilationSettings) -> bool:
+def _is_asked(choice: bool | None, settings: CompilationSettings, *, is_given: bool) -> bool:
     """Naming a directory asks for caching, unless a setting says otherwise."""
-    return bool(settings.engine_cache_dir) or directory_is_configured() if choice is None else choice
+    asked = is_given or bool(settings.engine_cache_dir) or directory_is_configured()
+    return asked if choice is None else choice
 
 
 def _describe_switches() -> str:

@@ -63,6 +63,7 @@ from trt_frontends.capture import (
     with_device,
 )
 from trt_frontends.compiled_module import CompiledModule, take_snapshot
+from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs, dimension_names, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
@@ -141,6 +142,7 @@ class CapturedModel:
         examples: Inputs that the model was captured with; None where they are unknown.
         calibration_data: Inputs that the user wants precision decided on.
         dimensions: What the user calls sizes that vary, by symbol.
+        engine_cache: The user's own engine cache.
     """
 
     module: nn.Module | torch.export.ExportedProgram
@@ -152,6 +154,7 @@ class CapturedModel:
     examples: ExampleInputs | None
     calibration_data: Iterable[Any] | None
     dimensions: Mapping[str, str] = field(default_factory=dict)
+    engine_cache: CustomCache | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -209,7 +212,8 @@ class CapturedModel:
         with visible_log(self.settings):
             graph = self.decomposed.finish(self.rules() if rules is None else rules)
         require_known_modules(graph, self.settings)
-        return LoweredModel(graph, self.settings, self.ranges, self.registry, self.progress)
+        cache = self.engine_cache
+        return LoweredModel(graph, self.settings, self.ranges, self.registry, self.progress, engine_cache=cache)
 
 
 @dataclass(frozen=True)
@@ -409,6 +413,7 @@ class LoweredModel:
         excluded: Nodes (by name) that run in PyTorch, and why; those that fail to build join them.
         owners: Where results have to lie as for eager calls, exactly, in which memory they lay before lowering.
         is_block: Whether the graph is a block of a model that was split before: its results lie as they have to.
+        engine_cache: The user's own engine cache.
     """
 
     graph: fx.GraphModule
@@ -419,6 +424,7 @@ class LoweredModel:
     excluded: dict[str, Verdict] = field(default_factory=dict)
     owners: Owners | None = None
     is_block: bool = False
+    engine_cache: CustomCache | None = None
     _source: EngineSource | None = field(default=None, repr=False)
 
     def plan(self) -> PartitionPlan:
@@ -465,7 +471,7 @@ class LoweredModel:
             PartitionError: The partitioner put nodes into an engine that had failed to build.
         """
         engines: dict[tuple[str, ...], nn.Module] = {}
-        self._source = EngineSource(self.settings, self.registry, self.graph)
+        self._source = EngineSource(self.settings, self.registry, self.graph, self.engine_cache)
         while True:
             built = self.split(self.plan())
             failure = self._build_engines(built, engines)
@@ -509,7 +515,7 @@ class LoweredModel:
             CacheError: The directory of the engine cache is not private, or cannot be used.
         """
         if self._source is None:
-            self._source = EngineSource(self.settings, self.registry, self.graph)
+            self._source = EngineSource(self.settings, self.registry, self.graph, self.engine_cache)
         return self._source
 
     def _build_engines(self, built: BuiltModel, engines: dict[tuple[str, ...], nn.Module]) -> dict[str, Verdict] | None:

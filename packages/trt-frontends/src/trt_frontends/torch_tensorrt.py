@@ -9,6 +9,8 @@ import sys
 _ALIAS = "torch_tensorrt"
 _SUBMODULES = {
     "dynamo": "dynamo",
+    "dynamo._engine_cache": "dynamo._engine_cache",
+    "dynamo.debugger": "dynamo.debugger",
     "dynamo._defaults": "dynamo._defaults",
     "dynamo.conversion": "dynamo.conversion",
     "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
