@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from torch import nn
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import main
-from trt_runtime.command_line.commands import measure, percentile, read_tensors, write_tensors
+from trt_runtime.command_line.commands import read_tensors, write_tensors
+from trt_runtime.command_line.timing import Load, measure, measure_in_turns, percentile
 from trt_runtime.testing import ProgramFile
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
@@ -127,8 +130,64 @@ def test_bench(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["calls"] == 10
     assert 0 < found["p50_us"] <= found["p90_us"] <= found["p99_us"] <= found["max_us"]
+    assert found["host"]["p50_us"] == found["p50_us"] and found["device"] is None  # on the CPU calls wait for results
     assert main(["bench", str(saved), "--calls", "2", "--warm-up", "1"]) == 0
     assert "loaded in" in capsys.readouterr().out
+
+
+def test_bench_goes_on_for_a_while(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.perf_counter()
+    assert main(["bench", str(saved), "--calls", "1", "--duration", "0.2", "--json"]) == 0
+    assert time.perf_counter() - begin > 0.2
+    assert json.loads(capsys.readouterr().out)["calls"] > 1
+
+
+def test_shapes_are_those_given_and_others_follow(
+    saved: Path, dynamic_engine: TRTModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(saved), "--shapes", "x=7x3"]) == 0
+    assert "output['sum']: float32 (7, 3)" in capsys.readouterr().out
+
+    class Sum(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a + b.sum()
+
+    path = tmp_path / "sum.trtp"
+    length = torch.export.Dim("length", min=2, max=64)
+    tensors = torch.randn(4, 3), torch.randn(4)
+    save(Sum(), path, arg_inputs=tensors, dynamic_shapes={"a": {0: length}, "b": {0: length}})
+    assert main(["run", str(path), "--shapes", "b=9"]) == 0
+    assert "float32 (9, 3)" in capsys.readouterr().out
+
+
+def test_programs_are_timed_in_turns() -> None:
+    order: list[str] = []
+
+    def way(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            order.append(name)
+            return x
+
+        return call
+
+    found = measure_in_turns({"a": way("a"), "b": way("b")}, (torch.ones(1),), {}, Load(calls=10, warm_up=1))
+    assert {name: timing.calls for name, timing in found.items()} == {"a": 10, "b": 10}
+    turns = [name for name, before in zip(order, [None, *order], strict=False) if name != before]
+    assert len(turns) >= 10 and turns[:4] == ["a", "b", "a", "b"]
+
+
+def test_streams_need_a_gpu() -> None:
+    with pytest.raises(InputError, match="no input is on a GPU"):
+        measure(lambda x: x, (torch.ones(1),), {}, Load(streams=2))
+
+
+@pytest.mark.gpu
+def test_streams_and_device_times_on_a_gpu() -> None:
+    x = torch.randn(1024, 1024, device="cuda")
+    found = measure(lambda x: x @ x, (x,), {}, Load(calls=20, streams=3))
+    assert found.calls == 20 and found.device is not None
+    assert 0 < found.device.p50_us <= found.latency.max_us
+    assert found.host.p50_us <= found.latency.p50_us
 
 
 @pytest.mark.parametrize(
@@ -143,6 +202,12 @@ def test_bench(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "model.trt", "--outputs", "one.npz"], "exists already"),
         (["run", "model.trt", "--outputs", "absent/out.npz"], "there is no folder"),
         (["run", "model.trt", "--outputs", "out.txt"], "unknown ending"),
+        (["run", "model.trt", "--shapes", "x=2xb"], "'x=2xb' is no shape"),
+        (["run", "model.trt", "--shapes", "y=2x3"], "the program takes no 'y'"),
+        (["run", "model.trt", "--shapes", "x=2x3x4"], "'x' has 2 dimensions, the shape given 3"),
+        (["run", "model.trt", "--shapes", "x=2x3", "--inputs", "one.npz"], "missing: extra['a']"),
+        (["run", "model.trt", "--shapes", "x=900x3"], "900"),
+        (["bench", "model.trt", "--streams", "2"], "2 streams are asked for"),
     ],
 )
 def test_bad_input_is_told_in_one_message(
@@ -187,7 +252,7 @@ def test_failures_of_a_thread_are_raised() -> None:
         return x
 
     with pytest.raises(InputError, match="no"):
-        measure(program, (torch.ones(1),), {}, calls=10, warm_up=1, threads=2)
+        measure(program, (torch.ones(1),), {}, Load(calls=10, warm_up=1, threads=2))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))

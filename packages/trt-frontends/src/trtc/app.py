@@ -204,7 +204,7 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 _SUMMARIES = {
     "inspect": "Says what is in a saved program or plan; runs nothing.",
     "run": "Runs a saved program once, on given or random inputs.",
-    "bench": "Times calls of a saved program.",
+    "bench": "Times calls of a saved program, on request beside its model in PyTorch.",
     "trust": "Trusts what a key signs, or lists the keys that are trusted.",
     "sign": "Signs a saved program with your key.",
     "verify-signature": "Says who has signed a saved program.",
@@ -220,8 +220,9 @@ def add_program_commands(app: typer.Typer) -> None:
 def _program_command(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         from trt_runtime.command_line import main
+        from trtc.peers import PEERS
 
-        raise typer.Exit(main([name, *context.args], prog="trtc"))
+        raise typer.Exit(main([name, *context.args], prog="trtc", peers=PEERS))
 
     return run
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import json
 import math
 import os
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Final, TextIO
@@ -26,9 +25,9 @@ from trt_core.files.opening import opened
 from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import kind_of, printable
 from trt_runtime import signatures
-from trt_runtime.command_line import inspection
+from trt_runtime.command_line import inspection, timing
 from trt_runtime.program.fields import UNTOLD
-from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, Program, TensorInput, Value
+from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput, Value
 from trt_runtime.program.interface import walk
 from trt_runtime.program.module import LoadedProgram, captured_from
 
@@ -38,17 +37,33 @@ _READER_LEFT = 141  # what shells say of a process that a pipe has ended
 _EXIT_CODES = "Exit codes: 0 success, 2 bad usage or input."
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runtime") -> int:
+@dataclass(frozen=True)
+class Peers:
+    """Ways to run the model that a program was compiled from, which `bench` times beside it.
+
+    Attributes:
+        names: The ways, `eager` first.
+        make: Makes what to call from the model's name, the ways asked for, and what the program is called with.
+    """
+
+    names: tuple[str, ...]
+    make: Callable[[str, Sequence[str], Sequence[Any], Mapping[str, Any]], Mapping[str, Callable[..., Any]]]
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m trt_runtime", peers: Peers | None = None
+) -> int:
     """Runs one command.
 
     Args:
         arguments: What follows the program's name; by default that of this process.
         prog: How the program is called, for the help.
+        peers: What `bench` can time beside a program; None where there is nothing that models come from.
 
     Returns:
         The exit code.
     """
-    parsed = _parser(prog).parse_args(arguments)
+    parsed = _parser(prog, peers).parse_args(arguments)
     try:
         parsed.command(parsed)
         sys.stdout.flush()
@@ -68,7 +83,7 @@ def _told(error: TrtError | OSError) -> str:
     return str(error)
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog, description="Inspects, runs and times saved programs.", epilog=_EXIT_CODES
     )
@@ -100,11 +115,22 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
     command = commands.add_parser("bench", help="time calls of a program")
     _add_call(command)
-    command.add_argument("--calls", type=_positive, default=100, help="calls that are timed (default 100)")
+    command.add_argument("--calls", type=_positive, default=100, help="calls that are timed, at least (default 100)")
+    command.add_argument("--duration", type=float, default=0.0, metavar="SECONDS", help="how long to call, at least")
     command.add_argument("--warm-up", type=_positive, default=10, help="calls before that (default 10)")
     command.add_argument("--threads", type=_positive, default=1, help="threads that call at the same time")
+    command.add_argument(
+        "--streams", type=_positive, default=1, help="calls that each thread has in flight on the GPU, a stream each"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_bench)
+    if peers is not None:
+        command.add_argument(
+            "--beside", metavar="MODEL", help="the model that it was compiled from, timed in turns with it"
+        )
+        command.add_argument(
+            "--peer", action="append", choices=peers.names, help="how that runs; repeatable (default eager)"
+        )
+    command.set_defaults(command=functools.partial(_bench, peers=peers))
     return parser
 
 
@@ -112,6 +138,9 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, help="a saved program")
     command.add_argument(
         "--inputs", type=Path, metavar="FILE", help=f"tensors by name of the input: {ENDINGS}; else random ones"
+    )
+    command.add_argument(
+        "--shapes", action="append", default=[], metavar="NAME=1x3x224x224", help="shape of a random input; repeatable"
     )
     command.add_argument("--seed", type=int, default=0, help="seed of random inputs (default 0)")
     command.add_argument(
@@ -184,8 +213,7 @@ def _run(parsed: argparse.Namespace) -> None:
     if parsed.outputs is not None:
         require_writable(parsed.outputs)
     program = _load(parsed)
-    given = None if parsed.inputs is None else read_tensors(parsed.inputs)
-    args, kwargs = example_call(program, given, parsed.seed)
+    args, kwargs = _call_of(parsed, program)
     outputs = named_tensors(program(*args, **kwargs))
     for name, value in outputs.items():
         _say(f"{name}: {inspection.describe_tensor(value)}")
@@ -193,17 +221,78 @@ def _run(parsed: argparse.Namespace) -> None:
         write_tensors(parsed.outputs, outputs)
 
 
-def _bench(parsed: argparse.Namespace) -> None:
-    import time
-
+def _bench(parsed: argparse.Namespace, peers: Peers | None) -> None:
     begin = time.perf_counter()
     program = _load(parsed)
     load_seconds = time.perf_counter() - begin
+    args, kwargs = _call_of(parsed, program)
+    ways: dict[str, Callable[..., Any]] = {"program": program}
+    if peers is not None and parsed.beside is not None:
+        ways |= peers.make(parsed.beside, parsed.peer or peers.names[:1], args, kwargs)
+    load = timing.Load(parsed.calls, parsed.warm_up, parsed.threads, parsed.streams, parsed.duration)
+    errors = {name: _largest_error(program, way, args, kwargs) for name, way in ways.items() if name != "program"}
+    measured = timing.measure_in_turns(ways, args, kwargs, load)
+    own = measured.pop("program")
+    beside = {
+        name: {**other.to_json(), "ratio": other.latency.p50_us / own.latency.p50_us, "largest_error": errors[name]}
+        for name, other in measured.items()
+    }
+    if parsed.json:
+        result = {"load_seconds": load_seconds, **own.to_json(), **({"beside": beside} if beside else {})}
+        _say(json.dumps(result, indent=1))
+        return
+    _say(f"loaded in {load_seconds:.3f} s\n{own}")
+    for name, other in measured.items():
+        _say(
+            f"\n{name}: {beside[name]['ratio']:.2f} times the program's p50; outputs differ by "
+            f"{errors[name]:.1e} of the largest value\n{other}"
+        )
+
+
+@torch.inference_mode()
+def _largest_error(
+    program: Callable[..., Any], peer: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> float:
+    """The largest difference of results, as a part of the peer's largest value; infinite where shapes differ."""
+    found, wanted = (
+        [value.double() for value in named_tensors(_plain(way(*args, **kwargs))).values()] for way in (program, peer)
+    )
+    if [value.shape for value in found] != [value.shape for value in wanted]:
+        return math.inf
+    return max(
+        (
+            float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
+            for a, b in zip(found, wanted, strict=True)
+            if b.numel()
+        ),
+        default=0.0,
+    )
+
+
+def _plain(result: Any) -> Any:
+    """A result whose classes are those of containers: libraries' own count as the mappings that they are."""
+    return dict(result) if isinstance(result, Mapping) else result
+
+
+def _call_of(parsed: argparse.Namespace, program: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
     given = None if parsed.inputs is None else read_tensors(parsed.inputs)
-    args, kwargs = example_call(program, given, parsed.seed)
-    measured = measure(program, args, kwargs, calls=parsed.calls, warm_up=parsed.warm_up, threads=parsed.threads)
-    result = {"load_seconds": load_seconds, **measured.to_json()}
-    _say(json.dumps(result, indent=1) if parsed.json else f"loaded in {load_seconds:.3f} s\n{measured}")
+    return example_call(program, given, parsed.seed, read_shapes(parsed.shapes))
+
+
+def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Reads `NAME=2x3x224x224`.
+
+    Raises:
+        InputError: One is written otherwise.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, separator, value = text.rpartition("=")
+        extents = value.split("x") if value else []
+        if not separator or not name or not all(extent.isascii() and extent.isdigit() for extent in extents):
+            raise InputError(f"{text!r} is no shape", hint="write --shapes x=2x3x224x224")
+        found[name] = tuple(int(extent) for extent in extents)
+    return found
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
@@ -218,7 +307,10 @@ _NUMBERS = {int: 1, float: 1.0, bool: True}
 
 
 def example_call(
-    module: nn.Module, given: Mapping[str, torch.Tensor] | None, seed: int
+    module: nn.Module,
+    given: Mapping[str, torch.Tensor] | None,
+    seed: int,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns what to call a program with.
 
@@ -227,9 +319,11 @@ def example_call(
         given: Tensors by input name, `state['a']` where inputs are nested; None makes them up at the shapes that the
             program was tuned for. Inputs that are no tensors have the value that the program was compiled for.
         seed: Seed of what is made up.
+        shapes: Shapes of what is made up, by input name. Inputs that share a dimension with them follow; others
+            have the shapes that the program was tuned for.
 
     Raises:
-        InputError: Names are missing or unknown.
+        InputError: Names are missing or unknown, or a shape has another rank than its input.
     """
     from trt_runtime.isolation import IsolatedProgram  # which few calls need
 
@@ -243,11 +337,20 @@ def example_call(
         place for name, tree in zip(signature.names, signature.structure, strict=True) for place, _ in walk(tree, name)
     ]
     tensors = [place for place, leaf in zip(places, signature.leaves, strict=True) if isinstance(leaf, TensorInput)]
+    shapes = shapes or {}
     if given is not None:
         given = _by_name(given, tensors)
+        if shapes:
+            raise InputError("inputs of a file have their own shapes", hint="give --inputs or --shapes")
+    if unknown := sorted(shapes.keys() - set(tensors)):
+        raise InputError(f"the program takes no {unknown[0]!r}", hint=f"it takes {', '.join(tensors) or 'no tensors'}")
     generator = torch.Generator().manual_seed(seed)
+    sizes = {name: usual for name, (_, usual, _) in program.symbols.items()}
+    for place, leaf in zip(places, signature.leaves, strict=True):
+        if isinstance(leaf, TensorInput) and place in shapes:
+            sizes |= _sizes_in(place, leaf, shapes[place])
     flat = [
-        given[place] if given is not None and place in given else _made_up(leaf, program, generator)
+        given[place] if given is not None and place in given else _made_up(leaf, sizes, generator, shapes.get(place))
         for place, leaf in zip(places, signature.leaves, strict=True)
     ]
     device = next((value.device for value in module.parameters()), None)
@@ -276,15 +379,26 @@ def _by_name(given: Mapping[str, torch.Tensor], wanted: list[str]) -> dict[str, 
     return dict(given)
 
 
-def _made_up(leaf: Leaf, program: Program, generator: torch.Generator) -> Any:
+def _sizes_in(place: str, leaf: TensorInput, shape: Sequence[int]) -> dict[str, int]:
+    if len(shape) != len(leaf.shape):
+        raise InputError(
+            f"{place!r} has {len(leaf.shape)} dimensions, the shape given {len(shape)}",
+            hint="`trtc inspect` says what the program takes",
+        )
+    return {
+        dimension.extent: size
+        for dimension, size in zip(leaf.shape, shape, strict=True)
+        if isinstance(dimension.extent, str)
+    }
+
+
+def _made_up(leaf: Leaf, sizes: Mapping[str, int], generator: torch.Generator, shape: Sequence[int] | None) -> Any:
     if isinstance(leaf, FixedInput):
         return leaf.value
     if isinstance(leaf, NumberInput):
-        tuned = program.symbols.get(leaf.symbol or "")
-        return tuned[1] if tuned is not None else _NUMBERS[leaf.kind]
-    tuned_symbols = {name: best for name, (_, best, _) in program.symbols.items()}
-    shape = [
-        dimension.low if dimension.extent is None else int(evaluate_extent(dimension.extent, tuned_symbols))
+        return sizes.get(leaf.symbol or "", _NUMBERS[leaf.kind])
+    shape = shape or [
+        dimension.low if dimension.extent is None else int(evaluate_extent(dimension.extent, sizes))
         for dimension in leaf.shape
     ]
     if leaf.dtype.is_floating_point:
@@ -304,116 +418,6 @@ def _build(tree: Any, values: list[Any]) -> Any:
     if isinstance(tree, Mapping):
         return {name: _build(child, values) for name, child in tree.items()}
     return type(tree)(_build(child, values) for child in tree)
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Times of calls, in microseconds, from the call to results that are ready.
-
-    Attributes:
-        calls: How many were timed.
-        threads: How many threads called at the same time.
-        first_us: The first call of all, which sets up the engines.
-        mean_us, p50_us, p90_us, p99_us, max_us: Of the timed calls.
-        calls_per_second: All threads together.
-    """
-
-    calls: int
-    threads: int
-    first_us: float
-    mean_us: float
-    p50_us: float
-    p90_us: float
-    p99_us: float
-    max_us: float
-    calls_per_second: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the values by name."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        threads = f" from {self.threads} threads" if self.threads > 1 else ""
-        return (
-            f"first call {self.first_us:.0f} us; then {self.calls} calls{threads}: mean {self.mean_us:.1f} us, "
-            f"p50 {self.p50_us:.1f}, p90 {self.p90_us:.1f}, p99 {self.p99_us:.1f}, max {self.max_us:.1f}; "
-            f"{self.calls_per_second:.0f} calls/s"
-        )
-
-
-def measure(
-    program: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    calls: int,
-    warm_up: int,
-    threads: int = 1,
-) -> Latency:
-    """Times calls, each until its results are ready.
-
-    Args:
-        program: What to call.
-        args, kwargs: What with.
-        calls: Calls that each thread times.
-        warm_up: Calls that each thread makes before.
-        threads: Threads that call at the same time; on CUDA each has a stream of its own.
-    """
-    on_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in [*args, *kwargs.values()])
-    first = _time_call(program, args, kwargs, on_cuda)
-    times: list[float] = []
-    failures: list[BaseException] = []
-    barrier = threading.Barrier(threads + 1)
-
-    def work() -> None:
-        own: list[float] = []
-        try:
-            with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream() if on_cuda else None):
-                for _ in range(warm_up):
-                    _time_call(program, args, kwargs, on_cuda)
-                barrier.wait()
-                own.extend(_time_call(program, args, kwargs, on_cuda) for _ in range(calls))
-        except BaseException as error:
-            failures.append(error)
-            barrier.abort()
-        times.extend(own)
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    with contextlib.suppress(threading.BrokenBarrierError):  # the failure is raised below
-        barrier.wait()
-    begin = time.perf_counter()
-    for worker in workers:
-        worker.join()
-    elapsed = time.perf_counter() - begin
-    if failures:
-        raise failures[0]
-    times.sort()
-    return Latency(
-        calls=len(times),
-        threads=threads,
-        first_us=first * 1e6,
-        mean_us=sum(times) / len(times) * 1e6,
-        p50_us=percentile(times, 0.5) * 1e6,
-        p90_us=percentile(times, 0.9) * 1e6,
-        p99_us=percentile(times, 0.99) * 1e6,
-        max_us=times[-1] * 1e6,
-        calls_per_second=len(times) / elapsed,
-    )
-
-
-def percentile(times: Sequence[float], part: float) -> float:
-    """Returns the shortest time that at least `part` of the sorted times do not exceed."""
-    return times[max(math.ceil(part * len(times)) - 1, 0)]
-
-
-def _time_call(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], on_cuda: bool) -> float:
-    begin = time.perf_counter()
-    program(*args, **kwargs)
-    if on_cuda:
-        torch.cuda.current_stream().synchronize()
-    return time.perf_counter() - begin
 
 
 ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"
