@@ -25,8 +25,8 @@ _LONGEST_PERIOD: Final = 2048
 _LEAST_SAVED: Final = 32
 """Fewer nodes are compiled sooner than cut out."""
 _MOST_CANDIDATES: Final = 4
-_LONGEST_CONSTANT: Final = 8
-"""Operators that make a constant; longer ones are made once and read."""
+_LONGEST_CHAIN: Final = 8
+"""Operators that each piece repeats for itself; what takes more is made once and read."""
 _SHARED_PERIODS: Final = 1.5
 """What is read further on than so many layers is one tensor for all of them, as tables of angles are."""
 _ALIGNMENT: Final = 16
@@ -183,7 +183,7 @@ class _Outline:
 
     Attributes:
         form: Equal for stretches that one code computes.
-        emitted: The operators of the code: the nodes, and constants from outside which they read.
+        emitted: The operators of the code: the nodes, and what they read that each piece makes for itself.
         externals: Nodes with tensors from outside, in the order of their first use.
         sizes: Sizes that are read, by expression.
     """
@@ -196,8 +196,7 @@ class _Outline:
         self.sizes: dict[Any, torch.SymInt] = {}
         self._parts: list[Any] = []
         for node in nodes:
-            if not _is_size(node):
-                self._emit(node)
+            self._emit(node)
         self.form = tuple(self._parts)
 
     def index(self, node: fx.Node) -> int | None:
@@ -218,7 +217,7 @@ class _Outline:
             if isinstance(value, torch.SymInt):
                 self.sizes.setdefault(value.node.expr, value)
             return "size", str(value)
-        if node in self._cutter.constants:
+        if node in self._cutter.moved:
             self._emit(node)
             return "local", self._local[node]
         if node not in self.externals:
@@ -234,7 +233,7 @@ class _Cutter:
         graph: The whole.
 
     Attributes:
-        constants: Nodes that are computed from nothing, by a few operators.
+        moved: Nodes that each piece makes for itself: of nothing by a few operators, or views of inputs.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -243,7 +242,12 @@ class _Cutter:
         self._inputs = [node for node in everything if node.op == "placeholder"]
         (self._last,) = [node for node in everything if node.op == "output"]
         self._outputs: list[fx.Node] = list(self._last.args[0])
-        self._nodes = [node for node in everything if node.op not in ("placeholder", "output")]
+        self.moved = _movable(everything) - set(self._outputs)
+        self._nodes = [
+            node
+            for node in everything
+            if node.op not in ("placeholder", "output") and node not in self.moved and not _is_size(node)
+        ]
         self._at = {node: at for at, node in enumerate(self._nodes)}
         self._last_use = np.array(
             [
@@ -251,7 +255,6 @@ class _Cutter:
                 for at, node in enumerate(self._nodes)
             ]
         )
-        self.constants = _constants(self._nodes)
         self._codes: dict[Any, int] = {}
         self._made: list[fx.GraphModule] = []
 
@@ -272,7 +275,7 @@ class _Cutter:
                 return False
             extents: list[Any] = list(value.shape)
             known.update(extent.node.expr for extent in extents if isinstance(extent, torch.SymInt))
-        for node in self._nodes:
+        for node in (*self._nodes, *self.moved):
             if "val" not in node.meta:
                 return False
             if not all(size.node.expr.free_symbols <= known for size in _sizes_of(node.meta.get("val"))):
@@ -349,14 +352,12 @@ class _Cutter:
         count = 0
         for at in np.flatnonzero(self._last_use[:cut] >= cut).tolist():
             node = self._nodes[at]
-            if node in self.constants or _is_size(node):
-                continue
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or not _is_aligned(value):
                 return None
             count += 1
             base = _base(node)
-            if base is None or base in self.constants or self._last_use[at] - self._at[base] > _SHARED_PERIODS * period:
+            if base is None or base in self.moved or self._last_use[at] - self._at[base] > _SHARED_PERIODS * period:
                 continue
             if not _is_external(base) and any(not self._is_apart(base, user) for user in self._readers(node, cut)):
                 return None
@@ -402,11 +403,9 @@ class _Cutter:
         for outline, (begin, end) in zip(outlines, places, strict=True):
             for at in range(begin, end):
                 index = outline.index(self._nodes[at])
-                if index is not None and self._last_use[at] >= end and self._is_returned(self._nodes[at], end):
+                if index is not None and self._last_use[at] >= end:
                     returned.add(index)
         order = sorted(returned)
-        if not order:  # constants that others make for themselves
-            return []
         key = (outlines[0].form, tuple(order))
         if key not in self._codes:
             self._codes[key] = len(self._made)
@@ -420,12 +419,6 @@ class _Cutter:
             )
             for outline in outlines
         ]
-
-    def _is_returned(self, node: fx.Node, end: int) -> bool:
-        """Whether something behind a stretch reads a node of it as a tensor."""
-        if node in self.constants and node not in self._outputs:
-            return False
-        return any(user is self._last or self._at[user] >= end for user in node.users)
 
     def _symbols(self, outline: _Outline) -> dict[Any, torch.SymInt]:
         """The sizes that a piece takes, by expression: all symbols that it mentions, then what consists of them."""
@@ -496,8 +489,8 @@ def _signature(node: fx.Node) -> Any:
 
 def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        extents = tuple(map(str, (*value.shape, "at", *value.stride(), value.storage_offset())))
-        return str(value.dtype), str(value.device), extents
+        extents = tuple(map(str, (*value.shape, "by", *value.stride())))
+        return str(value.dtype), str(value.device), extents, _is_aligned(value)
     if isinstance(value, (list, tuple)):
         return tuple(map(_described, value))
     return str(value)
@@ -525,9 +518,10 @@ def _is_aligned(value: torch.Tensor) -> bool:
     return isinstance(offset, int) and offset * value.element_size() % _ALIGNMENT == 0
 
 
-def _constants(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
-    """Nodes that a few operators compute from nothing but sizes."""
-    lengths: dict[fx.Node, float] = {}
+def _movable(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """Nodes that a few operators make of nothing but sizes, and views of inputs."""
+    lengths: dict[fx.Node, float] = {}  # of what is made of nothing
+    views: dict[fx.Node, int] = {}
     for node in nodes:
         if _is_size(node) or node.op == "get_attr":
             lengths[node] = 0
@@ -537,8 +531,12 @@ def _constants(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
             continue
         if "empty" in str(node.target) or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        lengths[node] = 1 + sum(lengths.get(source, math.inf) for source in node.all_input_nodes)
-    return frozenset(node for node, length in lengths.items() if length <= _LONGEST_CONSTANT and not _is_size(node))
+        sources = [source for source in node.all_input_nodes if not _is_size(source)]
+        lengths[node] = 1 + sum(lengths.get(source, math.inf) for source in sources)
+        if sources and _is_view(node) and (sources[0].op == "placeholder" or sources[0] in views):
+            views[node] = 1 + views.get(sources[0], 0)
+    made = {node for node, length in lengths.items() if length <= _LONGEST_CHAIN and not _is_size(node)}
+    return made | {node for node, length in views.items() if length <= _LONGEST_CHAIN}
 
 
 def _is_external(node: fx.Node) -> bool:
