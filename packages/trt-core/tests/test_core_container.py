@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from enum import IntEnum
 from typing import Final
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import PlanError
-from trt_core.files.container import Container
+from trt_core.files import container
+from trt_core.files.container import Container, checksum_of
 
 
 class Kind(IntEnum):
@@ -67,3 +69,10 @@ def test_no_cut_or_growth_goes_unnoticed(sections: list[tuple[Kind, bytes]], mor
     for changed in (content + more, content[: -less - 1]):
         with pytest.raises(PlanError):
             FILE.read(memoryview(changed))
+
+
+@given(st.binary(max_size=300), st.integers(1, 70), st.integers(0, (1 << 32) - 1))
+def test_threads_find_the_checksum_that_one_finds(data: bytes, piece: int, before: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "_PIECE_BYTES", piece)
+        assert checksum_of(memoryview(data), before) == zlib.crc32(data, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,13 +119,34 @@ def test_one_recording_serves_a_range(build: Any, execute: Any, shape: tuple[int
     executable = engine._state.executable
     assert isinstance(executable, SpecializedProgram)
     ranges = [each.artifact for each in executable._compiled if each.artifact.varying]
-    assert len(ranges) == 1
+    assert len(ranges) == 2  # PyTorch's products ask whether there is one matrix or several
     x = torch.randn(*shape, WIDTH)
-    if ranges[0].serves((tuple(x.shape),)):
-        executable._program = None  # the layers must not run
+    assert [each.serves((tuple(x.shape),)) for each in ranges].count(True) == 1
+    executable._program = None  # the layers must not run
     torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
     assert ranges[0].serves(((9, 40, WIDTH),)) and ranges[0].serves(((2, 3, WIDTH),))
     assert not ranges[0].serves(((10, 40, WIDTH),)) and not ranges[0].serves(((2, 6, 5),))
+
+
+@pytest.mark.parametrize("length", [40, 6])
+def test_a_batch_of_1_has_an_artifact_of_its_own(build: Any, execute: Any, length: int) -> None:
+    """Compilers take 1 for a constant; where it is a size of the range, it is compiled beside."""
+
+    class FromTwo(Ranged):
+        def build_range(self, subject: Subject, profile: int) -> Artifact:
+            made = super().build_range(subject, profile)
+            varying = tuple(replace(each, least=max(each.least, 2)) for each in made.varying)
+            return replace(made, varying=varying)
+
+    shapes = {"x": ((1, 6, WIDTH), (2, 6, WIDTH), (9, length, WIDTH))}
+    engine = build(_attention, shapes, FromTwo())
+    found = [each.artifact for each in engine._state.executable._compiled]
+    assert [each.serves(((1, length, WIDTH),)) for each in found].count(True) == 1
+    assert len(found) == 3
+    engine._state.executable._program = None  # the layers must not run
+    for shape in ((1, length), (2, 6), (9, length)):
+        x = torch.randn(*shape, WIDTH)
+        torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
 
 
 def test_refits_reach_it(build: Any, builder: trt.Builder, execute: Any, logger: Any) -> None:
@@ -190,9 +212,9 @@ def test_the_choice_for_a_range_is_remembered(build: Any, builder: trt.Builder, 
         engine = trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan)
         return any(each.artifact.varying for each in engine._state.executable._compiled)
 
-    assert again() and tactic.ranges == 1
+    assert again() and tactic.ranges == 2  # with sizes of 1 apart
     monkeypatch.setattr(Trial, "race_range", lambda *_: pytest.fail("raced again"))
-    assert again(flags=1 << int(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)) and tactic.ranges == 2
+    assert again(flags=1 << int(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)) and tactic.ranges == 4
 
 
 def _traced(shape: tuple[int, ...]) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -13,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core import PlanError
-from trt_runtime import Binding, PlanHeader
+from trt_runtime import Binding, PlanHeader, plan_notes
 from trt_runtime.header import parse_header
 
 Change = Callable[..., PlanHeader]
@@ -125,3 +128,17 @@ def test_contradictions_are_refused(change_header: Change, changes: dict[str, An
 def test_the_text_is_canonical_json(header: PlanHeader) -> None:
     assert json.loads(header.text) == header.to_json()
     assert list(json.loads(header.text)) == sorted(FIELDS)
+
+
+def test_the_digest_of_a_large_plan_is_computed_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_notes, "_LARGE_BYTES", 4)
+    plan = torch.arange(8, dtype=torch.uint8)
+    digest = plan_notes.digest_of(plan)
+    assert isinstance(digest, plan_notes.LaterDigest)
+    assert digest.is_of(plan)
+    assert not digest.is_of(plan.clone())
+    assert copy.deepcopy(digest) is digest
+    assert str(digest) == pickle.loads(pickle.dumps(digest)) == hashlib.sha256(bytes(range(8))).hexdigest()
+    plan[0] = 7
+    assert not digest.is_of(plan)
+    assert str(digest) != plan_notes.plan_digest(plan)

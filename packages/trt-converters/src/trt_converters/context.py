@@ -33,6 +33,12 @@ from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import Recipe, Source, WeightRecorder, constants_of, content_digest, replay, sources_of
 from trt_core.wording import did_you_mean
 
+_LEAST_ON_DEVICE: Final = 1 << 20
+"""Bytes of weights that may stay on a GPU; passes look at smaller ones, on the host."""
+
+_ON_DEVICE: Final = "_on_device"
+"""What makes such weights of a type and a tensor; TensorRT has none."""
+
 Operand = Any
 """What converters get for a tensor: a `trt.ITensor`, a `ByteTensor`, or a `torch.Tensor` known while building."""
 
@@ -243,14 +249,24 @@ class ConversionContext:
         """Returns `trt.Weights` over a constant's memory, which is kept alive until the context goes.
 
         Args:
-            value: A constant of any shape; copied only when it is not contiguous or not on the CPU.
+            value: A constant of any shape; copied only when it is not contiguous or not on the CPU. TensorRT takes
+                weights on the host; large ones stay on the GPU where the provider builds from there.
         """
+        if self._may_stay(value):
+            held = value.detach().contiguous()
+            self._held.append(held)
+            return getattr(trt.Weights, _ON_DEVICE)(to_trt(held.dtype), held)
         held = value.detach().cpu().contiguous()
         self._held.append(held)
         weights = trt.Weights(to_trt(held.dtype), held.data_ptr(), held.numel())
         if self.refit is not None:
             self.refit.add(weights, held)
         return weights
+
+    def _may_stay(self, value: torch.Tensor) -> bool:
+        """Whether weights are taken where they lie on a GPU; those that a refit replaces are compared on the host."""
+        is_large = value.is_cuda and value.nbytes >= _LEAST_ON_DEVICE
+        return is_large and self.refit is None and hasattr(trt.Weights, _ON_DEVICE)
 
     def packed_tensor(self, value: torch.Tensor) -> Any:
         """Returns elements of 4 bits as an `ITensor`, a constant layer that is made once; two of them share a byte.

@@ -56,6 +56,13 @@ class Weights:
         if self._count < 0 or (self._count > 0 and self._ptr == 0):
             raise ValueError(f"{self._count} elements at address {self._ptr:#x} are not weights")
 
+    @classmethod
+    def _on_device(cls, type: DataType, tensor: torch.Tensor) -> Weights:
+        """Weights that lie on a GPU, in a contiguous tensor, which is kept alive; not a part of TensorRT's API."""
+        made = cls(type)
+        made._ptr, made._count, made._owner = tensor.data_ptr(), tensor.numel(), tensor.reshape(-1)
+        return made
+
     def _adopt(self, array: np.ndarray[Any, Any]) -> None:
         dtype = FROM_NUMPY.get(array.dtype)
         if dtype is None:
@@ -95,6 +102,8 @@ class Weights:
             return np.empty(0, dtype=kind)
         if isinstance(self._owner, np.ndarray):
             return self._owner.reshape(-1)
+        if isinstance(self._owner, torch.Tensor):
+            return self._owner.cpu().numpy()
         return np.frombuffer(self._buffer(), dtype=kind)
 
     def _buffer(self) -> Any:
@@ -106,6 +115,8 @@ class Weights:
     def _tensor(self) -> torch.Tensor:
         """The memory as a flat tensor without a copy; 4-bit types as packed bytes."""
         dtype = storage_dtype(self._dtype)
+        if isinstance(self._owner, torch.Tensor):
+            return self._owner
         if not self._count:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self._buffer(), dtype=torch.uint8).view(dtype)

@@ -73,7 +73,8 @@ class LoadedEngine:
         with device_scope(device):
             # version-compatible plans of TensorRT carry their own lean runtime
             allowed = host_code_allowed or (self.is_tensorrt and header.version_compatible)
-            self._runtime = new_runtime(provider_module(), allowed, is_vouched(plan), bounds)
+            is_whole = is_vouched(plan) or header.surely_describes(plan)
+            self._runtime = new_runtime(provider_module(), allowed, is_whole, bounds)
             forget_errors()
             self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
         if self.native is None:

@@ -18,7 +18,7 @@ from trt_core.files.typed import BadField
 from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import evaluate_extent, symbols_in
 from trt_runtime.bindings import Binding
-from trt_runtime.plan_notes import note_own, plan_digest
+from trt_runtime.plan_notes import DigestField, LaterDigest, digest_of, note_own
 from trt_runtime.profiles import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
@@ -111,6 +111,11 @@ class PlanHeader:
         if len(self.outputs) != 1 and not self.returns_tuple:
             raise PlanError(f"{self.title} has {len(self.outputs)} outputs", hint="set returns_tuple=True")
 
+    def surely_describes(self, plan: torch.Tensor) -> bool:
+        """Whether it was made of this very plan, which nobody has written to since, and whose digest is under way."""
+        digest = vars(self)["payload_sha256"]
+        return isinstance(digest, LaterDigest) and digest.is_of(plan)
+
     @classmethod
     def describe(
         cls,
@@ -171,7 +176,7 @@ class PlanHeader:
             outputs=tuple(outputs),
             symbols=dict(symbols or {}),
             settings_digest=settings_digest,
-            payload_sha256=plan_digest(plan),
+            payload_sha256=digest_of(plan),  # type: ignore[arg-type]  # waited for when it is read
             payload_bytes=plan.numel(),
             ranges=static_ranges(inputs) if ranges is None else as_ranges(ranges),
             device=target.type,
@@ -329,6 +334,9 @@ def parse_header(text: str) -> PlanHeader:
         PlanError: The text is not a header.
     """
     return PlanHeader.from_text(text)
+
+
+PlanHeader.payload_sha256 = DigestField("payload_sha256")  # type: ignore[assignment]
 
 
 def _check_version(version: Any) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import torch
 
@@ -108,6 +109,76 @@ def plan_digest(plan: torch.Tensor) -> str:
         digest = hashlib.sha256(plan_bytes(plan)).hexdigest()
         _digests.put(plan, digest)
     return digest
+
+
+_LARGE_BYTES: Final = 64 << 20
+
+
+class LaterDigest:
+    """The digest of a large plan, which another thread computes: a gigabyte takes most of a second.
+
+    Copies are the same object, and pickled it is the digest.
+
+    Args:
+        plan: (bytes,), uint8, contiguous, on the CPU.
+    """
+
+    def __init__(self, plan: torch.Tensor) -> None:
+        self._plan = weakref.ref(plan)
+        self._version = content_version(plan)
+        self._content: memoryview | None = plan_bytes(plan)
+        self._digest = ""
+        self._thread = threading.Thread(target=self._compute, daemon=True)  # it keeps what it reads alive
+        self._thread.start()
+
+    def _compute(self) -> None:
+        assert self._content is not None
+        self._digest = hashlib.sha256(self._content).hexdigest()
+        self._content = None
+
+    def __str__(self) -> str:
+        self._thread.join()
+        return self._digest
+
+    def __copy__(self) -> LaterDigest:
+        return self
+
+    def __deepcopy__(self, memo: object) -> LaterDigest:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+    def is_of(self, plan: torch.Tensor) -> bool:
+        """Whether it is the digest of this very plan, which nobody has written to since."""
+        return self._plan() is plan and content_version(plan) == self._version
+
+
+class DigestField:
+    """A field of a class that holds a digest; a `LaterDigest` is waited for when the field is read.
+
+    Args:
+        name: The field's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else str(instance.__dict__[self._name])
+
+    def __set__(self, instance: Any, value: str | LaterDigest) -> None:
+        instance.__dict__[self._name] = value
+
+
+def digest_of(plan: torch.Tensor) -> str | LaterDigest:
+    """Returns the SHA-256 of a plan in hexadecimal, or what will be it where that takes long.
+
+    Raises:
+        PlanError: The tensor cannot hold a plan.
+    """
+    check_plan(plan)
+    return plan_digest(plan) if plan.numel() < _LARGE_BYTES else LaterDigest(plan)
 
 
 def vouch(plan: torch.Tensor) -> None:

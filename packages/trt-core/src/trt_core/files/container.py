@@ -17,9 +17,12 @@ file; so every byte is covered by a checksum or must be zero. Checksums find dam
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO, Final
@@ -33,6 +36,10 @@ _PREFIX: Final = struct.Struct("<8sIIQII")
 _COVERED_BYTES: Final = 28
 _ENTRY: Final = struct.Struct("<IIQQQ")
 _PIECE_BYTES: Final = 16 << 20
+_MOST_THREADS: Final = 16
+_POLYNOMIAL: Final = 0xEDB88320
+_ONE: Final = 1 << 31
+"""The polynomial 1, whose coefficients stand in the order of CRC-32: that of x^0 in the highest bit."""
 
 LAYOUT: Final = (_PREFIX.format, _ENTRY.format)
 """What a test holds format versions against."""
@@ -146,7 +153,7 @@ class Container:
         Raises:
             PlanError: Its checksum does not match.
         """
-        if zlib.crc32(section.of(data)) != section.checksum:
+        if checksum_of(section.of(data)) != section.checksum:
             raise self.damaged(f"the checksum of its section of kind {section.kind.name.lower()} does not match")
 
     def write(self, file: BinaryIO, sections: Sequence[tuple[IntEnum, Iterable[memoryview | bytes]]]) -> None:
@@ -168,10 +175,9 @@ class Container:
             checksum = size = 0
             for part in parts:
                 view = memoryview(part).cast("B")
+                checksum = checksum_of(view, checksum)
                 for at in range(0, view.nbytes, _PIECE_BYTES):
-                    piece = view[at : at + _PIECE_BYTES]
-                    checksum = zlib.crc32(piece, checksum)
-                    file.write(piece)
+                    file.write(view[at : at + _PIECE_BYTES])
                 size += view.nbytes
             written.append(Section(kind, offset, size, checksum))
             end = offset + size
@@ -194,7 +200,7 @@ class Container:
             memory: The whole file: the sections where `arrange` placed them, and zeros between them.
             sections: What `arrange` returned.
         """
-        checked = [dataclasses.replace(section, checksum=zlib.crc32(section.of(memory))) for section in sections]
+        checked = [dataclasses.replace(section, checksum=checksum_of(section.of(memory))) for section in sections]
         front = self.front(checked)
         memory[: len(front)] = front
 
@@ -222,3 +228,43 @@ class Container:
 
     def _aligned(self, offset: int) -> int:
         return -(-offset // self.alignment) * self.alignment
+
+
+def checksum_of(data: memoryview, checksum: int = 0) -> int:
+    """CRC-32 of bytes, as `zlib.crc32` computes it; of many by several threads.
+
+    Args:
+        data: The bytes.
+        checksum: Of what lies before them.
+    """
+    if data.nbytes <= 2 * _PIECE_BYTES:
+        return zlib.crc32(data, checksum)
+    pieces = [data[at : at + _PIECE_BYTES] for at in range(0, data.nbytes, _PIECE_BYTES)]
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        for piece, found in zip(pieces, threads.map(zlib.crc32, pieces), strict=True):
+            checksum = _product(_power(piece.nbytes), checksum) ^ found
+    return checksum
+
+
+def _product(a: int, b: int) -> int:
+    """Of two polynomials over GF(2), modulo that of CRC-32."""
+    product, bit = 0, _ONE
+    while a:
+        if a & bit:
+            product ^= b
+            a ^= bit
+        bit >>= 1
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+@functools.lru_cache(maxsize=64)
+def _power(num_bytes: int) -> int:
+    """What so many bytes behind others multiply their checksum by: x to the number of bits."""
+    found, factor, count = _ONE, _ONE >> 8, num_bytes
+    while count:
+        if count & 1:
+            found = _product(found, factor)
+        factor = _product(factor, factor)
+        count >>= 1
+    return found

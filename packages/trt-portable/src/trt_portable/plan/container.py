@@ -157,11 +157,13 @@ def write_plan(
         content[section.offset : section.offset + len(data)] = data
     view = memory.as_tensor()
     data_offset = sections[1].offset + len(table)
+    targets = {}
     for name in weights:
         dtype, shape = weights.spec(name)
         if math.prod(shape):
             begin = data_offset + offsets[name]
-            weights.write(name, view[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype))
+            targets[name] = view[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
+    weights.write_all(targets)
     PLAN.seal(content, sections)
     return memory
 

@@ -251,12 +251,18 @@ class PlanGraph(Graph[Node]):
             return self._outer.is_constant(tensor)
         return node is not None and node.is_a(IConstantLayer)
 
-    def constant(self, tensor: int | None) -> torch.Tensor | None:
-        """The value of a constant whose weights never change, None for any other tensor."""
+    def constant(self, tensor: int | None, *, in_place: bool = False) -> torch.Tensor | None:
+        """The value of a constant whose weights never change, None for any other tensor.
+
+        Args:
+            tensor: Its id.
+            in_place: Take it where it lies, which may be a GPU; else what lies there is copied to the host.
+        """
         node = self._fixed_constant(tensor)
         if node is None:
             return None
-        shape, flat = node[IConstantLayer.shape], self.weights[node.weights[CONSTANT].key]
+        key = node.weights[CONSTANT].key
+        shape, flat = node[IConstantLayer.shape], self.weights.in_place(key) if in_place else self.weights[key]
         return (
             flat.reshape(tuple(shape)) if flat.numel() == volume(shape) else None
         )  # packed: fewer bytes than elements
@@ -365,7 +371,8 @@ class PlanGraph(Graph[Node]):
                 place.copy_(part)
 
         key = f"{name}:{len(self.weights)}"
-        self.weights.defer(key, parts[0].dtype, math.prod(shape), write)
+        (device, *others) = {part.device for part in parts}
+        self.weights.defer(key, parts[0].dtype, math.prod(shape), write, torch.device("cpu") if others else device)
         return constant_node(name, self.new_tensor(name, dtype, shape), key, dtype, shape)
 
 

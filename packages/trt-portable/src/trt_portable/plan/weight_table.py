@@ -1,4 +1,4 @@
-"""Host weights by key while an engine is built, some of them computed only when they are written."""
+"""Weights by key while an engine is built: on the host, on the GPU where the model is, or computed when written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Final
 
 import torch
 
+from trt_portable.transfers import copy_all
+
 _ALIGNMENT: Final = 64
+_HOST: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -19,17 +22,26 @@ class _Deferred:
         dtype: Their type.
         count: Their number.
         write: Puts them into memory: a flat tensor of that type and size.
+        device: Where that memory is to be.
     """
 
     dtype: torch.dtype
     count: int
     write: Callable[[torch.Tensor], None]
+    device: torch.device = _HOST
+
+    def made(self) -> torch.Tensor:
+        """The weights, in memory of their own."""
+        found = torch.empty(self.count, dtype=self.dtype, device=self.device)
+        self.write(found)
+        return found
 
 
 class WeightTable(MutableMapping[str, torch.Tensor]):
     """Tensors by key, for whoever only reads them; to those who write a plan it says what is computed in place.
 
-    Reading deferred weights computes them, each time, in memory that dies with the reader.
+    Reading deferred weights computes them, each time, in memory that dies with the reader. What is read is on the host:
+    of weights on a GPU it is a copy.
 
     Args:
         tensors: What is there.
@@ -42,9 +54,21 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         else:
             self._entries.update(tensors or {})
 
-    def defer(self, key: str, dtype: torch.dtype, count: int, write: Callable[[torch.Tensor], None]) -> None:
-        """Adds weights that `write` computes into a flat tensor of a type and size."""
-        self._entries[key] = _Deferred(dtype, count, write)
+    def defer(
+        self,
+        key: str,
+        dtype: torch.dtype,
+        count: int,
+        write: Callable[[torch.Tensor], None],
+        device: torch.device = _HOST,
+    ) -> None:
+        """Adds weights that `write` computes into a flat tensor of a type and size, on a device."""
+        self._entries[key] = _Deferred(dtype, count, write, device)
+
+    def in_place(self, key: str) -> torch.Tensor:
+        """The tensor of a key where it lies, which may be a GPU."""
+        entry = self._entries[key]
+        return self[key] if isinstance(entry, _Deferred) else entry
 
     def only(self, keys: Collection[str]) -> WeightTable:
         """The entries with some keys."""
@@ -58,35 +82,41 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         return (entry.dtype, (entry.count,)) if isinstance(entry, _Deferred) else (entry.dtype, tuple(entry.shape))
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors, the deferred ones in one block, which goes back to the system when the last of them dies."""
+        """All tensors where they lie, the deferred ones of the host in one block, which goes back to the system."""
         deferred = {key: entry for key, entry in self._entries.items() if isinstance(entry, _Deferred)}
+        on_host = {key: entry for key, entry in deferred.items() if entry.device == _HOST}
         sizes = {
-            key: -(-entry.count * entry.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for key, entry in deferred.items()
+            key: -(-entry.count * entry.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for key, entry in on_host.items()
         }
         block = torch.empty(sum(sizes.values()), dtype=torch.uint8)
         found = {key: entry for key, entry in self._entries.items() if isinstance(entry, torch.Tensor)}
         begin = 0
         for key, entry in deferred.items():
+            if key not in on_host:
+                found[key] = entry.made()
+                continue
             found[key] = block[begin : begin + entry.count * entry.dtype.itemsize].view(entry.dtype)
             entry.write(found[key])
             begin += sizes[key]
         return found
 
-    def write(self, key: str, target: torch.Tensor) -> None:
-        """Puts weights into flat memory of their type and size."""
-        entry = self._entries[key]
-        if isinstance(entry, _Deferred):
-            entry.write(target)
-        else:
-            target.view(entry.shape).copy_(entry)
+    def write_all(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Puts weights into flat host memory of their types and sizes, by key."""
+        ready = {key: entry for key in targets if isinstance(entry := self._entries[key], torch.Tensor)}
+        copy_all([(entry, targets[key]) for key, entry in ready.items() if entry.is_contiguous()])
+        for key, target in targets.items():
+            entry = self._entries[key]
+            if isinstance(entry, _Deferred):
+                if entry.device == _HOST:
+                    entry.write(target)
+                else:
+                    copy_all([(entry.made(), target)])
+            elif not entry.is_contiguous():
+                target.view(entry.shape).copy_(entry)
 
     def __getitem__(self, key: str) -> torch.Tensor:
         entry = self._entries[key]
-        if isinstance(entry, _Deferred):
-            made = torch.empty(entry.count, dtype=entry.dtype)
-            entry.write(made)
-            return made
-        return entry
+        return (entry.made() if isinstance(entry, _Deferred) else entry).cpu()
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries

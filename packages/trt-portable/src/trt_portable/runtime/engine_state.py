@@ -31,6 +31,7 @@ from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import HostValues, Value
+from trt_portable.transfers import copy_all
 
 if TYPE_CHECKING:
     from trt_portable.execution.launch_list import SpecializedProgram
@@ -336,7 +337,8 @@ def _weights_on(device: torch.device, plan: Plan, info: EngineInfo) -> list[torc
     """A tensor per use of weights, on a device and moved there in one piece; None where stripped."""
     tensors = dict(plan.weights)
     if device.type != "cpu":
-        data = plan.data.to(device)
+        data = torch.empty_like(plan.data, device=device)
+        copy_all([(plan.data, data)])
         for name, tensor in plan.weights.items():
             begin = plan.offsets[name]
             tensors[name] = data[begin : begin + tensor.nbytes].view(tensor.dtype)

@@ -41,6 +41,7 @@ from trt_portable.execution.replay import may_record
 from trt_portable.execution.tf32 import WithoutTF32
 from trt_portable.fusion.product_choice import NAMES
 from trt_portable.network.serialization import leaf_entries
+from trt_portable.optimization_profile import Range
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 _LEAST_PACKED_WEIGHTS: Final = 1 << 14  # fewer fit into a cache however they lie
 _PHASE: Final = "Choose tactics"
+_RANGES: Final = ("range", "range of size 1")
+"""What is compiled beside the optimal shapes: the whole range, and what is left of it at a batch of 1."""
 _PACKABLE: Final = (LayerType.CONVOLUTION.name, LayerType.MATRIX_MULTIPLY.name, "LINEAR")
 
 
@@ -165,9 +168,14 @@ def choose_tactic(
                 if artifact is not None:
                     artifacts.setdefault(artifact.shapes, artifact)
                     assert best.tactic is not None
-                    ranged = _chosen_for_range(trial, best.tactic, autotuner, key)
-                    if ranged is not None:
-                        artifacts.setdefault((ranged.shapes, ranged.varying), ranged)
+                    for name in _RANGES:
+                        ranged = _chosen_for_range(trial, best.tactic, autotuner, TimingCacheKey.of(str(key), name))
+                        narrow = None if ranged is None else _left_out(subject.info, profile, ranged)
+                        if ranged is not None:
+                            artifacts.setdefault((ranged.shapes, ranged.varying), ranged)
+                        if narrow is None:
+                            break
+                        trial = trial.narrowed(narrow)
     finally:
         subject.release()
     first = chosen[0]
@@ -236,7 +244,6 @@ def _chosen(
 
 def _chosen_for_range(trial: Trial, tactic: Tactic, autotuner: Autotuner, key: TimingCacheKey) -> Artifact | None:
     """What serves the other shapes of a profile, where a tactic makes it and it is faster than the layers there."""
-    key = TimingCacheKey.of(str(key), "range")
     known = autotuner.remembered(key, (INTERPRET, tactic.name))
     if known is None and not autotuner.may_measure:
         return None
@@ -247,6 +254,30 @@ def _chosen_for_range(trial: Trial, tactic: Tactic, autotuner: Autotuner, key: T
     subject = f"sizes of profile {trial.profile}"
     winner = autotuner.choose(subject, key, (INTERPRET, tactic.name), lambda: trial.race_range(tactic, program))
     return artifact if winner.name == tactic.name else None
+
+
+def _left_out(info: EngineInfo, profile: int, ranged: Artifact) -> EngineInfo | None:
+    """An engine for a size of 1 that a compiler left out of a range because it compiles it apart; None without one.
+
+    Where several axes have it, the first one counts, as a batch does.
+    """
+    inputs = [tensor for tensor in info.io if tensor.is_input]
+    allowed = info.profiles[profile].shapes
+    begins_late = [
+        each for each in ranged.varying if each.least == 2 and allowed[inputs[each.source].name].min[each.axis] == 1
+    ]
+    axis = min((each.axis for each in begins_late), default=None)
+    if axis is None:
+        return None
+    shapes = dict(allowed)
+    for name in {inputs[each.source].name for each in begins_late if each.axis == axis}:
+        extents = (
+            (*each[:axis], 1, *each[axis + 1 :]) for each in (allowed[name].min, allowed[name].opt, allowed[name].max)
+        )
+        shapes[name] = Range(*extents)
+    profiles = list(info.profiles)
+    profiles[profile] = replace(profiles[profile], shapes=shapes)
+    return replace(info, profiles=tuple(profiles))
 
 
 def _product_key(key: TimingCacheKey, at: int) -> TimingCacheKey:
@@ -319,6 +350,8 @@ _CLEAR_LOSS: Final = 1.33
 """Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
 after the other, work of others may disturb only one, and packing gains as a rule."""
 _TURNS: Final = 2
+_OF_ANY_SIZE: Final = ("_interpreted", "_weights")
+"""What trials for other sizes need not make anew."""
 _MOST_TIMES: Final = 8
 """Sizes of a range are tried up to so many times the optimal ones: larger ones may not fit into memory."""
 
@@ -347,10 +380,23 @@ class Trial:
         self._subject = subject
         self.profile = profile
         self._iterations = iterations
+        self._level = level
         self._until = time.monotonic() + _BUDGET_SECONDS[level]
         self._reporter = reporter
         self._attempt = attempt
         self._prepacked: Program | None = None
+
+    def narrowed(self, info: EngineInfo) -> Trial:
+        """Builds and times for a part of the profile's sizes, until the time of this one is spent.
+
+        Args:
+            info: The engine with that part alone.
+        """
+        subject = replace(self._subject, info=info)
+        made = Trial(subject, self.profile, self._iterations, self._level, self._reporter, self._attempt)
+        made._until = self._until
+        made.__dict__.update({name: found for name, found in self.__dict__.items() if name in _OF_ANY_SIZE})
+        return made
 
     def time_interpreted(self) -> float:
         """Milliseconds of an interpreted run on the CPU; `NEVER` when the network cannot run on example inputs."""
@@ -488,6 +534,11 @@ class Trial:
         """What a tactic makes for a range of shapes, if it computes what it should at the ends; None, with a note."""
         if time.monotonic() > self._until:
             return None
+        allowed = [
+            self._subject.info.allowed_shape(each, self.profile) for each in self._subject.info.io if each.is_input
+        ]
+        if all(each.min == each.max for each in allowed):
+            return self._build(tactic)
         started = time.monotonic()
         try:
             artifact = tactic.build_range(self._subject, self.profile)

@@ -83,7 +83,7 @@ def _product(node: Node, graph: PlanGraph) -> _Product | None:
     """A product that may be merged, with its bias."""
     if node[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or node.outputs[0] in graph.visible:
         return None
-    matrix = graph.constant(node.inputs[1])
+    matrix = graph.constant(node.inputs[1], in_place=True)
     if node[IMatrixMultiplyLayer.op1] is MatrixOperation.VECTOR or matrix is None:
         return None
     if not matrix.dtype.is_floating_point or any(extent != 1 for extent in matrix.shape[:-2]):
