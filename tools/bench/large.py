@@ -1,7 +1,7 @@
-"""Decoders of Llama 8B's width by depth: seconds and memory of a build, of saving and of loading, and times of a call.
+"""Decoders of Llama 8B's width by depth: seconds and memory of a build, a save and a load, and times of a call.
 
-`python -m tools.bench.large --layers 4 32` prints a line of JSON for every depth, each measured in a process of its own.
-Peaks are bytes above what the process held when the model was there; on the GPU they are all that was allocated at once.
+`python -m tools.bench.large --layers 4 32` prints a line of JSON for every depth, each measured in a fresh process.
+Peaks are bytes above what the process held when the model was there; on the GPU they are all that was allocated.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device(device), torch.inference_mode(False):
         torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
-        model = Decoder(layers, width, words).eval().requires_grad_(False)
+        models = [Decoder(layers, width, words).eval().requires_grad_(False)]
         torch.set_default_dtype(torch.float32)
-    weights = sum(tensor.nbytes for tensor in model.parameters())
+    weights = sum(tensor.nbytes for tensor in models[0].parameters())
     declared = Input((1, _LENGTH), dtype=torch.int64, name="x", tensor_domain=(0, words))
     x = declared.example(device=device)
     found: dict[str, Any] = {"layers": layers, "weights": weights, "settings": settings}
@@ -78,7 +78,7 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
             found[f"{name}_gpu_peak"] = torch.cuda.max_memory_allocated()
 
     def build() -> None:
-        built.append(trt_frontends.compile(model, inputs=[declared], **settings))
+        built.append(trt_frontends.compile(models[0], inputs=[declared], **settings))
         built[0](x)
         wait_for_device()
 
@@ -94,7 +94,7 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
         timed("save", lambda: trt_frontends.save(built[0], str(path)))
         found["file"] = path.stat().st_size
         built.clear()
-        del model
+        models.clear()
         if device == "cuda":
             torch.cuda.empty_cache()
         timed("load", load)
