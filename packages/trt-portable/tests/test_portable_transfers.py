@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -52,6 +53,29 @@ def test_weights_on_a_gpu_are_read_on_the_host_and_written_from_where_they_lie()
     table.write_all(targets)
     for key, target in targets.items():
         torch.testing.assert_close(target, table[key])
+
+
+def test_a_build_reads_no_large_weights(network: Any, builder: trt.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pass reads is copied to the host; products that are joined are joined where their matrices lie."""
+    read: list[tuple[str, int]] = []
+
+    def note(table: WeightTable, key: str) -> torch.Tensor:
+        found = get(table, key)
+        read.append((key, found.nbytes))
+        return found
+
+    get = WeightTable.__getitem__
+    monkeypatch.setattr(WeightTable, "__getitem__", note)
+    x = network.add_input("x", trt.float32, (3, 512))
+    none = trt.MatrixOperation.NONE
+    for _ in range(2):
+        matrix = network.add_constant((512, 512), np.ones((512, 512), np.float32)).get_output(0)
+        turned = network.add_shuffle(matrix)
+        turned.first_transpose = (1, 0)
+        product = network.add_matrix_multiply(x, none, turned.get_output(0), none).get_output(0)
+        network.mark_output(network.add_unary(product, trt.UnaryOperation.EXP).get_output(0))
+    assert builder.build_serialized_network(network, builder.create_builder_config()) is not None
+    assert not [key for key, size in read if size >= 1 << 20]
 
 
 @pytest.mark.gpu

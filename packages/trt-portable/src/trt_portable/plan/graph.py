@@ -317,8 +317,13 @@ class PlanGraph(Graph[Node]):
         """The layer of a node, with its weights."""
         return self.layers([node])[0]
 
-    def layers(self, nodes: Sequence[Node]) -> tuple[ILayer, ...]:
-        """The layers of nodes, with their weights; what one makes is what the next one reads."""
+    def layers(self, nodes: Sequence[Node], *, in_place: bool = False) -> tuple[ILayer, ...]:
+        """The layers of nodes, with their weights; what one makes is what the next one reads.
+
+        Args:
+            nodes: In order.
+            in_place: Take weights where they lie, which may be a GPU; else what lies there is copied to the host.
+        """
         every = [each for node in nodes for each in (node, *node.inside)]
         named = dict.fromkeys(at for each in every for at in (*each.inputs, *each.outputs) if at is not None)
         entries = [node.to_json() for node in nodes]
@@ -328,7 +333,11 @@ class PlanGraph(Graph[Node]):
             "layers": entries,
         }
         image = layers_from_json(structure)
-        image.bind(self.weights, entries, "cpu")
+        weights: Mapping[str, torch.Tensor] = self.weights
+        if in_place:
+            keys = {key for entry in entries for key in entry["weights"].values()}
+            weights = {key: self.weights.in_place(key) for key in keys & self.weights.keys()}
+        image.bind(weights, entries, "cpu")
         return image.layers
 
     # what nodes are made of -------------------------------------------------------------------------------

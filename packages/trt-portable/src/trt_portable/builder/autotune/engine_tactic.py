@@ -382,6 +382,7 @@ class Trial:
         self._iterations = iterations
         self._level = level
         self._until = time.monotonic() + _BUDGET_SECONDS[level]
+        self._is_part = False
         self._reporter = reporter
         self._attempt = attempt
         self._prepacked: Program | None = None
@@ -394,7 +395,7 @@ class Trial:
         """
         subject = replace(self._subject, info=info)
         made = Trial(subject, self.profile, self._iterations, self._level, self._reporter, self._attempt)
-        made._until = self._until
+        made._until, made._is_part = self._until, True
         made.__dict__.update({name: found for name, found in self.__dict__.items() if name in _OF_ANY_SIZE})
         return made
 
@@ -538,7 +539,7 @@ class Trial:
             self._subject.info.allowed_shape(each, self.profile) for each in self._subject.info.io if each.is_input
         ]
         if all(each.min == each.max for each in allowed):
-            return self._build(tactic)
+            return self._build(tactic) if self._is_part else None
         started = time.monotonic()
         try:
             artifact = tactic.build_range(self._subject, self.profile)

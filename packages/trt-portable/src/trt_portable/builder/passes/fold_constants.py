@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
 
 _ALWAYS_FOLDED_BYTES: Final = 1 << 20
+_VIEWS: Final = (LayerType.CONSTANT, LayerType.SHUFFLE)
+"""Layers that compute nothing, and are the same wherever weights lie."""
 
 
 class FoldConstants(PlanPass):
@@ -46,12 +48,16 @@ class FoldConstants(PlanPass):
         known: dict[int | None, Value] = {}
         result: list[Node] = []
         nodes, folded = graph.nodes, 0
-        for layer, node in zip(graph.layers(nodes), nodes, strict=True):
+        for layer, node in zip(graph.layers(nodes, in_place=True), nodes, strict=True):
             self._step()
             values = None
             is_weight = layer.type is LayerType.DEQUANTIZE
             if not is_weight and self._is_candidate(layer, node, known, graph):
-                values = _compute(layer, node, [known[tensor] for tensor in node.inputs])
+                operands = [known[tensor] for tensor in node.inputs]
+                if layer.type not in _VIEWS and any(map(_is_elsewhere, (*operands, *layer._bound.values()))):
+                    values = _compute(graph.layer(node), node, [_on_host(operand) for operand in operands])
+                else:
+                    values = _compute(layer, node, operands)
             if values is None:
                 result.append(node)
                 continue
@@ -88,6 +94,15 @@ def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[V
     limit = max(_ALWAYS_FOLDED_BYTES, sum(_bytes(operand) for operand in operands))
     foldable = all(_is_constant(value) and _bytes(value) <= limit for value in values)
     return values if foldable else None
+
+
+def _is_elsewhere(value: Value) -> bool:
+    """Whether a value lies on a GPU."""
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+
+
+def _on_host(value: Value) -> Value:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _is_constant(value: Value) -> bool:
