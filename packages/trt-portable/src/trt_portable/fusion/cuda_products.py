@@ -18,11 +18,12 @@ import torch.nn.functional as F
 
 from trt_portable.enums import DataType, PaddingMode
 from trt_portable.execution.program import Compute, LayerCall
+from trt_portable.fusion.call_graph import rewrite
 from trt_portable.fusion.epilogues import (
     Epilogue,
     Kernels,
     OneByOne,
-    fuse_products,
+    ProductWithEpilogue,
     is_linear,
     is_plain_convolution,
     linear_form,
@@ -48,12 +49,12 @@ def fuse_cuda_products(calls: Sequence[LayerCall], visible: Collection[int]) -> 
         calls: Layers in executable order, linear maps fused.
         visible: Ids of tensors that something besides the layers reads.
     """
-    return fuse_products(calls, visible, _CudaKernels()) or list(calls)
+    return rewrite(calls, visible, [ProductWithEpilogue(_CudaKernels())])
 
 
 def fuse_traced_products(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
     """The same for calls that a compiler is to see."""
-    return fuse_products(calls, visible, _TracedKernels()) or list(calls)
+    return rewrite(calls, visible, [ProductWithEpilogue(_TracedKernels())])
 
 
 class _CudaKernels(Kernels):

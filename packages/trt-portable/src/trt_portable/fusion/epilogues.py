@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, PaddingMode
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, forget_packed
-from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
+from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.fused import ClampLayer, GateLayer, Linear
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer, is_usual_hard_sigmoid, representable
@@ -87,22 +87,6 @@ def linear_form(call: LayerCall) -> LinearForm | None:
     return LinearForm(compute.is_transposed, len(call.inputs) > 2) if isinstance(compute, Linear) else None
 
 
-def fuse_products(calls: Sequence[LayerCall], visible: Collection[int], kernels: Kernels) -> list[LayerCall] | None:
-    """Puts one call in place of each product and what only its result goes through.
-
-    Args:
-        calls: Layers in executable order, linear maps fused.
-        visible: Ids of tensors that something besides the layers reads.
-        kernels: What there is.
-
-    Returns:
-        The calls; None where no kernel serves.
-    """
-    pattern = ProductWithEpilogue(kernels)
-    fused = rewrite(calls, visible, [pattern])
-    return fused if pattern.has_matched else None
-
-
 @dataclass(frozen=True)
 class _Chain:
     """A product, what follows it, and the tensor that is added to it.
@@ -123,16 +107,12 @@ class ProductWithEpilogue(CallPattern):
 
     Args:
         kernels: What there is.
-
-    Attributes:
-        has_matched: Whether there was a chain.
     """
 
     kinds = frozenset({LayerType.CONVOLUTION, LayerType.DECONVOLUTION, LayerType.MATRIX_MULTIPLY})
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
-        self.has_matched = False
 
     def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
         """The kernel, where the last of the chain stood, when all inputs are there."""
@@ -142,7 +122,6 @@ class ProductWithEpilogue(CallPattern):
         summed = _with_sum(product, graph)
         for chain in (_with_activation(summed, graph), summed, _with_activation(product, graph), product):
             if self._kernels.fuses(call, chain.epilogue):
-                self.has_matched = True
                 return CallFusion([self._fused(chain)], chain.calls, chain.calls[-1])
         return None
 

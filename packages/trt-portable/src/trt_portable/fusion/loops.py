@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from trt_portable.enums import LayerType
 from trt_portable.execution.program import LayerCall, PackingCompute, Program, forget_packed
-from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern
 from trt_portable.network.layer import ILayer
 from trt_portable.network.loop import LoopRegion
 from trt_portable.network.region import Values
 from trt_portable.shape_tensors import Value
 
-Fuse = Callable[[Sequence[LayerCall], frozenset[int]], list[LayerCall]]
+Fuse = Callable[[Sequence[LayerCall], Collection[int]], list[LayerCall]]
 """Fuses neighbours among calls, of which some tensors are visible elsewhere."""
 
 
-class LoopOfPrograms(CallPattern):
-    """Every iteration of a loop runs as a program.
+def with_programs(calls: Sequence[LayerCall], fuse: Fuse) -> list[LayerCall]:
+    """Calls, of which loops run every iteration as a program.
 
     Args:
-        fuse: Fuses neighbours in a body.
+        calls: In executable order.
+        fuse: Makes of the calls of a body what runs in every iteration.
     """
-
-    kinds = frozenset({LayerType.LOOP_OUTPUT})
-
-    def __init__(self, fuse: Fuse) -> None:
-        self._fuse = fuse
-
-    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
-        """The same loop, computed by programs."""
-        if not isinstance(call.layer, LoopRegion):
-            return None
-        compute = FusedLoop(call.layer, self._fuse)
-        return CallFusion([replace(call, compute=compute)], [call], call)
+    return [
+        replace(call, compute=FusedLoop(call.layer, fuse)) if isinstance(call.layer, LoopRegion) else call
+        for call in calls
+    ]
 
 
 class FusedLoop(PackingCompute):

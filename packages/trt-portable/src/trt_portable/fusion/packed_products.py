@@ -24,7 +24,7 @@ from trt_portable.fusion.epilogues import (
     Epilogue,
     Kernels,
     OneByOne,
-    fuse_products,
+    ProductWithEpilogue,
     is_linear,
     is_plain_convolution,
     linear_form,
@@ -375,26 +375,16 @@ def _rows_of_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
 _MAKE_MEMORY: Final = frozenset({LayerType.ELEMENTWISE, LayerType.NORMALIZATION, LayerType.POOLING})
 
 
-def prepack_products(
-    calls: Sequence[LayerCall], visible: Collection[int], choose: ProductChoice
-) -> list[LayerCall] | None:
-    """Replaces float32 products with constant weights by packed ones, each with what only its result goes through.
+def packed_products(choose: ProductChoice) -> ProductWithEpilogue:
+    """What packs products in float32 with constant weights, each with what only its result goes through.
 
     Args:
-        calls: Layers in executable order, linear maps fused.
-        visible: Ids of tensors that something besides the layers reads.
         choose: Which kernel a product with a matrix has.
-
-    Returns:
-        The calls; None where there is nothing to pack.
     """
-    packed = fuse_products(calls, visible, _PrepackedKernels(choose))
-    if packed is not None:
-        _let_sums_overwrite(packed, visible)
-    return packed
+    return ProductWithEpilogue(_PrepackedKernels(choose))
 
 
-def _let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) -> None:
+def let_sums_overwrite(calls: Sequence[LayerCall], visible: Collection[int]) -> None:
     """Lets a convolution add to a tensor in place that nothing reads afterwards.
 
     Packed kernels, and layers of some kinds, make memory of their own, and keep none of what they read. Others may hand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,9 +11,9 @@ import torch
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
-from trt_portable.execution.program import Compute, LayerCall, Program
+from trt_portable.execution.program import Compute, LayerCall, PackingCompute, Program
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
-from trt_portable.fusion.packed_products import has_prepacked_kernels, prepack_products
+from trt_portable.fusion.packed_products import has_prepacked_kernels, let_sums_overwrite, packed_products
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
 from trt_portable.layers.slicing import narrowed_axis
 from trt_portable.shape_tensors import Value
@@ -31,40 +31,48 @@ _FEW_WEIGHTS: Final = 1 << 16
 
 def interpreted_program(loaded: LoadedNetwork) -> Program:
     """The program that runs the layers of a network on any device, and that can be traced."""
-    return Program(_fused_neighbours(loaded), loaded.inputs, loaded.outputs)
-
-
-def host_program(loaded: LoadedNetwork) -> Program:
-    """The same for running on the CPU, with PyTorch's kernels for recurrent layers."""
-    calls = _with_recurrent_layers(
-        _with_loops(loaded.calls, loaded.visible, _fused_body), loaded.visible, _recurrent_kernel
-    )
-    return Program(_in_fewer_calls(calls, loaded.visible), loaded.inputs, loaded.outputs)
+    return Program(_with_splits(loaded.calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
 def streamed_program(loaded: LoadedNetwork, device: torch.device) -> StreamedProgram:
     """The same for an engine some of whose weights may lie on the host while it runs on a device."""
     from trt_portable.execution.weight_streaming import StreamedProgram
 
-    return StreamedProgram(_fused_neighbours(loaded), loaded.inputs, loaded.outputs, device)
+    return StreamedProgram(_with_splits(loaded.calls, loaded.visible), loaded.inputs, loaded.outputs, device)
 
 
-def _fused_neighbours(loaded: LoadedNetwork) -> list[LayerCall]:
-    return _fused_body(loaded.calls, loaded.visible)
+def host_program(loaded: LoadedNetwork) -> Program:
+    """The same for running on the CPU, with PyTorch's kernels for recurrent layers."""
+    calls = _with_loops(loaded.calls, _with_splits)
+    patterns = [*_recurrent_layers(calls, _recurrent_kernel), SplitOfSlices()]
+    return Program(rewrite(calls, loaded.visible, patterns), loaded.inputs, loaded.outputs)
 
 
-def _in_fewer_calls(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
-    """Calls, with one for several, or with less to ask in each run, where PyTorch has a kernel for it."""
-    return rewrite(calls, visible, [SplitOfSlices()])
+def _with_splits(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
+    """Calls with one for slices side by side, in loops too."""
+    return rewrite(_with_loops(calls, _with_splits), visible, [SplitOfSlices()])
 
 
-def _with_recurrent_layers(calls: list[LayerCall], visible: frozenset[int], make: MakeRecurrent) -> list[LayerCall]:
-    """Calls, with one for each loop that is a recurrent layer."""
-    if not any(call.kind is LayerType.LOOP_OUTPUT for call in calls):
+def _with_loops(calls: Sequence[LayerCall], fuse_body: Fuse) -> Sequence[LayerCall]:
+    """Calls, of which loops run every iteration as a program of what `fuse_body` makes of their body."""
+    if not _has_loops(calls):
         return calls
+    from trt_portable.fusion.loops import with_programs
+
+    return with_programs(calls, fuse_body)
+
+
+def _has_loops(calls: Sequence[LayerCall]) -> bool:
+    return any(call.kind is LayerType.LOOP_OUTPUT for call in calls)
+
+
+def _recurrent_layers(calls: Sequence[LayerCall], make: MakeRecurrent) -> list[CallPattern]:
+    """What makes one call of each loop that is a recurrent layer; nothing where there are no loops."""
+    if not _has_loops(calls):
+        return []
     from trt_portable.fusion.recurrent import RecurrentLayer
 
-    return rewrite(calls, visible, [RecurrentLayer(make)])
+    return [RecurrentLayer(make)]
 
 
 def _recurrent_kernel(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
@@ -80,32 +88,12 @@ def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *,
     return {RECURRENT: recurrent_kernel(form, loop, plain, most_packed=most_packed), LAYERS: plain}
 
 
-def _with_loops(calls: Sequence[LayerCall], visible: frozenset[int], fuse_body: Fuse) -> list[LayerCall]:
-    """Calls, of which loops run every iteration as a program.
-
-    Args:
-        calls: In executable order.
-        visible: Ids of tensors that something besides the layers reads.
-        fuse_body: Makes of the calls of a loop's body what runs in every iteration.
-    """
-    if not any(call.kind is LayerType.LOOP_OUTPUT for call in calls):
-        return list(calls)
-    from trt_portable.fusion.loops import LoopOfPrograms
-
-    return rewrite(calls, visible, [LoopOfPrograms(fuse_body)])
-
-
-def _fused_body(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
-    """What runs in every iteration of a loop."""
-    return _in_fewer_calls(_with_loops(calls, visible, _fused_body), visible)
-
-
 def fused_program(loaded: LoadedNetwork) -> Program:
     """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
     from trt_portable.fusion.cuda_products import fuse_cuda_products
     from trt_portable.fusion.unaligned_products import split_unaligned_products
 
-    calls = split_unaligned_products(_with_loops(loaded.calls, loaded.visible, _fused_body))
+    calls = split_unaligned_products(_with_loops(loaded.calls, _with_splits))
     return Program(fuse_cuda_products(calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
@@ -114,9 +102,8 @@ def traced_program(loaded: LoadedNetwork) -> Program:
     from trt_portable.fusion.cuda_products import fuse_traced_products
     from trt_portable.fusion.unaligned_products import split_traced_unaligned_products
 
-    calls = _with_loops(loaded.calls, loaded.visible, _fused_body)
-    calls = fuse_traced_products(split_traced_unaligned_products(calls, loaded.outputs), loaded.visible)
-    return Program(calls, loaded.inputs, loaded.outputs)
+    calls = split_traced_unaligned_products(_with_loops(loaded.calls, _with_splits), loaded.outputs)
+    return Program(fuse_traced_products(calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
 def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program | None:
@@ -128,22 +115,27 @@ def prepacked_program(loaded: LoadedNetwork, choose: ProductChoice) -> Program |
     """
     if not has_prepacked_kernels():
         return None
+    products = packed_products(choose)
 
-    def packed_body(calls: Sequence[LayerCall], visible: frozenset[int]) -> list[LayerCall]:
-        joined = _with_loops(calls, visible, packed_body)
-        return _in_fewer_calls(prepack_products(joined, visible, choose) or joined, visible)
+    def packed(calls: Sequence[LayerCall], visible: Collection[int], *first: CallPattern) -> list[LayerCall]:
+        found = rewrite(calls, visible, [*first, products, SplitOfSlices()])
+        let_sums_overwrite(found, visible)
+        return found
+
+    def packed_body(calls: Sequence[LayerCall], visible: Collection[int]) -> list[LayerCall]:
+        return packed(_with_loops(calls, packed_body), visible)
 
     def packed_layer(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
-        (packed,) = prepack_products([product], frozenset(product.outputs), choose) or [product]
+        (packed,) = rewrite([product], product.outputs, [products])
         ways = _recurrent_ways(form, packed, loop, most_packed=math.inf)
         return choose(loop.layer, (form, loop.layer._outputs[0].dtype), ways)
 
-    joined = _with_loops(loaded.calls, loaded.visible, packed_body)
-    fused = _with_recurrent_layers(joined, loaded.visible, packed_layer)
-    calls = prepack_products(fused, loaded.visible, choose)
-    if calls is None and len(fused) == len(joined):
-        return None
-    return Program(_in_fewer_calls(calls or fused, loaded.visible), loaded.inputs, loaded.outputs)
+    looped = _with_loops(loaded.calls, packed_body)
+    calls = packed(looped, loaded.visible, *_recurrent_layers(looped, packed_layer))
+    known = {id(call.compute) for call in looped}
+    if not any(isinstance(call.compute, PackingCompute) and id(call.compute) not in known for call in calls):
+        return None  # nothing but loops
+    return Program(calls, loaded.inputs, loaded.outputs)
 
 
 _LEAST_PARTS: Final = 2
