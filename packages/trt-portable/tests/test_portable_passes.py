@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.layers.sources import IIdentityLayer
-from trt_portable.plan.graph import Node, PassError, PlanGraph, PlanPass
+from trt_portable.plan.nodes import Node, PassError, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
 
 SUM, PROD, POW = (trt.ElementWiseOperation[name] for name in ("SUM", "PROD", "POW"))

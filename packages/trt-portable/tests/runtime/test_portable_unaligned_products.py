@@ -15,8 +15,8 @@ from torch._inductor.utils import run_and_get_code
 import trt_portable as trt
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.program import Program
-from trt_portable.fusion import unaligned_products as odd_products
-from trt_portable.fusion.unaligned_products import (
+from trt_portable.fusion import cuda_products as odd_products
+from trt_portable.fusion.cuda_products import (
     UnalignedProduct,
     split_traced_unaligned_products,
     split_unaligned_products,

@@ -39,7 +39,7 @@ from trt_portable.network.serialization import layers_from_json, leaf_entries, l
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, WeightSlot
 from trt_portable.plan.engine_plan import write_engine
-from trt_portable.plan.graph import Node, PlanGraph, PlanPass, TensorFacts
+from trt_portable.plan.nodes import Node, PlanGraph, PlanPass, TensorFacts
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.reporting import Reporter
 

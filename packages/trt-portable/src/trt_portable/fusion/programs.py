@@ -90,8 +90,7 @@ def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *,
 
 def fused_program(loaded: LoadedNetwork) -> Program:
     """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
-    from trt_portable.fusion.cuda_products import fuse_cuda_products
-    from trt_portable.fusion.unaligned_products import split_unaligned_products
+    from trt_portable.fusion.cuda_products import fuse_cuda_products, split_unaligned_products
 
     calls = split_unaligned_products(_with_loops(loaded.calls, _with_splits))
     return Program(fuse_cuda_products(calls, loaded.visible), loaded.inputs, loaded.outputs)
@@ -99,8 +98,7 @@ def fused_program(loaded: LoadedNetwork) -> Program:
 
 def traced_program(loaded: LoadedNetwork) -> Program:
     """The same for tracing into a graph that is compiled for CUDA."""
-    from trt_portable.fusion.cuda_products import fuse_traced_products
-    from trt_portable.fusion.unaligned_products import split_traced_unaligned_products
+    from trt_portable.fusion.cuda_products import fuse_traced_products, split_traced_unaligned_products
 
     calls = split_traced_unaligned_products(_with_loops(loaded.calls, _with_splits), loaded.outputs)
     return Program(fuse_traced_products(calls, loaded.visible), loaded.inputs, loaded.outputs)

@@ -1,4 +1,4 @@
-"""The walk through a model: names and scopes, local functions, graphs inside of nodes."""
+"""The walk through a model: names and scopes, local functions, graphs inside of nodes, plugins of the application."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from trt_portable.dims import MAX_RANK
-from trt_portable.enums import DataType, ErrorCode
+from trt_portable.enums import DataType, ErrorCode, PluginFieldType, TensorRTPhase
 from trt_portable.errors import strict
 from trt_portable.network.layer import ITensor
 from trt_portable.network.network import INetworkDefinition
@@ -16,9 +18,15 @@ from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_
 from trt_portable.onnx_parser.initializers import Initializer, dtype_of, read_initializer
 from trt_portable.onnx_parser.registry import Converter, UseDefinition, find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter, NodeFacts, Operand
+from trt_portable.plugin_interfaces.field import PluginField, PluginFieldCollection
+from trt_portable.plugin_interfaces.registry import get_plugin_registry
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+    from trt_portable.network.layer import ITensor
+    from trt_portable.onnx_parser.writer import NetworkWriter
+
 
 MAX_DEPTH: Final = 64
 """Graphs and functions inside of each other."""
@@ -333,13 +341,11 @@ class GraphImporter:
         """Inlines the function by which ONNX itself defines an operator that has no converter."""
         body = _definition(node, domain, opset, self._input_types(node, scope))
         if body is None:
-            from trt_portable.onnx_parser.plugins import import_as_plugin
-
             self.writer.node = NodeFacts(
                 name, node.op_type, opset, len(node.output), (), {a.name: _value_of(a) for a in node.attribute}
             )
             inputs = [self.writer.tensor(scope[value]) for value in node.input if value]
-            self._bind(node, scope, import_as_plugin(self.writer, inputs))
+            self._bind(node, scope, _import_as_plugin(self.writer, inputs))
             return
         self._call(body, node, scope, name)
 
@@ -550,3 +556,42 @@ def _inferred_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     except Exception:  # whatever a broken model makes of it
         inferred = model.graph
     return {value.name: value for value in (*inferred.value_info, *inferred.output)}
+
+
+_IDENTITY: Final = ("plugin_version", "plugin_namespace")
+
+
+def _import_as_plugin(net: NetworkWriter, inputs: Sequence[ITensor]) -> list[ITensor]:
+    """Adds the plugin that is registered under the name of the node's operator.
+
+    The attributes ``plugin_version`` ("1") and ``plugin_namespace`` ("") choose it; the others are its fields.
+
+    Raises:
+        Unsupported: No creator has that name.
+    """
+    facts = net.node
+    version = str(facts.attributes.get("plugin_version", "1"))
+    namespace = str(facts.attributes.get("plugin_namespace", ""))
+    creator = get_plugin_registry().get_creator(facts.operator, version, namespace)
+    if creator is None:
+        raise Unsupported(
+            f"there is no operator {facts.operator!r} of opset {facts.opset}, no function, and no plugin "
+            f"{facts.operator!r}, version {version!r}, in the namespace {namespace!r}"
+        )
+    fields = [_field(name, value) for name, value in facts.attributes.items() if name not in _IDENTITY]
+    plugin = creator.create_plugin(facts.name, PluginFieldCollection(fields), TensorRTPhase.BUILD)
+    if plugin is None:
+        raise Unsupported(f"the creator of the plugin {facts.operator!r} made none", ErrorCode.INVALID_NODE)
+    layer = net.layer(net.network.add_plugin_v3(list(inputs), [], plugin))
+    return [net.output_of(layer, index) for index in range(layer.num_outputs)]
+
+
+def _field(name: str, value: Any) -> PluginField:
+    if isinstance(value, str):
+        return PluginField(name, np.frombuffer(value.encode(), np.int8).copy(), PluginFieldType.CHAR)
+    array = np.asarray(value)
+    if array.dtype.kind == "f":
+        return PluginField(name, array.astype(np.float32).reshape(-1), PluginFieldType.FLOAT32)
+    if array.dtype.kind == "i":
+        return PluginField(name, array.astype(np.int32).reshape(-1), PluginFieldType.INT32)
+    raise Unsupported(f"attribute {name!r} cannot be a field of a plugin", ErrorCode.UNSUPPORTED_NODE_ATTR)

@@ -30,6 +30,7 @@ from trt_portable.execution.program import LayerCall, Program
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, ProductForm
 from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, LowPrecisionProductLayer
+from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.engine_info import Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.weight_store import WeightStore
@@ -69,23 +70,22 @@ def choose_low_precision_kernels(
     Raises:
         Refusal: The timing cache lacks an entry although ERROR_ON_TIMING_CACHE_MISS is set.
     """
-    entries = [entry for entry in structure["layers"] if entry["type"] in (_PRODUCT, _CONVOLUTION)]
-    if not entries:
+    if not {entry["type"] for entry in structure["layers"]} & {_PRODUCT, _CONVOLUTION}:
         return
     if current_device().type == "cuda":
         _teach_own_kernels()
-    producers = {tensor: entry for entry in structure["layers"] for tensor in entry["outputs"]}
+    makers = {tensor: entry for entry in structure["layers"] for tensor in entry["outputs"]}
     shapes = _optimal_shapes(structure, info, tensors)
     choose = _Choice(config, reporter, current_device())
-    for entry in entries:
-        shape = shapes.get(entry["inputs"][_LEFT])
-        if entry["type"] == _PRODUCT:
-            case: Case = ProductCase.of(entry, _UNKNOWN_ROWS if shape is None else volume(shape[:-1]))
+    for layer, entry in zip(layers_from_json(structure).layers, structure["layers"], strict=True):
+        shape = shapes.get(entry["inputs"][_LEFT]) if entry["inputs"] else None
+        if isinstance(layer, LowPrecisionProductLayer):
+            case: Case = ProductCase.of(layer, _UNKNOWN_ROWS if shape is None else volume(shape[:-1]))
+        elif isinstance(layer, LowPrecisionConvolutionLayer):
+            case = ConvolutionCase.of(layer, _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3]))
         else:
-            case = ConvolutionCase.of(entry, _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3]))
-        name = choose.kernel(case, entry["name"])
-        for each in (entry, producers[entry["inputs"][_MATRIX]]):
-            each["implementation"] = name
+            continue
+        entry["implementation"] = makers[entry["inputs"][_MATRIX]]["implementation"] = choose.kernel(case, layer.name)
 
 
 def _teach_own_kernels() -> None:
@@ -232,9 +232,9 @@ class Case(ABC):
         """The case with numbers."""
 
 
-def _output(entry: Mapping[str, Any]) -> DataType | None:
+def _output(layer: LowPrecisionProductLayer | LowPrecisionConvolutionLayer) -> DataType | None:
     """The type that a result is quantized to; None if it is not."""
-    return None if entry["inputs"][_OUTPUT_SCALE] is None else DataType[entry["attributes"]["output_type"]]
+    return None if layer._input(_OUTPUT_SCALE) is None else layer.output_type
 
 
 @dataclass(frozen=True)
@@ -258,19 +258,10 @@ class ProductCase(Case):
     reference = REFERENCE
 
     @staticmethod
-    def of(entry: Mapping[str, Any], rows: int) -> ProductCase:
+    def of(layer: LowPrecisionProductLayer, rows: int) -> ProductCase:
         """The case of a layer of a plan."""
-        attributes = entry["attributes"]
-        form = ProductForm(
-            columns=attributes["columns"],
-            depth=attributes["depth"],
-            codes=DataType[attributes["code_type"]],
-            left=DataType[attributes["left_type"]],
-            result=DataType[attributes["result_type"]],
-            blocks=tuple(attributes["blocks"]),
-            is_rowwise=attributes["rowwise"],
-        )
-        return ProductCase(form, rows, entry["inputs"][_BIAS] is not None, attributes["rectify"], _output(entry))
+        form, _ = layer._form_and_kernel()
+        return ProductCase(form, rows, layer._input(_BIAS) is not None, layer.rectify, _output(layer))
 
     def candidates(self, device: torch.device) -> list[Any]:
         """Kernels that accept the form, and are made for the rows."""
@@ -302,23 +293,10 @@ class ConvolutionCase(Case):
     reference = CONVOLUTION_REFERENCE
 
     @staticmethod
-    def of(entry: Mapping[str, Any], image: tuple[int, int, int]) -> ConvolutionCase:
+    def of(layer: LowPrecisionConvolutionLayer, image: tuple[int, int, int]) -> ConvolutionCase:
         """The case of a layer of a plan."""
-        attributes = entry["attributes"]
-        form = ConvolutionForm(
-            kernel=tuple(attributes["kernel_shape"]),
-            stride=tuple(attributes["stride"]),
-            padding=tuple(attributes["padding"]),
-            dilation=tuple(attributes["dilation"]),
-            groups=attributes["groups"],
-            codes=DataType[attributes["code_type"]],
-            left=DataType[attributes["left_type"]],
-            result=DataType[attributes["result_type"]],
-            scales=attributes["scales"],
-            is_scaled=attributes["is_scaled"],
-        )
-        has_bias = entry["inputs"][_BIAS] is not None or "BIAS" in entry["weights"]
-        return ConvolutionCase(form, image, has_bias, attributes["rectify"], _output(entry))
+        has_bias = layer._input(_BIAS) is not None or layer._has_weights("BIAS")
+        return ConvolutionCase(layer._form(), image, has_bias, layer.rectify, _output(layer))
 
     def candidates(self, device: torch.device) -> list[Any]:
         """Kernels that accept the form."""

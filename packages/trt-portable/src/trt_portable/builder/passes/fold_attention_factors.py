@@ -8,7 +8,7 @@ from dataclasses import replace
 from trt_portable.enums import AttentionNormalizationOp, ElementWiseOperation, LayerType
 from trt_portable.layers.attention import IAttentionBoundaryLayer, IAttentionOutputLayer, ScaledAttentionLayer
 from trt_portable.layers.pointwise import IElementWiseLayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _QUERY_AND_KEY = 2
 

@@ -11,7 +11,7 @@ import torch
 from trt_portable.dtypes import PACKED, pack
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
-from trt_portable.plan.graph import Node, PlanGraph, PlanPass, constant_node
+from trt_portable.plan.nodes import Node, PlanGraph, PlanPass, constant_node
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from trt_portable.enums import ElementWiseOperation, LayerType, ScaleMode
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.normalization import IScaleLayer
 from trt_portable.layers.pointwise import IElementWiseLayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern, WeightUse
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern, WeightUse
 from trt_portable.plan.weight_table import WeightTable
 
 _FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})

@@ -11,7 +11,7 @@ import torch
 
 from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _TOLERANCE: Final = 1e-6  # of coefficients as they are written down; their type rounds them once more
 

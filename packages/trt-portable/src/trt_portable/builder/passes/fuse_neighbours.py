@@ -19,7 +19,7 @@ from trt_portable.layers.pointwise import (
 )
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.network.layer import ILayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern
 
 
 class FuseNeighbours(PlanPass):

@@ -12,7 +12,7 @@ from trt_portable.dtypes import volume
 from trt_portable.enums import DataType, LayerType, PaddingMode
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, PreparedKernelLayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _MULTIPLIED: Final = frozenset({DataType.INT8, DataType.FP8})
 

@@ -20,7 +20,7 @@ from trt_portable.enums import DataType, LayerType, MatrixOperation
 from trt_portable.layers.low_precision import LowPrecisionProductLayer, PreparedMatrixLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.quantization import IDequantizeLayer, spread
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _MULTIPLIED: Final = frozenset({DataType.INT8, DataType.FP8})
 """Types that kernels multiply with each other."""

@@ -16,7 +16,7 @@ from trt_portable.layers.pointwise import IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.network.loop import LoopRegion
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 
 class MergeProducts(PlanPattern):

@@ -12,7 +12,7 @@ from trt_portable.layers.movement import IShuffleLayer, ISqueezeLayer, IUnsqueez
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.quantization import IDequantizeLayer, IQuantizeLayer
 from trt_portable.layers.sources import ICastLayer, IIdentityLayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph
 
 _MOVEMENT: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer, IIdentityLayer)
 _QUANTIZED_RESULTS: Final = frozenset({DataType.INT8, DataType.FP8})

@@ -33,7 +33,7 @@ from trt_portable.layers.pointwise import IElementWiseLayer, IUnaryLayer
 from trt_portable.layers.reduction import ICumulativeLayer
 from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.layers.sources import ICastLayer, IConstantLayer, IFillLayer, IIdentityLayer
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 
 class RecognizeConstantMasks(PlanPattern):

@@ -19,7 +19,7 @@ from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.loop import ILoopOutputLayer, IRecurrenceLayer, LoopRegion
 from trt_portable.network.recurrence import CellKind, Matrix, Recurrence, Result, shape_at
-from trt_portable.plan.graph import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 
 class RecognizeRecurrences(PlanPattern):

@@ -23,7 +23,7 @@ from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.layers.sources import ICastLayer, IConstantLayer, IIdentityLayer
-from trt_portable.plan.graph import Node, PlanGraph, PlanPass
+from trt_portable.plan.nodes import Node, PlanGraph, PlanPass
 
 _COPIES: Final = (IIdentityLayer, ICastLayer)
 MOVEMENTS: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer)
