@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
     from trt_frontends.diffusion import compile_pipeline
-    from trt_frontends.engine_bytes import convert_method_to_trt_engine
     from trt_frontends.generation import compile_generation
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import MutableModule, refit_module_weights
     from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
-    from trt_frontends.saving import save
+    from trt_frontends.saving import convert_method_to_trt_engine, save
     from trt_frontends.script_types import dtype, memory_format
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
@@ -47,7 +46,7 @@ _LATE: Final = {
     "compile": "trt_frontends.compiler",
     "compile_generation": "trt_frontends.generation",
     "compile_pipeline": "trt_frontends.diffusion",
-    "convert_method_to_trt_engine": "trt_frontends.engine_bytes",
+    "convert_method_to_trt_engine": "trt_frontends.saving",
     "dtype": "trt_frontends.script_types",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",

@@ -1,15 +1,21 @@
-"""Saving, as scripts of this field write it: `trt_runtime.save`, with the keywords that they bring from elsewhere."""
+"""Saving, as scripts of this field write it: `trt_runtime.save`, with the keywords that they bring from elsewhere.
+
+And the serialized engine of a model that is one engine, for those who run it with TensorRT's own API.
+"""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from trt_core import InputError
+from trt_core.internals import pytree
+from trt_runtime import TRTModule
 from trt_runtime import save as save_program
 
 
@@ -49,3 +55,88 @@ def save(
     save_program(
         compiled, path, arg_inputs=examples, kwarg_inputs=kwarg_inputs, dynamic_shapes=dynamic_shapes, format=chosen
     )
+
+
+def convert_exported_program_to_serialized_trt_engine(
+    exported_program: torch.export.ExportedProgram,
+    inputs: Sequence[Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> bytes:
+    """Returns the serialized engine of a model.
+
+    Args:
+        exported_program: The model.
+        inputs, arg_inputs, kwarg_inputs, settings: See `compile`; all of the model has to run in the engine.
+
+    Raises:
+        IncompleteCompilationError: Some nodes cannot run in an engine.
+        InputError: The model is no single engine: it has several, or works beside one.
+        ExportError, SettingsError, BuildError: See `compile`.
+    """
+    return _engine_of(exported_program, inputs, arg_inputs, kwarg_inputs, settings)
+
+
+def convert_method_to_trt_engine(
+    module: nn.Module,
+    method_name: str = "forward",
+    inputs: Sequence[Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> bytes:
+    """Returns the serialized engine of a model; see `convert_exported_program_to_serialized_trt_engine`.
+
+    Args:
+        module: The model.
+        method_name: `"forward"`.
+        inputs, arg_inputs, kwarg_inputs, settings: See `compile`.
+
+    Raises:
+        InputError: Another method is named, or the model is no single engine.
+        IncompleteCompilationError: Some nodes cannot run in an engine.
+        ExportError, SettingsError, BuildError: See `compile`.
+    """
+    if method_name != "forward":
+        raise InputError(
+            f"method {method_name!r} cannot be converted",
+            why="a model is captured by its calls",
+            hint="give a module whose forward calls the method",
+        )
+    return _engine_of(module, inputs, arg_inputs, kwarg_inputs, settings)
+
+
+def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, settings: dict[str, Any]) -> bytes:
+    from trt_frontends.compiler import compile  # saving a model that is compiled needs no compiler
+
+    demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
+    compiled = compile(model, inputs, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **demands)
+    engines = [child for child in compiled.modules() if isinstance(child, TRTModule)]
+    beside = _beside_the_engine(compiled.graph)
+    if len(engines) != 1 or beside:
+        raise InputError(
+            "the model is no single engine",
+            why=f"it has {len(engines)} engines"
+            if len(engines) != 1
+            else f"beside its engine there is {', '.join(beside[:3])}",
+            hint="save the compiled model, which holds all of its parts: save(compile(...), path)",
+        )
+    return bytes(memoryview(engines[0].plan.numpy().data))
+
+
+def _beside_the_engine(graph: fx.Graph) -> list[str]:
+    """What a compiled model computes or returns that does not come out of an engine."""
+    found = []
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            found.append(str(node.target))
+        elif node.op == "output":
+            found += [
+                f"the result {leaf}"
+                for leaf in pytree.tree_leaves(node.args[0])
+                if not isinstance(leaf, fx.Node) or leaf.op in ("placeholder", "get_attr")
+            ]
+    return found

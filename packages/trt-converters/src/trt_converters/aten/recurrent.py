@@ -255,7 +255,14 @@ def aten_lstm(
     return _run_layers(ctx, _lstm_step, input, hx, params, has_biases, num_layers, bidirectional, batch_first)
 
 
-@converter(aten.gru.input, checks=CHECKS, random=True)
+_STEPS: Final[dict[Any, MakeStep]] = {
+    aten.gru.input: _gru_step,
+    aten.rnn_tanh.input: _plain_step("TANH"),
+    aten.rnn_relu.input: _plain_step("RELU"),
+}
+
+
+@converter(*_STEPS, checks=CHECKS, random=True)
 def aten_gru(
     ctx: ConversionContext,
     input: Operand,
@@ -269,40 +276,6 @@ def aten_gru(
     batch_first: bool,
 ) -> tuple[Any, ...]:
     """gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
-    return _run_layers(ctx, _gru_step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)
-
-
-@converter(aten.rnn_tanh.input, checks=CHECKS, random=True)
-def aten_rnn_tanh(
-    ctx: ConversionContext,
-    input: Operand,
-    hx: Operand,
-    params: Weights,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:
-    """rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
-    step = _plain_step("TANH")
-    return _run_layers(ctx, step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)
-
-
-@converter(aten.rnn_relu.input, checks=CHECKS, random=True)
-def aten_rnn_relu(
-    ctx: ConversionContext,
-    input: Operand,
-    hx: Operand,
-    params: Weights,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:
-    """rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
-    step = _plain_step("RELU")
+    assert ctx.node is not None  # it is being converted
+    step = _STEPS[ctx.node.target]
     return _run_layers(ctx, step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)

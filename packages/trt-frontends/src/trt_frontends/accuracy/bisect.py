@@ -21,8 +21,15 @@ from trt_core.files.replacing import replacing
 from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
-from trt_frontends.accuracy.blocks import EngineCase, run_engines
-from trt_frontends.accuracy.subject import Model, Subject, eager_only, require_no_engines, without_wrapper
+from trt_frontends.accuracy.subject import (
+    EngineCase,
+    Model,
+    Subject,
+    eager_only,
+    require_no_engines,
+    run_engines,
+    without_wrapper,
+)
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_frontends.comparison.sample_inputs import SampleInputs

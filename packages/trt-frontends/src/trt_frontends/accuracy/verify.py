@@ -13,9 +13,18 @@ from trt_core import ExecutionError, InputError, TrtError, logger, operator_name
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
 from trt_core.wording import kind_of
-from trt_frontends.accuracy.blocks import engine_values, errors_by_node, run_engines
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.subject import Model, Subject, eager_only, is_wrapped, require_no_engines, without_wrapper
+from trt_frontends.accuracy.subject import (
+    Model,
+    Subject,
+    eager_only,
+    engine_values,
+    errors_by_node,
+    is_wrapped,
+    require_no_engines,
+    run_engines,
+    without_wrapper,
+)
 from trt_frontends.capture import device_of
 from trt_frontends.comparison.output_error import NUMERIC, OutputError, as_tensor, measure_error, worst_of
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
