@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from settings_models import X, compile_model, explain
-from torch import nn
+from torch import fx, nn
+
+from trt_lowering import GraphPass
 
 
 def test_precision(model: nn.Module) -> None:
@@ -97,3 +100,27 @@ def test_enable_experimental_decompositions(model: nn.Module) -> None:
 
     assert "torch.ops.aten.linear.default" in operators()
     assert "torch.ops.aten.linear.default" not in operators(enable_experimental_decompositions=True)
+
+
+class _DropActivation(GraphPass):
+    name = "drop_activation"
+
+    def call(self, gm: fx.GraphModule) -> int:
+        nodes = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+        for node in nodes:
+            node.replace_all_uses_with(node.args[0])
+            gm.graph.erase_node(node)
+        return len(nodes)
+
+
+def test_lowering_passes(model: nn.Module) -> None:
+    def operators(**settings: Any) -> set[str]:
+        return {node.op for node in explain(model, **settings).nodes}
+
+    assert "torch.ops.aten.relu.default" in operators()
+    assert "torch.ops.aten.relu.default" not in operators(lowering_passes=[_DropActivation()])
+    expected = copy.deepcopy(model)
+    expected.activation = nn.Identity()
+    torch.testing.assert_close(compile_model(model, lowering_passes=[_DropActivation()])(X), expected(X))
+    optimized = torch.compile(model, backend="tensorrt", options={"lowering_passes": [_DropActivation()]})
+    torch.testing.assert_close(optimized(X), expected(X))

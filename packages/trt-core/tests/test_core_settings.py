@@ -18,6 +18,18 @@ from trt_core.settings import ObservedSettings, building_fields
 
 FIELDS = [field.name for field in dataclasses.fields(CompilationSettings)]
 
+
+class _Pass:
+    """What settings ask of a lowering pass."""
+
+    name = "nothing"
+
+    def __call__(self, gm: object) -> None: ...
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
 CHANGES: dict[str, object] = {
     "precision": torch.float16,
     "enabled_precisions": frozenset({torch.float32, torch.float16}),
@@ -34,6 +46,7 @@ CHANGES: dict[str, object] = {
     "torch_executed_modules": frozenset({"encoder"}),
     "check_indices": True,
     "enable_experimental_decompositions": True,
+    "lowering_passes": (_Pass(),),
     "min_block_size": 7,
     "use_fast_partitioner": False,
     "require_full_compilation": True,
@@ -196,6 +209,9 @@ def test_none_stands_for_the_default_where_it_stands_for_it_elsewhere(name: str)
     [
         ("torch_executed_modules", [torch.nn.ReLU()], "give dotted paths or classes, not a ReLU"),
         ("torch_executed_modules", [3], "not an int"),
+        ("lowering_passes", [3], "give instances of trt_lowering.GraphPass, not an int"),
+        ("lowering_passes", [dict], "not the class dict"),
+        ("lowering_passes", "drop", "give a list of passes, not a str"),
         ("torch_executed_modules", 3, "give a collection of names, not an int"),
         ("torch_executed_ops", 3, "give a collection of names, not an int"),
         ("dryrun", "", "the path is empty"),

@@ -15,7 +15,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -78,7 +78,7 @@ def read_setting(name: str, annotation: Any, value: Any) -> Any:
     Args:
         name: Name of the setting, for the message.
         annotation: Its resolved annotation: `bool`, `int`, `float`, `str`, `torch.dtype`, `Device`, `frozenset` of one
-            of them, a union of these, each perhaps `Annotated` with `Range`, `OneOf` and `ReadBy`.
+            of them, a tuple, a union of these, each perhaps `Annotated` with `Range`, `OneOf` and `ReadBy`.
         value: What the user gave.
 
     Raises:
@@ -125,6 +125,8 @@ def _read(kind: Any, value: Any) -> Any:
         return _read_first(typing.get_args(kind), value)
     if origin is frozenset:
         return _read_set(typing.get_args(kind)[0], value)
+    if origin is tuple:
+        return tuple(value)
     return _READERS[kind](value)
 
 
@@ -218,6 +220,18 @@ def read_modules(value: Any) -> frozenset[str]:
             raise TypeError(f"give dotted paths or classes, not {kind_of(item)}")
         names.add(item if isinstance(item, str) else item.__qualname__)
     return frozenset(names)
+
+
+def read_passes(value: Any) -> tuple[Any, ...]:
+    """Lowering passes, in order; None means none."""
+    if value is not None and (isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable)):
+        raise TypeError(f"give a list of passes, not {kind_of(value)}")
+    passes = tuple(value or ())
+    for item in passes:
+        if isinstance(item, type) or not callable(item) or not isinstance(getattr(item, "name", None), str):
+            told = f"the class {item.__qualname__}" if isinstance(item, type) else kind_of(item)
+            raise TypeError(f"give instances of trt_lowering.GraphPass, not {told}")
+    return passes
 
 
 def read_operators(value: Any) -> frozenset[str]:
@@ -338,6 +352,8 @@ class CompilationSettings:
             which raises where one is out of range; an engine returns zeros, or whatever lies there. Default False.
         enable_experimental_decompositions: Decompose everything that PyTorch's core ATen decompositions cover, not
             only what has no converter.
+        lowering_passes: Passes of yours (`trt_lowering.GraphPass`), run in order once types are settled, after those
+            that installed distributions bring.
 
     Partitioning:
 
@@ -416,6 +432,7 @@ class CompilationSettings:
     torch_executed_modules: Annotated[frozenset[str], ReadBy(read_modules)] = frozenset()
     check_indices: bool = False
     enable_experimental_decompositions: bool = False
+    lowering_passes: Annotated[tuple[Any, ...], ReadBy(read_passes)] = ()
 
     min_block_size: Annotated[int | float, Range(1, whole=True)] = 5
     use_fast_partitioner: bool = True
@@ -592,6 +609,8 @@ def _stable(value: Any) -> str:
 def _jsonable(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(str(_jsonable(item)) for item in value)
+    if isinstance(value, tuple):
+        return [each.name for each in value]  # passes
     if isinstance(value, torch.dtype):
         return dtype_name(value)
     if isinstance(value, Device):
@@ -602,6 +621,8 @@ def _jsonable(value: Any) -> Any:
 def _spell(value: Any) -> str:
     if isinstance(value, frozenset):
         return "{" + ", ".join(sorted(_spell(item) for item in value)) + "}" if value else "set()"
+    if isinstance(value, tuple):
+        return f"[{', '.join(each.name for each in value)}]"
     if isinstance(value, torch.dtype):
         return f"dtype.{_SHORT.get(value, dtype_name(value))}"
     return str(value) if isinstance(value, (Device, str)) else repr(value)

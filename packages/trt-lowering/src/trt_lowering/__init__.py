@@ -8,6 +8,7 @@ from __future__ import annotations
 from trt_lowering.contract import GraphPass, PassResult, check_graph_form, run_passes
 from trt_lowering.expansion import sizes_left_open
 from trt_lowering.export import export_module
+from trt_lowering.extension import InstalledPass, installed_passes
 from trt_lowering.lower import begin_lowering, begin_lowering_graph, decompose_program, lower, lower_graph
 from trt_lowering.own_decompositions import declare_encoder_layer
 from trt_lowering.pipeline import DecomposedGraph
@@ -18,6 +19,7 @@ from trt_lowering.whole_operators import keep_recurrent_layers, keep_whole
 __all__ = [
     "DecomposedGraph",
     "GraphPass",
+    "InstalledPass",
     "PassResult",
     "PrecisionRules",
     "begin_lowering",
@@ -26,6 +28,7 @@ __all__ = [
     "declare_encoder_layer",
     "decompose_program",
     "export_module",
+    "installed_passes",
     "keep_recurrent_layers",
     "keep_whole",
     "lower",

@@ -15,6 +15,7 @@ from trt_core import CompilationSettings, logger
 from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.contract import GraphPass, Observer, check_graph_form, run_passes
 from trt_lowering.decomposition_table import DecompositionRules
+from trt_lowering.extension import extension_passes
 from trt_lowering.node_metadata import settle_extents
 from trt_lowering.passes.autocast import Autocast
 from trt_lowering.passes.common_subexpressions import MergeCommonSubexpressions
@@ -81,10 +82,12 @@ def type_passes(
 def finishing_passes(settings: CompilationSettings) -> list[GraphPass]:
     """Returns the passes that follow once types are settled, so that weights are cast once, at compile time.
 
-    Sizes are simplified once strides are taken over the memory that views lie in, which asks where those start, and
-    before equal computations are merged, because reshapes of equal tensors become equal only then.
+    Passes of others come first: what they leave is folded, merged and cleared away like all else. Sizes are simplified
+    once strides are taken over the memory that views lie in, which asks where those start, and before equal
+    computations are merged, because reshapes of equal tensors become equal only then.
     """
     return [
+        *extension_passes(settings),
         MergeDequantization(settings),
         RemoveIdentities(settings),
         FoldConstants(settings),
