@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import importlib.util
+import json
+import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +27,7 @@ from trt_frontends import Input
 pytest.importorskip("starlette")
 uvicorn = pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
+pytest.importorskip("prometheus_client")
 tensors = pytest.importorskip("safetensors.torch")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "serve" / "serve.py"
@@ -93,6 +99,75 @@ def test_requests_that_do_not_fit(url: str, body: bytes, status: int, message: s
     assert answer.status_code == status
     assert message in answer.json()["error"]
     assert httpx.get(f"{url}/health").json() == {"status": "ready"}
+
+
+def test_metrics_and_the_program_are_told(url: str) -> None:
+    assert httpx.post(f"{url}/predict", content=tensors.save({"input": torch.ones(2, 16)})).status_code == 200
+    assert httpx.post(f"{url}/predict", content=b"").status_code == 422
+    told = httpx.get(f"{url}/metrics")
+    assert told.headers["content-type"].startswith("text/plain")
+    values = dict(line.rsplit(" ", 1) for line in told.text.splitlines() if not line.startswith("#"))
+    assert float(values['predict_requests_total{status="200"}']) >= 1
+    assert float(values['predict_requests_total{status="422"}']) >= 1
+    assert float(values["predict_seconds_count"]) >= 2 and float(values["predict_running"]) == 0
+    program = httpx.get(f"{url}/program").json()
+    assert program["inputs"][0]["shape"] == [{"name": "input.shape[0]", "min": 1, "opt": 4, "max": 32}, 16]
+    assert program["outputs"][0]["name"] == "output"
+
+
+def test_the_dockerfile_has_what_the_service_needs() -> None:
+    """As far as that can be told without docker: its instructions, what it copies, and what it installs."""
+    folder = EXAMPLE.parent
+    text = (folder / "Dockerfile").read_text().replace("\\\n", " ")
+    steps = [line.split(maxsplit=1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"}
+    assert steps[0][0] == "FROM" and {name for name, _ in steps} <= known
+    assert "root" not in [what for name, what in steps if name == "USER"]
+    copied = [source for name, what in steps if name == "COPY" for source in what.split()[:-1]]
+    assert {"serve.py", "requirements.txt"} <= set(copied) and all((folder / source).is_file() for source in copied)
+    (entry,) = (json.loads(what) for name, what in steps if name == "ENTRYPOINT")
+    assert entry[:2] == ["python", "serve.py"]
+    parsed = _parse_arguments([*entry[2:], "/model.trtp"])
+    assert (parsed.host, str(parsed.program)) == ("0.0.0.0", "/model.trtp")
+    required = {re.split("[>=<]", line)[0] for line in (folder / "requirements.txt").read_text().split()}
+    tree = ast.parse(EXAMPLE.read_text())
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    needed = imported - set(sys.stdlib_module_names) - {"torch", "trt_core"}  # which trt-runtime brings
+    assert needed == {name.replace("-", "_") for name in required}
+
+
+def _parse_arguments(arguments: list[str]) -> Any:
+    found: list[Any] = []
+    module = _example()
+
+    class Stop(Exception):
+        pass
+
+    def service(path: Path, **options: Any) -> None:
+        raise Stop
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_args(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        found.append(parse(self, args, namespace))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(module, "Service", service)
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(torch, "set_num_threads", lambda count: None)
+        module.main(arguments)
+    return found[0]
 
 
 def test_too_large_requests_are_refused_before_they_are_read(url: str) -> None:

@@ -1,9 +1,10 @@
-"""Serves one saved program over HTTP, from threads. Needs trt-runtime, starlette, uvicorn and safetensors.
+"""Serves one saved program over HTTP, from threads. `requirements.txt` beside it says what that needs.
 
     python serve.py model.trtp --threads 4 --port 8000
 
 `POST /predict` takes and returns tensors by name in the safetensors format, which holds nothing but numbers.
-`GET /health` answers once the program is loaded and warm.
+`GET /health` answers once the program is loaded and warm, `GET /metrics` tells Prometheus what was served.
+`GET /program` says what the program takes and returns.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import safetensors
 import safetensors.torch
 import torch
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -52,15 +54,37 @@ class Service:
         self._free = threads + waiting
         args, kwargs = example_call(self._program, None, seed=0)
         self._program(*args, **kwargs)  # sets up the engines, so that the first request is as quick as the others
+        self._metrics = CollectorRegistry()
+        self._requests = Counter("predict_requests", "Requests by status", ["status"], registry=self._metrics)
+        self._seconds = Histogram("predict_seconds", "From request to response", registry=self._metrics)
+        self._running = Gauge("predict_running", "Requests that run or wait", registry=self._metrics)
 
     def app(self) -> Starlette:
         """The application that a server runs."""
         return Starlette(
-            routes=[Route("/predict", self._predict, methods=["POST"]), Route("/health", self._health)],
+            routes=[
+                Route("/predict", self._answer, methods=["POST"]),
+                Route("/health", self._health),
+                Route("/metrics", self._tell_metrics),
+                Route("/program", self._tell_program),
+            ],
         )
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ready"})
+
+    async def _tell_metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._metrics), media_type=CONTENT_TYPE_LATEST)
+
+    async def _tell_program(self, request: Request) -> Response:
+        sides = {"inputs": self._program.inputs, "outputs": self._program.outputs}
+        return JSONResponse({side: [spec.to_json() for spec in specs] for side, specs in sides.items()})
+
+    async def _answer(self, request: Request) -> Response:
+        with self._running.track_inprogress(), self._seconds.time():
+            response = await self._predict(request)
+        self._requests.labels(response.status_code).inc()
+        return response
 
     async def _predict(self, request: Request) -> Response:
         if int(request.headers.get("content-length") or LARGEST_REQUEST + 1) > LARGEST_REQUEST:

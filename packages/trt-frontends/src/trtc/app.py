@@ -205,6 +205,7 @@ _SUMMARIES = {
     "inspect": "Says what is in a saved program or plan; runs nothing.",
     "run": "Runs a saved program once, on given or random inputs.",
     "bench": "Times calls of a saved program, on request beside its model in PyTorch.",
+    "profile": "Times the layers of a saved program's engines.",
     "trust": "Trusts what a key signs, or lists the keys that are trusted.",
     "sign": "Signs a saved program with your key.",
     "verify-signature": "Says who has signed a saved program.",

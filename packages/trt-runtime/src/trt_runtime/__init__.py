@@ -23,6 +23,7 @@ from trt_runtime.program import LoadedProgram, load
 if TYPE_CHECKING:
     from trt_runtime.generation import TextGenerator
     from trt_runtime.graphed_calls import cuda_graphs
+    from trt_runtime.profiling import LayerProfile, LayerTime, profile_layers
     from trt_runtime.program import save
     from trt_runtime.refit import refit_engine, refit_module
     from trt_runtime.sharded import save_sharded
@@ -41,6 +42,8 @@ __all__ = [
     "ExportError",
     "FileError",
     "InputError",
+    "LayerProfile",
+    "LayerTime",
     "LoadedEngine",
     "LoadedProgram",
     "PlanError",
@@ -55,6 +58,7 @@ __all__ = [
     "load",
     "plan_from_bytes",
     "plan_to_bytes",
+    "profile_layers",
     "read_plan",
     "refit_engine",
     "refit_module",
@@ -65,8 +69,11 @@ __all__ = [
 ]
 
 _LATE: Final = {
+    "LayerProfile": "trt_runtime.profiling",
+    "LayerTime": "trt_runtime.profiling",
     "TextGenerator": "trt_runtime.generation",
     "cuda_graphs": "trt_runtime.graphed_calls",
+    "profile_layers": "trt_runtime.profiling",
     "refit_engine": "trt_runtime.refit",
     "refit_module": "trt_runtime.refit",
     "save": "trt_runtime.program.saving",

@@ -149,6 +149,10 @@ class EngineContext:
             elif not given[index].is_inference():
                 torch.autograd.graph.increment_version(given[index])
 
+    def watch(self, watcher: Any) -> None:
+        """Has a `trt.IProfiler` told how long each layer takes."""
+        self._native.profiler = watcher
+
     def wait(self) -> None:
         """Waits on the host until the last run is done."""
         if self._order is not None:

@@ -7,6 +7,7 @@ gradients are asked for, to refuse them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -43,6 +44,13 @@ def goes_direct(inputs: Sequence[Any]) -> bool:
         if type(value) not in _PLAIN or (needs_gradients and value.requires_grad):
             return False
     return True
+
+
+def named_range(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Shows what runs inside under a name, where PyTorch's profiler is on; NVTX ranges come from it."""
+    if not profiler._is_profiler_enabled or torch.compiler.is_compiling() or tracing_state() is not None:
+        return contextlib.nullcontext()
+    return profiler.record_function(name)
 
 
 def is_foreign(value: torch.Tensor) -> bool:

@@ -94,6 +94,7 @@ class LoadedEngine:
         self.host_inputs = self._on_host(header.inputs)
         self.host_outputs = self._on_host(header.outputs)
         self.known_shapes = KnownShapes()
+        self._watcher: Any = None
         self.contexts = ContextPool()
         self._profiles = ProfileChoice(header.profiles) if header.profiles else None
         self._pools = (self.contexts, *(ContextPool(index) for index in range(1, len(header.profiles))))
@@ -161,7 +162,20 @@ class LoadedEngine:
     def _new_context(self, profile: int) -> EngineContext:
         with device_scope(self.device):
             self.weight_budget.settle()
-            return EngineContext(self, profile)
+            context = EngineContext(self, profile)
+            if self._watcher is not None:
+                context.watch(self._watcher)
+            return context
+
+    def watch(self, watcher: Any) -> None:
+        """Has the layers of this engine timed, from the next call on.
+
+        Args:
+            watcher: A `trt.IProfiler`; None for no more.
+        """
+        self._watcher = watcher
+        for pool in self._pools:
+            pool.clear()  # idle contexts, which time nothing, or go on timing
 
     def _dropped_inputs(self) -> frozenset[str]:
         absent = provider_module().TensorIOMode.NONE

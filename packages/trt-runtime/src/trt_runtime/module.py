@@ -12,7 +12,7 @@ from torch import nn
 from trt_core.errors import InputError, PlanError
 from trt_core.wording import kind_of, printable
 from trt_runtime.container import check_payload
-from trt_runtime.direct_call import goes_direct, is_foreign, refuse_gradients, refuse_transforms
+from trt_runtime.direct_call import goes_direct, is_foreign, named_range, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import engine_outputs, execute_engine, update_by_engine
@@ -75,7 +75,8 @@ class TRTModule(nn.Module):
         if goes_direct(inputs):
             outputs = ENGINES.run([*inputs], self._buffers[_PLAN], self._text)  # type: ignore[arg-type]  # never None
         else:
-            outputs = self._dispatch(inputs)
+            with named_range(self._header.title):
+                outputs = self._dispatch(inputs)
         return tuple(outputs) if self._returns_tuple else outputs[0]
 
     def run_into(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:

@@ -131,6 +131,14 @@ def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
             "--peer", action="append", choices=peers.names, help="how that runs; repeatable (default eager)"
         )
     command.set_defaults(command=functools.partial(_bench, peers=peers))
+
+    command = commands.add_parser("profile", help="time the layers of a program's engines")
+    _add_call(command)
+    command.add_argument("--calls", type=_positive, default=20, help="calls that are timed (default 20)")
+    command.add_argument("--most", type=_positive, default=20, help="layers to show, the slowest (default 20)")
+    command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto and chrome://tracing")
+    command.add_argument("--json", action="store_true", help="print JSON, all layers")
+    command.set_defaults(command=_profile)
     return parser
 
 
@@ -293,6 +301,20 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise InputError(f"{text!r} is no shape", hint="write --shapes x=2x3x224x224")
         found[name] = tuple(int(extent) for extent in extents)
     return found
+
+
+def _profile(parsed: argparse.Namespace) -> None:
+    from trt_runtime.profiling import profile_layers
+
+    if parsed.trace is not None and parsed.trace.exists():
+        raise InputError(f"{parsed.trace} exists already", where="--trace", hint="give a new file")
+    program = _load(parsed)
+    args, kwargs = _call_of(parsed, program)
+    profile = profile_layers(program, args, kwargs, calls=parsed.calls)
+    _say(json.dumps(profile.to_json(), indent=1) if parsed.json else profile.to_text(parsed.most))
+    if parsed.trace is not None:
+        with parsed.trace.open("x", encoding="utf-8") as file:
+            json.dump(profile.to_chrome_trace(), file)
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
