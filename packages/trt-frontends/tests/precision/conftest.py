@@ -45,7 +45,8 @@ def _types_of_layers(compiled: nn.Module) -> dict[str, list[str]]:
             inspector = engine.create_engine_inspector()
             described = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
             for layer in described["Layers"]:
-                found[layer["Name"]] = [output["DataType"] for output in layer["Outputs"]]
+                for name in layer["Name"].split(" + "):  # a layer of an engine may stand for several
+                    found[name] = [output["DataType"] for output in layer["Outputs"]]
     return found
 
 
