@@ -18,9 +18,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     plain = engine_module.new_runtime
 
-    def runtime(trt: Any, host_code_allowed: bool, plans_are_verified: bool) -> Any:
+    def runtime(trt: Any, host_code_allowed: bool, *rest: Any) -> Any:
         found.append(host_code_allowed)
-        return plain(trt, host_code_allowed, plans_are_verified)
+        return plain(trt, host_code_allowed, *rest)
 
     monkeypatch.setattr(engine_module, "new_runtime", runtime)
     return found
