@@ -201,7 +201,8 @@ def fuzz(session: nox.Session) -> None:
     require_workspace(session)
     seed = session.posargs[0] if session.posargs else "1000000"
     environment = {**TEST_ENVIRONMENT, "TRT_FUZZ_MUTATIONS": "20000", "TRT_FUZZ_SEED": seed}
-    session.run(sys.executable, "-m", "pytest", "-q", "tests/test_fuzz.py", env=environment)
+    tests = ("tests/test_fuzz.py", "packages/trt-runtime/tests/test_runtime_reviewed_operators.py")
+    session.run(sys.executable, "-m", "pytest", "-q", *tests, env=environment)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -216,14 +217,14 @@ def programs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def stress(session: nox.Session) -> None:
-    """Call, load, fork, compile and write ten times as long as the suite does; `nox -s stress -- 100` longer still."""
+    """Call, load, fork, compile, write and read 100,000 forged plans; `nox -s stress -- 100 SEED` longer, elsewhere."""
     require_workspace(session)
-    factor = session.posargs[0] if session.posargs else "10"
+    factor, seed = (*session.posargs, *("10", "0")[len(session.posargs) :])
     session.run(
         sys.executable,
         *("-m", "pytest", "-q", "tests/test_stress.py", "packages/trt-portable/tests/test_portable_hostile_plans.py"),
         *(f"packages/trt-runtime/tests/test_runtime_{name}.py" for name in ("stress", "replacing", "engine_cache")),
-        env={**TEST_ENVIRONMENT, "TRT_STRESS": factor},
+        env={**TEST_ENVIRONMENT, "TRT_STRESS": factor, "TRT_FUZZ_PLANS": "100000", "TRT_FUZZ_SEED": seed},
     )
 
 

@@ -2,12 +2,14 @@
 
 ``python plan_fuzzer.py FIRST LAST [NETWORK]`` runs the cases of these seeds in one process and prints each before it
 runs, so that whoever started it knows which one ended the process. `TRT_PORTABLE_GUARD_PAGES` puts operands between
-pages that nobody may touch; bound memory always lies so.
+pages that nobody may touch; bound memory always lies so. `TRT_FUZZ_DEVICE=cuda` runs on a GPU, where there are no such
+pages: ``tools/sanitize.py`` watches there.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import sys
@@ -26,6 +28,7 @@ from trt_portable.plan.container import Plan, read_plan, write_plan
 
 N, T = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
 E = trt.ElementWiseOperation
+DEVICE: Final = os.environ.get("TRT_FUZZ_DEVICE", "cpu")
 MEMORY: Final = 3 << 30
 """Bytes of address space that a case may add; what needs more fails, as it should, without harm to others."""
 
@@ -299,7 +302,154 @@ def _boxes() -> bytes:
     return net.plan(layer.get_output(1), chosen, turned.get_output(0))
 
 
+def _experts() -> bytes:
+    """A mixture of experts, behind a rotary embedding at positions."""
+    net = Net()
+    network = net.network
+    x, places = net.input("x", (1, 2, 3, 4)), net.input("p", (1, 3), trt.int32)
+    turned = network.add_rotary_embedding(x, net.constant(6, 2), net.constant(6, 2), False, 4)
+    turned.set_input(3, places)
+    hidden, chosen, scores = (
+        net.input(name, shape, dtype)
+        for name, shape, dtype in (
+            ("h", (1, 3, 4), trt.float32),
+            ("e", (1, 3, 2), trt.int32),
+            ("s", (1, 3, 2), trt.float32),
+        )
+    )
+    layer = network.add_moe(hidden, chosen, scores)
+    layer.set_gated_weights(net.constant(3, 4, 5), net.constant(3, 4, 5), net.constant(3, 5, 4), trt.MoEActType.SILU)
+    return net.plan(turned.get_output(0), layer.get_output(0))
+
+
+def _choice() -> bytes:
+    """Branches that make different things, and a loop that ends when data say so."""
+    net = Net()
+    network = net.network
+    x, condition = net.input("x", (2, 4)), net.input("c", (), trt.bool)
+    conditional = network.add_if_conditional()
+    conditional.set_condition(condition)
+    inner = conditional.add_input(x).get_output(0)
+    positive = network.add_activation(net.linear(inner, 4, 4), trt.ActivationType.RELU).get_output(0)
+    power = network.add_unary(inner, trt.UnaryOperation.EXP).get_output(0)
+    chosen = conditional.add_output(positive, power).get_output(0)
+    loop = network.add_loop()
+    loop.add_trip_limit(net.numbers(6), trt.TripLimit.COUNT)
+    state = loop.add_recurrence(chosen)
+    half = network.add_elementwise(state.get_output(0), net.constant(1, 4), E.PROD).get_output(0)
+    least = network.add_reduce(half, trt.ReduceOperation.MAX, 0b11, False).get_output(0)
+    loop.add_trip_limit(
+        network.add_elementwise(least, net.numbers(1e-3, np.float32), E.GREATER).get_output(0), trt.TripLimit.WHILE
+    )
+    state.set_input(1, half)
+    rows = loop.add_loop_output(half, trt.LoopOutput.REVERSE, 0)
+    rows.set_input(1, net.numbers(6))
+    return net.plan(
+        loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE).get_output(0), rows.get_output(0)
+    )
+
+
+def _packed() -> bytes:
+    """A cache that is updated by packed rows, and rows that are quantized when they are there."""
+    net = Net()
+    network = net.network
+    cache, fresh, start = net.input("c", (2, 1, 8, 4)), net.input("f", (6, 1, 4)), net.input("s", (2,), trt.int32)
+    layer = network.add_kv_cache_update(cache, fresh, start, trt.KVCacheMode.LINEAR)
+    layer.update_form = trt.AttentionIOForm.PACKED_NHD
+    layer.update_lengths = net.input("l", (3,), trt.int32)
+    x = net.input("x", (4, 32))
+    scaled = network.add_dynamic_quantize_v2(x, (1, -1), trt.int8, trt.float32)
+    left = network.add_dequantize(scaled.get_output(0), scaled.get_output(1), trt.float32)
+    left.block_shape = (1, -1)
+    columns = network.add_constant((16,), np.full(16, 0.01, np.float32)).get_output(0)
+    held = network.add_quantize(net.constant(16, 32), columns, trt.int8)
+    held.axis = 0
+    wide = network.add_dequantize(held.get_output(0), columns, trt.float32)
+    wide.axis = 0
+    product = network.add_matrix_multiply(left.get_output(0), N, wide.get_output(0), T).get_output(0)
+    return net.plan(layer.get_output(0), product)
+
+
+class Repeat(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+    """A plugin that writes its input twice, side by side."""
+
+    def __init__(self, factor: int) -> None:
+        for base in (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+            base.__init__(self)
+        self.factor = factor
+        self.num_outputs, self.plugin_name, self.plugin_version, self.plugin_namespace = 1, "Twice", "1", ""
+
+    def get_capability_interface(self, type: Any) -> Any:  # noqa: A002 (the name is TensorRT's)
+        return self
+
+    def clone(self) -> Any:
+        return Repeat(self.factor)
+
+    def get_output_data_types(self, input_types: Any) -> Any:
+        return [input_types[0]]
+
+    def get_output_shapes(self, inputs: Any, shape_inputs: Any, exprBuilder: Any) -> Any:
+        shape = trt.DimsExprs(2)
+        shape[0] = inputs[0][0]
+        shape[1] = exprBuilder.operation(trt.DimensionOperation.PROD, inputs[0][1], exprBuilder.constant(2))
+        return [shape]
+
+    def supports_format_combination(self, pos: int, in_out: Any, num_inputs: int) -> bool:
+        return bool(in_out[pos].desc.format == trt.TensorFormat.LINEAR)
+
+    def configure_plugin(self, in_: Any, out: Any) -> None:
+        pass
+
+    def on_shape_change(self, in_: Any, out: Any) -> None:
+        pass
+
+    def attach_to_context(self, context: Any) -> Any:
+        return Repeat(self.factor)
+
+    def get_fields_to_serialize(self) -> Any:
+        return trt.PluginFieldCollection([trt.PluginField("factor", np.array([self.factor], np.int32))])
+
+    def get_valid_tactics(self) -> list[int]:
+        return []
+
+    def set_tactic(self, tactic: int) -> None:
+        pass
+
+    def enqueue(
+        self, input_desc: Any, output_desc: Any, inputs: Any, outputs: Any, workspace: Any, stream: Any
+    ) -> None:
+        """Writes what the engine says that there is room for."""
+        outputs[0].tensor.copy_(inputs[0].tensor.repeat(1, 2) * self.factor)
+
+
+class RepeatCreator(trt.IPluginCreatorV3One):
+    """Makes them, for plans."""
+
+    def __init__(self) -> None:
+        trt.IPluginCreatorV3One.__init__(self)
+        self.name, self.plugin_version, self.plugin_namespace = "Twice", "1", ""
+        self.field_names = trt.PluginFieldCollection([trt.PluginField("factor")])
+
+    def create_plugin(self, name: str, field_collection: Any, phase: Any) -> Any:
+        return Repeat(int(field_collection[0].data[0]))
+
+
+_CREATOR: Final = RepeatCreator()
+
+
+def _plugin() -> bytes:
+    net = Net()
+    trt.get_plugin_registry().register_creator(_CREATOR)
+    x = net.input("x", (2, 3))
+    layer = net.network.add_plugin_v3([x], [], Repeat(5))
+    return net.plan(net.network.add_unary(layer.get_output(0), trt.UnaryOperation.ABS).get_output(0))
+
+
 NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
+    "experts": _experts,
+    "choice": _choice,
+    "packed": _packed,
+    "plugin": _plugin,
     "linear": _linear,
     "gates": _gates,
     "convolution": _convolution,
@@ -358,7 +508,33 @@ def changed(plan: Plan, chance: random.Random) -> bytes:
             holder[key] = chance.choice(NAMES)
         if part is network["tensors"] and chance.random() < 0.8:
             _agree(structure)
+    if chance.random() < 0.3:
+        _rewire(network, engine, chance)
     return bytes(write_plan({"network": network, "engine": engine}, plan.weights, structure["features"]))
+
+
+def _rewire(network: dict[str, Any], engine: dict[str, Any], chance: random.Random) -> None:
+    """What no change of one value makes: other operands, other weights, lists of other lengths, layers twice."""
+    layers = list(leaf_entries(network["layers"]))
+    layer, kind = chance.choice(layers), chance.randrange(5)
+    ids = [tensor["id"] for tensor in network["tensors"]]
+    if kind == 0 and layer["inputs"]:
+        layer["inputs"][chance.randrange(len(layer["inputs"]))] = chance.choice([*ids, None])
+    elif kind == 1 and len(engine["weight_slots"]) > 1:
+        first, second = chance.sample(engine["weight_slots"], 2)
+        first["weights"], second["weights"] = second["weights"], first["weights"]
+    elif kind == 2:
+        lists = [value for value in layer["attributes"].values() if isinstance(value, list)]
+        for numbers in lists[:1]:
+            numbers.append(chance.choice(SMALL)) if chance.random() < 0.5 or not numbers else numbers.pop()
+    elif kind == 3:
+        tensor = chance.choice(network["tensors"])
+        shape = tensor["shape"]
+        shape.insert(chance.randint(0, len(shape)), chance.choice(SMALL)) if chance.random() < 0.5 or not shape else (
+            shape.pop()
+        )
+    else:
+        network["layers"].insert(chance.randint(0, len(network["layers"])), json.loads(json.dumps(layer)))
 
 
 def _agree(structure: dict[str, Any]) -> None:
@@ -391,17 +567,29 @@ def run(plan: bytes, chance: random.Random) -> str:
         extents = [extent if extent >= 0 else chance.choice((1, 2, 4)) for extent in engine.get_tensor_shape(name)]
         if not context.set_input_shape(name, extents) or np.prod(extents, dtype=object) > 1 << 20:
             return "no shape"
-        held.append(guarded(_random(extents, CARRIERS[engine.get_tensor_dtype(name)], chance)))
+        if engine.get_tensor_format(name) is trt.TensorFormat.LINEAR:
+            given = _random(extents, CARRIERS[engine.get_tensor_dtype(name)], chance)
+        else:  # as large as the engine says
+            given = torch.zeros(context._shapes.by_name[name].bytes_of(tuple(extents)), dtype=torch.uint8)
+        held.append(_bound(given))
         context.set_tensor_address(name, held[-1].data_ptr())
     for name in engine:
         if engine.get_tensor_mode(name) is trt.TensorIOMode.OUTPUT:
             size = context.get_max_output_size(name)
+            if size < 0:
+                return "no size"  # such outputs want an allocator
             if size > 1 << 26:
                 return "too large"
-            held.append(guarded(torch.zeros(max(size, 1), dtype=torch.uint8)))
+            held.append(_bound(torch.zeros(max(size, 1), dtype=torch.uint8)))
             context.set_tensor_address(name, held[-1].data_ptr())
     outcomes = {context.execute_async_v3(0) for _ in range(2)}
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
     return "ran" if outcomes == {True} else "failed"
+
+
+def _bound(tensor: torch.Tensor) -> torch.Tensor:
+    return guarded(tensor) if DEVICE == "cpu" else tensor.to(DEVICE)
 
 
 def _random(extents: list[int], dtype: torch.dtype, chance: random.Random) -> torch.Tensor:
@@ -439,5 +627,5 @@ def main(first: int, last: int, only: str = "") -> None:
 
 
 if __name__ == "__main__":
-    with trt.device("cpu"):
+    with trt.device(DEVICE):
         main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -346,7 +346,11 @@ UNREVIEWED = {
     "a view of any shape": _operator("aten::as_strided", [{"value": 1}, [3, 3], [3, 1]], [3, 3]),
     "a copy of any shape": _operator("aten::as_strided_copy", [{"value": 1}, [3, 3], [3, 1]], [3, 3]),
     "new memory": _operator("aten::new_empty", [{"value": 1}, [3, 3]], [3, 3]),
-    "columns of an image": _operator("aten::col2im", [{"value": 1}, [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], [3, 1, 1]),
+    "new memory with strides": _operator("aten::new_empty_strided", [{"value": 1}, [3, 3], [3, 1]], [3, 3]),
+    "elements put anywhere": _operator(
+        "aten::as_strided_scatter", [{"value": 1}, {"value": 1}, [3, 3], [3, 1]], [3, 3]
+    ),
+    "trials": _operator("aten::binomial", [{"value": 1}, {"value": 1}], [3, 3]),
     "a power of a matrix": _operator("aten::matrix_power", [{"value": 1}, 2], [3, 3]),
     "eigenvalues": _operator("aten::linalg_eigvals", [{"value": 1}], [3], dtype="complex64"),
 }

@@ -45,6 +45,10 @@ class Refusal(PortableError):
         self.code = code
 
 
+class UnknownExtents(Refusal):
+    """Extents depend on data, where there are shapes alone."""
+
+
 class NetworkError(PortableError):
     """A refusal, raised because strict mode is on.
 

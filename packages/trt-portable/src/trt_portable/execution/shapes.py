@@ -10,6 +10,7 @@ import torch
 
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import LayerType
+from trt_portable.errors import UnknownExtents
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.program import ABSENT, LayerCall, LayerFailure, Program
 from trt_portable.plan.engine_info import EngineInfo, Shape
@@ -60,6 +61,9 @@ def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
         limits: Sequence[Value | None] = results
         if None in results:
             limits = _limits(call, inputs, bounds, len(outputs))
+        if not len(results) == len(limits) == len(outputs):
+            made = ValueError(f"it makes {len(limits)} results, and has {len(outputs)}")
+            raise LayerFailure(call.name, made)
         for at, result, limit in zip(outputs, results, limits, strict=True):
             exact[at], bounds[at] = result, limit
             if isinstance(limit, torch.Tensor):
@@ -142,7 +146,7 @@ def _lacks_operand(inputs: Sequence[int], operands: Sequence[Value | None]) -> b
 
 def _needs_data(error: BaseException) -> bool:
     """Whether a computation failed only because its operands have no data."""
-    return isinstance(error, NotImplementedError) or "meta tensor" in str(error)
+    return isinstance(error, (NotImplementedError, UnknownExtents)) or "meta tensor" in str(error)
 
 
 def _extents(value: Value | None) -> Shape | None:

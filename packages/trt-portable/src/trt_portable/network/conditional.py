@@ -9,7 +9,7 @@ import torch
 
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, LayerType
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, UnknownExtents
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.region import BoundaryLayer, Region, Scope
@@ -73,7 +73,7 @@ class ConditionalRegion(Region):
             found.append([values[id(tensor)] for tensor in tensors])
         for chosen, other in zip(*found, strict=True):
             if tuple(chosen.shape) != tuple(other.shape):
-                raise Refusal("the extents depend on the condition")
+                raise UnknownExtents("the extents depend on the condition")
         return tuple(as_tensor(value) if isinstance(value, HostValues) else value for value in found[0])
 
 

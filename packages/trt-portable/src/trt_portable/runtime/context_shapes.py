@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trt_portable.dims import MAX_RANK, Dims
+from trt_portable.enums import ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.execution.program import LayerFailure
 from trt_portable.execution.shapes import ShapeReport
@@ -224,7 +225,11 @@ class ContextShapes:
         return tensor.shape if value is None else tuple(int(extent) for extent in value.shape)
 
     def announced(self, binding: Binding) -> tuple[Shape | None, int | None]:
-        """Extents of an output; where they depend on data, the greatest size in bytes. None for what is not known."""
+        """Extents of an output; where they depend on data, the greatest size in bytes. None for what is not known.
+
+        Raises:
+            Refusal: The layers do not take the shapes of the inputs.
+        """
         if not binding.tensor.is_dynamic:
             return binding.tensor.shape, None
         at = self.outputs.index(binding)
@@ -233,8 +238,8 @@ class ContextShapes:
             if computed is not None:
                 return computed[at], None
             report = self._shape_report()
-        except (Refusal, LayerFailure):
-            return None, None
+        except LayerFailure as failure:  # whoever binds memory was told nothing, and must not be written to
+            raise Refusal(str(failure), ErrorCodeTRT.FAILED_EXECUTION) from failure
         value, bound = report.outputs[at], report.bounds[at]
         if value is not None:
             return tuple(int(extent) for extent in value.shape), None

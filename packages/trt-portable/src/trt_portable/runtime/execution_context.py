@@ -221,7 +221,11 @@ class Execution:
         return values
 
     def _announce_outputs(self) -> None:
-        """Notes for each output what whoever bound its memory was told of its size."""
+        """Notes for each output what whoever bound its memory was told of its size.
+
+        Raises:
+            Refusal: The layers do not take these shapes.
+        """
         for binding in self._outputs:
             binding.shape = binding.room = None
             if binding.tensor.name not in self.allocators:

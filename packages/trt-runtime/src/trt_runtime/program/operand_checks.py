@@ -333,7 +333,59 @@ def _repetitions(operands: Operands) -> str:
     return "" if made is None or made == total else f"{made} repetitions cannot make {total}"
 
 
+_MOST_WINDOW: Final = 1 << 20
+"""Kernels compute places of windows with numbers of 32 bits, in part."""
+
+
+def _windows(operands: Operands) -> str:
+    """Windows lie inside of an image with its borders, as many as there are columns for."""
+    x = operands["self"]
+    names = ("kernel_size", "dilation", "padding", "stride")
+    size, dilation, padding, stride = (list(operands[name]) for name in names)
+    image = operands.get("output_size")
+    extents = list(x.shape[-2:]) if image is None else list(image)
+    if x.dim() not in ((3, 4) if image is None else (2, 3)) or any(
+        len(numbers) != 2 for numbers in (size, dilation, padding, stride, extents)
+    ):
+        return f"windows of {size} for a tensor of shape {tuple(x.shape)}"
+    if min(*size, *dilation, *stride, *extents) < 1 or min(padding) < 0:
+        return f"windows of {size}, {dilation} apart, every {stride}, around them {padding}"
+    if max(*size, *dilation, *padding, *stride, *extents) > _MOST_WINDOW:
+        return f"windows of {size} with {padding} around an image of {extents}"
+    steps = [
+        (extent + 2 * pad - gap * (kernel - 1) - 1) // step + 1
+        for extent, pad, gap, kernel, step in zip(extents, padding, dilation, size, stride, strict=True)
+    ]
+    if min(steps) < 1:
+        return f"no window of {size} lies in an image of {extents}"
+    if image is None:
+        return ""
+    rows, columns = x.shape[-2:]
+    if columns != math.prod(steps) or rows % math.prod(size) or not rows:
+        return f"{rows} rows and {columns} columns for {math.prod(steps)} windows of {math.prod(size)} elements"
+    return ""
+
+
+def _exponent(operands: Operands) -> str:
+    """Powers of matrices take a step per bit, and the least integer has no opposite."""
+    power = operands["n"]
+    return f"a matrix to the power of {power}" if abs(power) > 1 << 16 else ""
+
+
+def _trials(operands: Operands) -> str:
+    """Drawing does not end where a number of trials or a probability is none."""
+    for name in ("count", "prob"):
+        x = operands[name]
+        if has_numbers(x) and not bool((torch.isfinite(x) & (x >= 0)).all()):
+            return f"{name} has elements that are none"
+    prob = operands["prob"]
+    return "a probability is greater than 1" if has_numbers(prob) and bool((prob > 1).any()) else ""
+
+
 _CHECKS: Final[dict[str, Check]] = {
+    **dict.fromkeys(("aten::im2col", "aten::col2im"), _windows),
+    **dict.fromkeys(("aten::matrix_power", "aten::linalg_matrix_power"), _exponent),
+    "aten::binomial": _trials,
     "aten::scaled_dot_product_attention": _public_attention,
     **dict.fromkeys(("aten::div", "aten::divide", "aten::floor_divide", "aten::remainder", "aten::fmod"), _quotient),
     **dict.fromkeys(("aten::lcm", "prims::div", "prims::fmod", "prims::remainder"), _quotient),
