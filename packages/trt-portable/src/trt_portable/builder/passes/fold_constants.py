@@ -54,10 +54,10 @@ class FoldConstants(PlanPass):
             is_weight = layer.type is LayerType.DEQUANTIZE
             if not is_weight and self._is_candidate(layer, node, known, graph):
                 operands = [known[tensor] for tensor in node.inputs]
-                if layer.type not in _VIEWS and any(map(_is_elsewhere, (*operands, *layer._bound.values()))):
-                    values = _compute(graph.layer(node), node, [_on_host(operand) for operand in operands])
-                else:
-                    values = _compute(layer, node, operands)
+                if layer.type not in _VIEWS:
+                    operands = [_on_host(operand) for operand in operands]
+                    layer._bound = {role: tensor.cpu() for role, tensor in layer._bound.items()}
+                values = _compute(layer, node, operands)
             if values is None:
                 result.append(node)
                 continue
@@ -94,11 +94,6 @@ def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[V
     limit = max(_ALWAYS_FOLDED_BYTES, sum(_bytes(operand) for operand in operands))
     foldable = all(_is_constant(value) and _bytes(value) <= limit for value in values)
     return values if foldable else None
-
-
-def _is_elsewhere(value: Value) -> bool:
-    """Whether a value lies on a GPU."""
-    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
 def _on_host(value: Value) -> Value:
