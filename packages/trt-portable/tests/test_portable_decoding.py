@@ -153,12 +153,18 @@ torch.manual_seed(0)
 for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33), (16, 64, 17)):
     x, matrix, bias = torch.randn(rows, depth).half(), torch.randn(columns, depth).half(), torch.randn(columns).half()
     result = torch.full((rows, columns), torch.nan, dtype=torch.half)
-    for has_bias in (False, True):
+    gain, epsilon, residual = torch.rand(depth).half(), torch.tensor([0.5]), torch.randn(rows, columns).half()
+    for has_bias, is_normalized, has_residual in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)):
         kernels.few_rows_product[(-(-columns // 16),)](
-            x, matrix, bias, result, columns,
-            ROWS=rows, DEPTH=depth, HAS_BIAS=has_bias, TILE_COLUMNS=16, TILE_DEPTH=64,
+            x, matrix, bias, gain, epsilon, residual, result, columns,
+            ROWS=rows, DEPTH=depth, HAS_BIAS=has_bias, IS_NORMALIZED=is_normalized, HAS_RESIDUAL=has_residual,
+            TILE_COLUMNS=16, TILE_DEPTH=64,
         )
-        wanted = torch.nn.functional.linear(x.float(), matrix.float(), bias.float() if has_bias else None)
+        left = x.float()
+        if is_normalized:
+            left = left * torch.rsqrt(left.square().mean(-1, keepdim=True) + epsilon) * gain.float()
+        wanted = torch.nn.functional.linear(left, matrix.float(), bias.float() if has_bias else None)
+        wanted = wanted + residual.float() if has_residual else wanted
         torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
 
 decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
@@ -187,11 +193,38 @@ for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3
     sums = torch.full((batch * groups, parts, rows, 32), torch.nan)
     maxima, weights = (torch.full((batch * groups, parts, rows), torch.nan) for _ in range(2))
     result = torch.empty(batch, queries, groups * heads, 32, dtype=torch.half)
-    decoding.start_parts(query, keys, values, mask, sums, maxima, weights, 0.2)
+    decoding.start_parts(query, keys, values, mask, *[None] * 5, sums, maxima, weights, 0.2)
     decoding.start_joining(sums, maxima, weights, result, groups)
     wide = [each.float().repeat_interleave(heads, 1) for each in (keys, values)]
     wanted = torch.nn.functional.scaled_dot_product_attention(query.float(), *wide, mask.float(), scale=0.2)
     torch.testing.assert_close(result.transpose(1, 2).float(), wanted, atol=2e-3, rtol=2e-3)
+
+for batch, groups, heads, length, turns, places in (
+    (2, 2, 4, 150, 2, (3, 149)), (1, 3, 1, 128, 1, (0,)), (2, 1, 8, 320, 0, (64, 320)), (2, 1, 2, 130, 1, (-1, 39)),
+):
+    whole = torch.randn(batch, (groups * heads + 2 * groups) * 32).half()
+    query, new_keys, new_values = (
+        part.reshape(batch, -1, 1, 32) for part in whole.split([groups * heads * 32, groups * 32, groups * 32], 1)
+    )
+    keys, values = (torch.randn(batch, groups, length, 32).half() for _ in range(2))
+    mask = torch.zeros(1, 1, 1, length).half()
+    mask[..., 40:60] = -torch.inf
+    start = torch.tensor(places)
+    angles = torch.randn(turns, 1, 1, 16).repeat(1, 1, 1, 2)
+    turned = (angles.cos().half(), angles.sin().half()) if turns else (None, None)
+    updates = (new_keys, new_values, start, *turned)
+    wanted_keys, wanted_values = keys.clone(), values.clone()
+    wanted = decoding.attend_in_place(query, wanted_keys, wanted_values, *updates, mask, 0.2)
+    parts = -(-length // decoding._part_of(batch * groups, length))
+    rows = decoding._rows_of(heads)
+    sums = torch.full((batch * groups, parts, rows, 32), torch.nan)
+    maxima, weights = (torch.full((batch * groups, parts, rows), torch.nan) for _ in range(2))
+    result = torch.empty(batch, 1, groups * heads, 32, dtype=torch.half)
+    decoding.start_parts(query, keys, values, mask, *updates, sums, maxima, weights, 0.2)
+    decoding.start_joining(sums, maxima, weights, result, groups)
+    torch.testing.assert_close(result.float(), wanted.float(), atol=4e-3, rtol=4e-3)
+    torch.testing.assert_close(keys, wanted_keys, atol=4e-3, rtol=4e-3)
+    assert torch.equal(values, wanted_values)
 """
 
 

@@ -33,6 +33,7 @@ from trt_portable.builder.inductor.operators import (
 PRODUCT: Final = "trt_portable::few_rows_linear"
 CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"
 ATTENTION: Final = "trt_portable::few_queries_attention"
+UPDATING_ATTENTION: Final = "trt_portable::few_queries_attention_in_place"
 _HALF: Final = (torch.float16, torch.bfloat16)
 _MOST_ROWS: Final = 16
 _LEAST_DEPTH: Final = 256
@@ -85,6 +86,14 @@ def write_decoding_operators(graph: fx.GraphModule) -> None:
         elif node.target in _ATTENTIONS:
             _replace_attention(graph.graph, node)
     graph.graph.eliminate_dead_code()
+    for node in list(graph.graph.nodes):
+        if node.target is _operators()[PRODUCT]:
+            _fold_residual(graph.graph, node)
+        elif node.target is _operators()[ATTENTION]:
+            _fold_updates(graph.graph, node)
+    for node in graph.graph.find_nodes(op="call_function", target=_operators()[PRODUCT]):
+        _fold_normalization(graph.graph, node)
+    graph.graph.eliminate_dead_code()
     graph.recompile()
 
 
@@ -106,10 +115,118 @@ def _replace_product(graph: fx.Graph, node: fx.Node) -> None:
     if not weights.is_contiguous() or (bias and bias[0].meta["val"].shape != (columns,)):  # type: ignore[union-attr]
         return
     with graph.inserting_before(node):
-        made = graph.call_function(_operators()[PRODUCT], (x, matrix, bias[0] if bias else None))
+        arguments = (x, matrix, bias[0] if bias else None, None, None, None)
+        made = graph.call_function(_operators()[PRODUCT], arguments)
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
     graph.erase_node(node)
+
+
+def _fold_residual(graph: fx.Graph, node: fx.Node) -> None:
+    """Lets a product add what its result alone is added to."""
+    view = _only_user(node, torch.ops.aten.view.default)
+    total = None if view is None else _only_user(view, torch.ops.aten.add.Tensor)
+    if view is None or total is None or total.kwargs or len(total.args) != 2:
+        return
+    (residual,) = [each for each in total.args if each is not view] or [None]
+    if not isinstance(residual, fx.Node):
+        return
+    product, other, value = node.meta["val"], residual.meta["val"], total.meta["val"]
+    if other.shape != value.shape or view.meta["val"].shape != value.shape or other.dtype is not product.dtype:
+        return
+    with graph.inserting_before(total):
+        flat = _viewed(graph, residual, product.shape)
+        made = graph.call_function(node.target, (*node.args[:5], flat))  # type: ignore[arg-type]
+        made.meta["val"] = product
+        shaped = graph.call_function(torch.ops.aten.view.default, (made, list(value.shape)))
+        shaped.meta["val"] = value
+    total.replace_all_uses_with(shaped)
+    for gone in (total, view, node):
+        graph.erase_node(gone)
+
+
+def _fold_normalization(graph: fx.Graph, node: fx.Node) -> None:
+    """Lets a product divide its rows by the root of their mean square, if that is how they were made."""
+    x, matrix, bias, _, _, residual = node.args
+    found = _normalization(_source(x))  # type: ignore[arg-type]
+    if found is None:
+        return
+    rows, gain, epsilon = found
+    value, count = x.meta["val"], x.meta["val"].shape[-1]  # type: ignore[union-attr]
+    if rows.meta["val"].numel() != value.numel() or gain.meta["val"].numel() != count:
+        return
+    with graph.inserting_before(node):
+        flat = [_viewed(graph, each, shape) for each, shape in ((rows, value.shape), (gain, [count]), (epsilon, [1]))]
+        made = graph.call_function(node.target, (flat[0], matrix, bias, *flat[1:], residual))  # type: ignore[arg-type]
+    made.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+
+
+def _normalization(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
+    """The rows, the gain and the epsilon of which a node is the normalization, in half precision."""
+    for gain, cast in _pairs(node, torch.ops.aten.mul.Tensor):
+        dtype, scaled = node.meta["val"].dtype, _cast_from(cast, node.meta["val"].dtype)
+        for wide, inverse in () if scaled is None else _pairs(scaled, torch.ops.aten.mul.Tensor):
+            rows = _cast_from(wide, torch.float32)
+            root = _only_argument(inverse, torch.ops.aten.reciprocal.default, torch.ops.aten.sqrt.default)
+            root = root or _only_argument(inverse, torch.ops.aten.rsqrt.default)
+            for mean, epsilon in () if root is None else _pairs(root, torch.ops.aten.add.Tensor):
+                is_mean = mean.target is torch.ops.aten.mean.dim and mean.meta["val"].shape[-1] == 1
+                is_whole = is_mean and mean.meta["val"].dim() == wide.meta["val"].dim() and len(mean.args[1]) == 1  # type: ignore[arg-type]
+                squares = mean.args[0] if is_whole and mean.args[1][0] in (-1, wide.meta["val"].dim() - 1) else None  # type: ignore[index]
+                if rows is None or not isinstance(squares, fx.Node) or epsilon.meta["val"].numel() != 1:
+                    continue
+                is_square = squares.target is torch.ops.aten.mul.Tensor and squares.args == (wide, wide)
+                if is_square and rows.meta["val"].dtype is gain.meta["val"].dtype is dtype:
+                    return rows, gain, epsilon
+    return None
+
+
+def _pairs(node: fx.Node, target: Any) -> list[tuple[fx.Node, fx.Node]]:
+    """The two operands of a node in either order, if it is a call of an operator with two tensors."""
+    if node.target is not target or node.kwargs or not all(isinstance(each, fx.Node) for each in node.args):
+        return []
+    one, other = node.args
+    return [(one, other), (other, one)]  # type: ignore[list-item]
+
+
+def _cast_from(node: fx.Node, dtype: torch.dtype) -> fx.Node | None:
+    """What a node casts to a type, if it is that."""
+    is_cast = node.target is torch.ops.prims.convert_element_type.default and node.args[1] is dtype
+    return node.args[0] if is_cast else None  # type: ignore[return-value]
+
+
+def _only_argument(node: fx.Node, *targets: Any) -> fx.Node | None:
+    """What goes into a chain of operators of one operand, if a node is the last of it."""
+    found: Any = node
+    for target in targets:
+        if not isinstance(found, fx.Node) or found.target is not target:
+            return None
+        found = found.args[0]
+    return found if isinstance(found, fx.Node) else None
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """A tensor before it was viewed in other extents."""
+    while node.target is torch.ops.aten.view.default:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _viewed(graph: fx.Graph, node: fx.Node, shape: Any) -> fx.Node:
+    """A tensor in other extents; as it was, where it had these before it was viewed."""
+    source = _source(node)
+    if list(source.meta["val"].shape) == list(shape):
+        return source
+    made = graph.call_function(torch.ops.aten.view.default, (node, list(shape)))
+    made.meta["val"] = node.meta["val"].reshape(list(shape))
+    return made
+
+
+def _only_user(node: fx.Node, target: Any) -> fx.Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is target else None
 
 
 _ATTENTIONS: Final = (
@@ -144,6 +261,132 @@ def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
         user.replace_all_uses_with(turned)
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A new key or value of each batch and group, and where it goes.
+
+    Attributes:
+        cache: (batch, groups, length, width), what the graph takes.
+        row: (batch, groups, 1, width).
+        start: (batch,), int64.
+        made: What computes the cache anew.
+        write_back: What copies that to the cache.
+    """
+
+    cache: fx.Node
+    row: fx.Node
+    start: fx.Node
+    made: fx.Node
+    write_back: fx.Node
+
+
+def _fold_updates(graph: fx.Graph, node: fx.Node) -> None:
+    """Lets attention write the new key and value to the caches that it reads, and turn them by their places."""
+    query, keys, values, mask, scale = node.args
+    updates = [_update_of(each, node) for each in (keys, values)]  # type: ignore[arg-type]
+    key, value = updates
+    if key is None or value is None or key.start is not value.start or query.meta["val"].shape[2] != 1:  # type: ignore[union-attr]
+        return
+    turned = _turned(query), _turned(key.row)  # type: ignore[arg-type]
+    asked, row, turns = query, key.row, (None, None)
+    if turned[0] is not None and turned[1] is not None and turned[0][1:] == turned[1][1:]:
+        asked, row, turns = turned[0][0], turned[1][0], turned[0][1:]  # type: ignore[assignment]
+    if any(each.meta["val"].stride(3) != 1 for each in (asked, row, value.row)):  # type: ignore[union-attr]
+        return
+    arguments = (asked, key.cache, value.cache, row, value.row, key.start, *turns, mask, scale)
+    with graph.inserting_before(node):
+        made = graph.call_function(_operators()[UPDATING_ATTENTION], arguments)  # type: ignore[arg-type]
+    made.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+    for update in (key, value):
+        graph.erase_node(update.write_back)
+
+
+_RESHAPES: Final = frozenset(
+    {
+        torch.ops.aten.squeeze.dim,
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.view.default,
+        torch.ops.aten.slice.Tensor,  # of all there is
+    }
+)
+
+
+def _update_of(node: fx.Node, attention: fx.Node) -> _Update | None:
+    """The update that makes keys or values of an attention, if nothing else reads what it makes."""
+    chain, made = [attention], node
+    while made.target in _RESHAPES and made.meta["val"].numel() == made.args[0].meta["val"].numel():  # type: ignore[union-attr]
+        chain.append(made)
+        made = made.args[0]  # type: ignore[assignment]
+    if made.target is not torch.ops.aten.index_put.default or len(made.args) != 3:
+        return None
+    if made.meta["val"].shape != node.meta["val"].shape:
+        return None
+    cache, places, rows = made.args
+    if not isinstance(cache, fx.Node) or cache.op != "placeholder" or rows.target is not torch.ops.aten.where.self:  # type: ignore[union-attr]
+        return None
+    written = [user for user in made.users if user.target is torch.ops.aten.copy_.default and user.args[0] is cache]
+    readers = [user for user in made.users if user not in written and user.users]
+    if len(written) != 1 or any(reader not in chain for reader in readers):
+        return None
+    if any(user not in chain for link in chain[1:] for user in link.users if user.users or user.op == "output"):
+        return None
+    row, old = rows.args[1:]  # type: ignore[union-attr]
+    start: Any = places[2]  # type: ignore[index]
+    for target in (torch.ops.aten.expand.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.clamp_min.default):
+        if not isinstance(start, fx.Node) or start.target is not target:
+            return None
+        start = start.args[0]
+    begin: Any = start.args[0] if start.target is torch.ops.aten.add.Tensor else None
+    if not isinstance(begin, fx.Node) or begin.target is not torch.ops.aten.unsqueeze.default:
+        return None
+    begin = begin.args[0]
+    value, taken = row.meta["val"], cache.meta["val"]  # type: ignore[union-attr]
+    is_one = tuple(value.shape) == (*taken.shape[:2], 1, taken.shape[3]) and value.dtype is taken.dtype
+    is_old = old.target is torch.ops.aten._unsafe_index.Tensor and old.args[0] is cache  # type: ignore[union-attr]
+    if not (is_one and is_old and taken.is_contiguous()) or tuple(begin.meta["val"].shape) != (taken.shape[0],):
+        return None
+    return _Update(cache, row, begin, made, written[0])  # type: ignore[arg-type]
+
+
+def _turned(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
+    """What a node turns, half of its last axis against the other; cosines and sines, (batch or 1, 1, 1, width)."""
+    for straight, crossed in _pairs(node, torch.ops.aten.add.Tensor):
+        for x, cosines in _pairs(straight, torch.ops.aten.mul.Tensor):
+            for swapped, sines in _pairs(crossed, torch.ops.aten.mul.Tensor):
+                if _is_swapped(swapped, x) and _are_turns(x, cosines, sines):
+                    return x, cosines, sines
+    return None
+
+
+def _is_swapped(node: fx.Node, x: fx.Node) -> bool:
+    """Whether a node is the second half of another, negated, and then the first one."""
+    rank, width = x.meta["val"].dim(), x.meta["val"].shape[-1]
+    if node.target is not torch.ops.aten.cat.default or len(node.args) != 2 or node.args[1] not in (-1, rank - 1):
+        return False
+    parts: Any = node.args[0]
+    second = _only_argument(parts[0], torch.ops.aten.neg.default) if len(parts) == 2 else None
+    if second is None or second.target is not operator.getitem or parts[1].target is not operator.getitem:
+        return False
+    (split, at), (other, first) = second.args, parts[1].args
+    if split is not other or (at, first) != (1, 0) or split.target is not torch.ops.aten.split_with_sizes.default:  # type: ignore[union-attr]
+        return False
+    source, sizes, axis = (*split.args, 0)[:3]  # type: ignore[union-attr]
+    return source is x and list(sizes) == [width // 2] * 2 and axis in (-1, rank - 1)
+
+
+def _are_turns(x: fx.Node, cosines: fx.Node, sines: fx.Node) -> bool:
+    value = x.meta["val"]
+    return all(
+        turns.dim() == 4
+        and turns.shape[0] in (1, value.shape[0])
+        and tuple(turns.shape[1:]) == (1, 1, value.shape[3])
+        and turns.dtype is value.dtype
+        for turns in (cosines.meta["val"], sines.meta["val"])
+    )
 
 
 def _ungrouped(graph: fx.Graph, node: fx.Node, before: fx.Node) -> fx.Node:
@@ -198,32 +441,58 @@ def _suits(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: 
     )
 
 
-def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``x @ matrix.T + bias`` in the way that is the fastest for these extents, measured the first time.
+def multiply(
+    x: torch.Tensor,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    gain: torch.Tensor | None = None,
+    epsilon: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``x @ matrix.T + bias + residual`` in the way that is the fastest for these extents, measured the first time.
 
     Args:
         x: (M, K) in half precision; M up to 16.
         matrix: (N, K), dense.
         bias: (N,), or None.
+        gain: (K,), or None: what rows are multiplied by after they were divided by the root of their mean square.
+        epsilon: (1,), what is added to the mean square.
+        residual: (M, N), or None.
     """
     x = x.contiguous()
+    residual = None if residual is None else residual.contiguous()
     result = torch.empty((x.shape[0], matrix.shape[0]), dtype=x.dtype, device=x.device)
-    ways: dict[str, Callable[[], object]] = {_LIBRARY: functools.partial(_by_library, x, matrix, bias, result)}
+    operands = (x, matrix, bias, gain, epsilon, residual, result)
+    ways: dict[str, Callable[[], object]] = {_LIBRARY: functools.partial(_by_library, *operands)}
     if x.is_cuda:
         for index, form in enumerate(forms_for(x.shape[0])):
-            ways[f"{form}"] = functools.partial(_kernels()[0], x, matrix, bias, result, index)
-        key = ("few rows", tuple(x.shape), len(matrix), x.dtype, bias is not None)
+            ways[f"{form}"] = functools.partial(_kernels()[0], *operands, index)
+        folded = (bias is not None, gain is not None, residual is not None)
+        key = ("few rows", tuple(x.shape), len(matrix), x.dtype, *folded)
         ways[fastest(ways, x.device, *key, replayed=True, is_right=SameResult(result))]()
     else:
         ways[_LIBRARY]()
     return result
 
 
-def _by_library(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor) -> None:
+def _by_library(
+    x: torch.Tensor,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None,
+    epsilon: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    result: torch.Tensor,
+) -> None:
+    if gain is not None and epsilon is not None:
+        wide = x.to(torch.float32)
+        x = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + epsilon)).to(x.dtype) * gain
     if bias is None:
         torch.mm(x, matrix.t(), out=result)
     else:
         torch.addmm(bias, x, matrix.t(), out=result)
+    if residual is not None:
+        result.add_(residual)
 
 
 def forms_for(rows: int) -> tuple[Form, ...]:
@@ -232,7 +501,14 @@ def forms_for(rows: int) -> tuple[Form, ...]:
 
 
 def start_product(
-    x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor, form: int
+    x: torch.Tensor,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None,
+    epsilon: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    result: torch.Tensor,
+    form: int,
 ) -> tuple[None, KernelLaunch]:
     """Starts the kernel on the current stream; `form` is one of `forms_for`.
 
@@ -241,17 +517,21 @@ def start_product(
     """
     from trt_portable.builder.inductor.decoding_kernels import few_rows_product
 
-    if not (x.is_contiguous() and matrix.is_contiguous() and result.is_contiguous()):
+    given = [each for each in (x, matrix, gain, residual, result) if each is not None]
+    if not all(each.is_contiguous() for each in given):
         raise RuntimeError("operands of a product of few rows lie in another way")
     rows, depth = x.shape
     columns, tile = len(matrix), forms_for(rows)[form]
     grid = (math.ceil(columns / tile.columns), 1, 1)
-    arguments = (x, matrix, x if bias is None else bias, result, columns)
+    optional = [x if each is None else each for each in (bias, gain, epsilon, residual)]
+    arguments = (x, matrix, *optional, result, columns)
     compiled = few_rows_product[grid](
         *arguments,
         ROWS=rows,
         DEPTH=depth,
         HAS_BIAS=bias is not None,
+        IS_NORMALIZED=gain is not None,
+        HAS_RESIDUAL=residual is not None,
         TILE_COLUMNS=tile.columns,
         TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
@@ -337,6 +617,64 @@ def attend(
         key, value = (each.repeat_interleave(heads, 1) for each in (keys, values))
         found = F.scaled_dot_product_attention(query, key, value, mask, scale=scale)
         return result.copy_(found.transpose(1, 2))
+    _attend_on_gpu(query, keys, values, mask, result, scale)
+    return result
+
+
+def attend_in_place(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    new_keys: torch.Tensor,
+    new_values: torch.Tensor,
+    start: torch.Tensor,
+    cosines: torch.Tensor | None,
+    sines: torch.Tensor | None,
+    mask: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """As `attend`, after one more key and value of each batch and group were written to the caches.
+
+    Args:
+        query: (batch, heads, 1, width) in half precision.
+        keys, values: (batch, groups, length, width); written to.
+        new_keys, new_values: (batch, groups, 1, width).
+        start: (batch,), int64: where they go; places outside of the caches are left out.
+        cosines, sines: (batch or 1, 1, 1, width), by which queries and new keys are turned; or None.
+        mask: (batch or 1, 1, 1, length), what is added to scores.
+        scale: What scores are multiplied by.
+    """
+    result = _attention_result(query)
+    if query.is_cuda:
+        _attend_on_gpu(query, keys, values, mask, result, scale, (new_keys, new_values, start, cosines, sines))
+        return result
+    if cosines is not None and sines is not None:
+        query, new_keys = (each * cosines + _swapped(each) * sines for each in (query, new_keys))
+    for row, place in enumerate(start.tolist()):
+        if 0 <= place < keys.shape[2]:
+            keys[row, :, place], values[row, :, place] = new_keys[row, :, 0], new_values[row, :, 0]
+    return attend(query, keys, values, mask, scale)
+
+
+def _swapped(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+_Updates = tuple[torch.Tensor | None, ...]
+"""New keys and values, where they go, and what they are turned by."""
+_NO_UPDATES: Final[_Updates] = (None,) * 5
+
+
+def _attend_on_gpu(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    result: torch.Tensor,
+    scale: float,
+    updates: _Updates = _NO_UPDATES,
+) -> None:
     batch, heads, queries, width = query.shape
     groups, length = keys.shape[1:3]
     parts = math.ceil(length / _part_of(batch * groups, length))
@@ -345,9 +683,8 @@ def attend(
     maxima = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     weights = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     _, to_part, join, _ = _kernels()
-    to_part(query, keys, values, mask, sums, maxima, weights, scale)
+    to_part(query, keys, values, mask, *updates, sums, maxima, weights, scale)
     join(sums, maxima, weights, result, groups)
-    return result
 
 
 def _attention_result(query: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -371,18 +708,25 @@ def start_parts(
     keys: torch.Tensor,
     values: torch.Tensor,
     mask: torch.Tensor,
+    new_keys: torch.Tensor | None,
+    new_values: torch.Tensor | None,
+    start: torch.Tensor | None,
+    cosines: torch.Tensor | None,
+    sines: torch.Tensor | None,
     sums: torch.Tensor,
     maxima: torch.Tensor,
     weights: torch.Tensor,
     scale: float,
 ) -> tuple[None, KernelLaunch]:
-    """Starts the kernel that attends to parts of the keys."""
+    """Starts the kernel that attends to parts of the keys, and updates them first."""
     from trt_portable.builder.inductor.decoding_kernels import attend_to_part
 
     batch, heads, queries, width = query.shape
     groups, length = keys.shape[1:3]
     grid = (batch * groups, sums.shape[1], 1)
-    arguments = (query, keys, values, mask, sums, maxima, weights)
+    optional = [query if each is None else each for each in (new_keys, new_values, start, cosines, sines)]
+    arguments = (query, keys, values, mask, *optional, sums, maxima, weights)
+    key_strides, value_strides = ((0, 0) if each is None else each.stride()[:2] for each in (new_keys, new_values))
     compiled = attend_to_part[grid](
         *arguments,
         SCALE=scale,
@@ -403,6 +747,13 @@ def start_parts(
         VALUE_PLACE=values.stride(2),
         MASK_BATCH=mask.stride(0) if mask.shape[0] > 1 else 0,
         MASK_QUERY=mask.stride(2),
+        NEW_KEY_BATCH=key_strides[0],
+        NEW_KEY_HEAD=key_strides[1],
+        NEW_VALUE_BATCH=value_strides[0],
+        NEW_VALUE_HEAD=value_strides[1],
+        TURN_BATCH=cosines.stride(0) if cosines is not None and cosines.shape[0] > 1 else 0,
+        HAS_UPDATE=start is not None,
+        IS_TURNED=cosines is not None,
         PART=_part_of(batch * groups, length),
         TILE=_TILE,
         num_warps=4,
@@ -443,18 +794,22 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
         device: Where it will run.
     """
     products = {
-        (*x.shape, node.args[2] is not None, x.dtype)
+        (*x.shape, x.dtype, *(each if each is None else each.meta["val"].dtype for each in node.args[2:]))
         for node in calls_of(graph, PRODUCT)
         for x in (node.args[0].meta["val"],)
     }
 
     def run() -> None:
-        for rows, depth, has_bias, dtype in products:
+        for rows, depth, dtype, *optional in products:
             x, matrix = (torch.zeros(count, depth, dtype=dtype, device=device) for count in (rows, 64))
-            bias = torch.zeros(64, dtype=dtype, device=device) if has_bias else None
+            shapes = (64, depth, 1, (rows, 64))
+            others = [
+                None if kind is None else torch.zeros(shape, dtype=kind, device=device)
+                for kind, shape in zip(optional, shapes, strict=True)
+            ]
             result = torch.empty(rows, 64, dtype=dtype, device=device)
             for form in range(len(forms_for(rows))):
-                start_product(x, matrix, bias, result, form)
+                start_product(x, matrix, *others, result, form)
 
     return start_compiling(run, device)
 
@@ -462,10 +817,14 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
 @functools.cache
 def _kernels() -> tuple[Any, Any, Any, Any]:
     """The kernels as operators, so that a recording sees them start: product, attention's two, product of codes."""
-    product = "(Tensor x, Tensor matrix, Tensor? bias, Tensor(a!) result, int form) -> ()"
+    product = (
+        "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor(a!) result, "
+        "int form) -> ()"
+    )
     part = (
-        "(Tensor query, Tensor keys, Tensor values, Tensor mask, Tensor(a!) sums, Tensor(b!) maxima, "
-        "Tensor(c!) weights, float scale) -> ()"
+        "(Tensor query, Tensor(a!) keys, Tensor(b!) values, Tensor mask, Tensor? new_keys, Tensor? new_values, "
+        "Tensor? start, Tensor? cosines, Tensor? sines, Tensor(c!) sums, Tensor(d!) maxima, Tensor(e!) weights, "
+        "float scale) -> ()"
     )
     codes = "(Tensor x, Tensor codes, Tensor scales, Tensor(a!) result, int form) -> ()"
     join = "(Tensor sums, Tensor maxima, Tensor weights, Tensor(a!) result, int groups) -> ()"
@@ -479,7 +838,10 @@ def _kernels() -> tuple[Any, Any, Any, Any]:
     return (
         define_operator("trt_portable::few_rows_product", product, quiet(start_product), writes_to=("result",)),
         define_operator(
-            "trt_portable::attend_to_part", part, quiet(start_parts), writes_to=("sums", "maxima", "weights")
+            "trt_portable::attend_to_part",
+            part,
+            quiet(start_parts),
+            writes_to=("keys", "values", "sums", "maxima", "weights"),
         ),
         define_operator("trt_portable::join_parts", join, quiet(start_joining), writes_to=("result",)),
         define_operator(
@@ -491,14 +853,21 @@ def _kernels() -> tuple[Any, Any, Any, Any]:
 @functools.cache
 def _operators() -> dict[str, Any]:
     """The operators that compilers see, by name."""
-    linear = define_operator(PRODUCT, "(Tensor x, Tensor matrix, Tensor? bias) -> Tensor", multiply)
-    teach_compilers(linear, lambda x, matrix, bias: x.new_empty((x.shape[0], matrix.shape[0])))
+    schema = "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual) -> Tensor"
+    linear = define_operator(PRODUCT, schema, multiply)
+    teach_compilers(linear, lambda x, matrix, *_: x.new_empty((x.shape[0], matrix.shape[0])))
     schema = "(Tensor query, Tensor keys, Tensor values, Tensor mask, float scale) -> Tensor"
     attention = define_operator(ATTENTION, schema, attend)
     teach_compilers(attention, _attention_result)
+    schema = (
+        "(Tensor query, Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor start, "
+        "Tensor? cosines, Tensor? sines, Tensor mask, float scale) -> Tensor"
+    )
+    updating = define_operator(UPDATING_ATTENTION, schema, attend_in_place, writes_to=("keys", "values"))
+    teach_compilers(updating, _attention_result)
     by_codes = define_operator(CODES_PRODUCT, "(Tensor x, Tensor codes, Tensor scales) -> Tensor", multiply_by_codes)
     teach_compilers(by_codes, lambda x, codes, scales: x.new_empty((x.shape[0], codes.shape[0])))
-    return {PRODUCT: linear, ATTENTION: attention, CODES_PRODUCT: by_codes}
+    return {PRODUCT: linear, ATTENTION: attention, UPDATING_ATTENTION: updating, CODES_PRODUCT: by_codes}
 
 
 def teach_decoding_operators() -> OwnOperators:
@@ -511,5 +880,10 @@ def teach_decoding_operators() -> OwnOperators:
     operators = _operators()
     return OwnOperators(
         {product: start_product, parts: start_parts, joining: start_joining, codes: start_codes_product},
-        {operators[PRODUCT]: multiply, operators[ATTENTION]: attend, operators[CODES_PRODUCT]: multiply_by_codes},
+        {
+            operators[PRODUCT]: multiply,
+            operators[ATTENTION]: attend,
+            operators[UPDATING_ATTENTION]: attend_in_place,
+            operators[CODES_PRODUCT]: multiply_by_codes,
+        },
     )

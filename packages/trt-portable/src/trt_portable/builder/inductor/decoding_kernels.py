@@ -11,48 +11,81 @@ def few_rows_product(  # type: ignore[no-untyped-def]
     x,
     matrix,
     bias,
+    gain,
+    epsilon,
+    residual,
     y,
     columns,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    IS_NORMALIZED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
 ):
-    """Computes columns of ``x @ matrix.T + bias`` for up to 16 rows, which are read from a cache each time."""
+    """Computes columns of ``x @ matrix.T + bias + residual`` for up to 16 rows, which are read from a cache each time.
+
+    Rows that are normalized are divided by the root of their mean square plus epsilon, and multiplied by the gain.
+    """
     column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     depth = tl.arange(0, TILE_DEPTH)
     right = matrix + (tl.minimum(column, columns - 1).to(tl.int64) * DEPTH)[:, None] + depth[None, :]
     if ROWS == 1:
         sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
+        squares = tl.zeros([TILE_DEPTH], tl.float32)
         for at in range(0, DEPTH, TILE_DEPTH):
             if DEPTH % TILE_DEPTH == 0:
                 part = tl.load(right + at, eviction_policy="evict_first").to(tl.float32)
-                sums += part * tl.load(x + at + depth).to(tl.float32)[None, :]
+                number = tl.load(x + at + depth).to(tl.float32)
+                if IS_NORMALIZED:
+                    squares += number * number
+                    number *= tl.load(gain + at + depth).to(tl.float32)
+                sums += part * number[None, :]
             else:
                 is_read = depth < DEPTH - at
                 part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
-                sums += part.to(tl.float32) * tl.load(x + at + depth, mask=is_read, other=0.0).to(tl.float32)[None, :]
+                number = tl.load(x + at + depth, mask=is_read, other=0.0).to(tl.float32)
+                if IS_NORMALIZED:
+                    squares += number * number
+                    number *= tl.load(gain + at + depth, mask=is_read, other=0.0).to(tl.float32)
+                sums += part.to(tl.float32) * number[None, :]
         total = tl.sum(sums, 1)
+        if IS_NORMALIZED:
+            total *= 1.0 / tl.sqrt(tl.sum(squares, 0) / DEPTH + tl.load(epsilon).to(tl.float32))
         if HAS_BIAS:
             total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
+        if HAS_RESIDUAL:
+            total += tl.load(residual + column, mask=column < columns, other=0.0).to(tl.float32)
         tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
     else:
         row = tl.arange(0, 16)
         left = x + (tl.minimum(row, ROWS - 1) * DEPTH)[None, :] + depth[:, None]
         totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
+        row_squares = tl.zeros([16], tl.float32)
         for at in range(0, DEPTH, TILE_DEPTH):
             if DEPTH % TILE_DEPTH == 0:
                 part = tl.load(right + at, eviction_policy="evict_first")
-                totals = tl.dot(part, tl.load(left + at), totals)
+                numbers = tl.load(left + at)
             else:
                 is_read = depth < DEPTH - at
                 part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
-                totals = tl.dot(part, tl.load(left + at, mask=is_read[:, None], other=0.0), totals)
+                numbers = tl.load(left + at, mask=is_read[:, None], other=0.0)
+            if IS_NORMALIZED:
+                wide = numbers.to(tl.float32)
+                row_squares += tl.sum(wide * wide, 0)
+                by = tl.load(gain + at + depth, mask=depth < DEPTH - at, other=0.0).to(tl.float32)
+                numbers = (wide * by[:, None]).to(x.dtype.element_ty)
+            totals = tl.dot(part, numbers, totals)
+        if IS_NORMALIZED:
+            totals *= (1.0 / tl.sqrt(row_squares / DEPTH + tl.load(epsilon).to(tl.float32)))[None, :]
         if HAS_BIAS:
             totals += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[:, None]
-        place = y + row.to(tl.int64)[None, :] * columns + column[:, None]
-        tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
+        place = row.to(tl.int64)[None, :] * columns + column[:, None]
+        is_there = (row < ROWS)[None, :] & (column < columns)[:, None]
+        if HAS_RESIDUAL:
+            totals += tl.load(residual + place, mask=is_there, other=0.0).to(tl.float32)
+        tl.store(y + place, totals.to(y.dtype.element_ty), mask=is_there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -146,6 +179,11 @@ def attend_to_part(  # type: ignore[no-untyped-def]
     keys,
     values,
     mask,
+    new_keys,
+    new_values,
+    start,
+    cosines,
+    sines,
     sums,
     maxima,
     weights,
@@ -167,10 +205,20 @@ def attend_to_part(  # type: ignore[no-untyped-def]
     VALUE_PLACE: tl.constexpr,
     MASK_BATCH: tl.constexpr,
     MASK_QUERY: tl.constexpr,
+    NEW_KEY_BATCH: tl.constexpr,
+    NEW_KEY_HEAD: tl.constexpr,
+    NEW_VALUE_BATCH: tl.constexpr,
+    NEW_VALUE_HEAD: tl.constexpr,
+    TURN_BATCH: tl.constexpr,
+    HAS_UPDATE: tl.constexpr,
+    IS_TURNED: tl.constexpr,
     PART: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Attends from all queries of the heads that share keys to one part of the keys, in tiles that are seen at all.
+
+    With an update, a new key and value of each batch and group go to place ``start`` of the keys and values first; what
+    is turned, queries and new keys, is multiplied by ``cosines``, and its other half by ``sines``.
 
     ``sums`` is (batch * GROUPS, parts, ROWS, WIDTH), ``maxima`` and ``weights`` are without the last axis.
     """
@@ -186,11 +234,28 @@ def attend_to_part(  # type: ignore[no-untyped-def]
     column = tl.arange(0, WIDTH)
     asked_at = batch * QUERY_BATCH + head * QUERY_HEAD + asked * QUERY_PLACE
     question = tl.load(query + asked_at[:, None] + column[None, :])
+    if IS_TURNED:
+        other = (column + WIDTH // 2) % WIDTH
+        cosine = tl.load(cosines + batch * TURN_BATCH + column).to(tl.float32)
+        sine = tl.load(sines + batch * TURN_BATCH + column).to(tl.float32) * tl.where(column < WIDTH // 2, -1.0, 1.0)
+        opposite = tl.load(query + asked_at[:, None] + other[None, :]).to(tl.float32)
+        question = (question.to(tl.float32) * cosine[None, :] + opposite * sine[None, :]).to(query.dtype.element_ty)
     highest = tl.full([ROWS], -float("inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     keys += batch.to(tl.int64) * KEY_BATCH + shared * KEY_HEAD
     values += batch.to(tl.int64) * VALUE_BATCH + shared * VALUE_HEAD
+    if HAS_UPDATE:
+        new_keys += batch * NEW_KEY_BATCH + shared * NEW_KEY_HEAD
+        new_key = tl.load(new_keys + column)
+        if IS_TURNED:
+            far = tl.load(new_keys + other).to(tl.float32)
+            new_key = (new_key.to(tl.float32) * cosine + far * sine).to(keys.dtype.element_ty)
+        new_value = tl.load(new_values + batch * NEW_VALUE_BATCH + shared * NEW_VALUE_HEAD + column)
+        updated = tl.load(start + batch)
+        if (updated >= part * PART) & (updated < tl.minimum(part * PART + PART, LENGTH)):
+            tl.store(keys + updated * KEY_PLACE + column, new_key)
+            tl.store(values + updated * VALUE_PLACE + column, new_value)
     for begin in range(part * PART, tl.minimum(part * PART + PART, LENGTH), TILE):
         place = begin + tl.arange(0, TILE)
         is_place = place < LENGTH
@@ -198,12 +263,16 @@ def attend_to_part(  # type: ignore[no-untyped-def]
         bias = tl.load(seen, mask=is_place[None, :], other=-float("inf")).to(tl.float32)
         if tl.max(bias) > -float("inf"):
             key = tl.load(keys + place[None, :] * KEY_PLACE + column[:, None], mask=is_place[None, :], other=0.0)
+            if HAS_UPDATE:
+                key = tl.where((place == updated)[None, :], new_key[:, None], key)
             score = tl.dot(question, key) * SCALE + bias
             top = tl.maximum(highest, tl.max(score, 1))
             base = tl.where(top == -float("inf"), 0.0, top)
             shrink = tl.exp(highest - base)
             likely = tl.exp(score - base[:, None])
             value = tl.load(values + place[:, None] * VALUE_PLACE + column[None, :], mask=is_place[:, None], other=0.0)
+            if HAS_UPDATE:
+                value = tl.where((place == updated)[:, None], new_value[None, :], value)
             total = total * shrink[:, None] + tl.dot(likely.to(value.dtype), value)
             weight = weight * shrink + tl.sum(likely, 1)
             highest = top

@@ -433,7 +433,7 @@ def compile_graph(
             with config.patch(shape_padding=_has_odd_rows(graph)):
                 return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
         part_biases(graph)
-        pieces = split(graph)
+        pieces = whole(graph) if any(map(_is_update, graph.graph.nodes)) else split(graph)
         with _kernels_compiled_together():
             return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
 
@@ -502,12 +502,21 @@ def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> An
 
 
 def _is_functional(graph: fx.GraphModule) -> bool:
-    """Whether no operator writes to what it is given, but for copies to what the graph takes, at its end."""
+    """Whether no operator writes to what it is given.
+
+    Copies to what the graph takes, at its end, do not count, and operators of our own that are all that read it.
+    """
     calls = [node for node in graph.graph.nodes if node.op == "call_function" and not _is_update(node)]
-    return not any(isinstance(call.target, OpOverload) and call.target._schema.is_mutable for call in calls)
+    mutable = [call for call in calls if isinstance(call.target, OpOverload) and call.target._schema.is_mutable]
+    return all(call.target._schema.name.startswith(_OWN) for call in mutable)  # type: ignore[union-attr]
+
+
+_OWN: Final = "trt_portable::"
+"""Namespace of our own operators."""
 
 
 def _is_update(node: fx.Node) -> bool:
+    """Whether a node copies to what the graph takes, at its end: there Inductor writes in place of copying."""
     if node.target is not torch.ops.aten.copy_.default or node.users:
         return False
     state: Any = node.args[0]
