@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 import subprocess
 import sys
 from typing import Any
@@ -15,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from trt_portable.builder.inductor.decoding import (
     ATTENTION,
     PRODUCT,
+    UPDATING_ATTENTION,
     attend,
     multiply,
     multiply_by_codes,
@@ -145,6 +148,145 @@ def test_other_attention_stays(sizes: dict[str, int]) -> None:
     assert not _calls(module, ATTENTION)
 
 
+def _layer(
+    *, batch: int = 1, turned: bool = True, reads_later: bool = False, gain_of: str = "float16"
+) -> fx.GraphModule:
+    """The graph of a layer as decoders write it: norm, queries, keys and values, turned, cached, attended to.
+
+    Args:
+        batch: Rows.
+        turned: Whether queries and keys are turned by their places.
+        reads_later: Return the new cache of keys as well.
+        gain_of: In half precision, or `float32`, where the norm is another one.
+    """
+    heads, groups, length, width = 8, 2, 192, 32
+    depth, shared = heads * width, groups * width
+    graph = _Graph()
+    residual, keys, values = graph.take(batch, 1, depth), *[graph.take(batch, groups, length, width) for _ in "kv"]
+    gain = graph.take(depth, dtype=getattr(torch, gain_of))
+    epsilon = graph.take(1, dtype=torch.float32)
+    matrices = [graph.take(depth + 2 * shared, depth), graph.take(depth, depth)]
+    start, mask = graph.take(batch, dtype=torch.int64), graph.take(1, 1, 1, length)
+    turns = [graph.take(batch, 1, 1, width) for _ in "cs"]
+    wide = graph.call(torch.ops.prims.convert_element_type.default, residual, torch.float32)
+    mean = graph.call(ATEN.mean.dim, graph.call(ATEN.mul.Tensor, wide, wide), [2], True)
+    shaped = graph.call(ATEN.view.default, epsilon, [1, 1, 1])
+    root = graph.call(ATEN.sqrt.default, graph.call(ATEN.add.Tensor, mean, shaped))
+    scaled = graph.call(ATEN.mul.Tensor, wide, graph.call(ATEN.reciprocal.default, root))
+    scaled = graph.call(torch.ops.prims.convert_element_type.default, scaled, torch.float16)
+    normed = graph.call(ATEN.mul.Tensor, graph.call(ATEN.view.default, gain, [1, 1, depth]), scaled)
+    normed = graph.call(torch.ops.prims.convert_element_type.default, normed, torch.float16)
+    flat = graph.call(ATEN.view.default, normed if gain_of != "float16" else normed.args[0], [batch, depth])
+    product = graph.call(ATEN.mm.default, flat, graph.call(ATEN.permute.default, matrices[0], [1, 0]))
+    sizes = [depth, shared, shared]
+    parts = graph.call(ATEN.split_with_sizes.default, graph.call(ATEN.view.default, product, [batch, 1, -1]), sizes, 2)
+    query, key, value = (
+        graph.call(ATEN.view.default, graph.call(operator.getitem, parts, at), [batch, -1, 1, width]) for at in range(3)
+    )
+    if turned:
+        query, key = (_turn(graph, each, width, *turns) for each in (query, key))
+    begin = graph.call(ATEN.unsqueeze.default, start, -1)
+    place = graph.call(ATEN.clamp_min.default, graph.call(ATEN.add.Tensor, begin, 0), 0)
+    kept = graph.call(ATEN.lt.Scalar, begin, length)
+    kept = graph.call(ATEN.unsqueeze.default, graph.call(ATEN.unsqueeze.default, kept, 1), -1)
+    first = graph.call(ATEN.arange.default, batch, device="cuda")
+    first = graph.call(ATEN.expand.default, graph.call(ATEN.view.default, first, [-1, 1, 1]), [batch, groups, 1])
+    second = graph.call(ATEN.arange.default, groups, device="cuda")
+    second = graph.call(ATEN.expand.default, graph.call(ATEN.view.default, second, [1, -1, 1]), [batch, groups, 1])
+    third = graph.call(ATEN.expand.default, graph.call(ATEN.unsqueeze.default, place, 1), [batch, groups, 1])
+    new, spread = [], []
+    for cache, row in ((keys, key), (values, value)):
+        old = graph.call(ATEN._unsafe_index.Tensor, cache, [first, second, third])
+        new.append(
+            graph.call(
+                ATEN.index_put.default, cache, [first, second, third], graph.call(ATEN.where.self, kept, row, old)
+            )
+        )
+        apart = graph.call(ATEN.unsqueeze.default, new[-1], 2)
+        wider = graph.call(ATEN.expand.default, apart, [batch, groups, heads // groups, length, width])
+        copied = graph.call(ATEN.clone.default, wider, memory_format=torch.contiguous_format)
+        spread.append(graph.call(ATEN.view.default, copied, [batch, heads, length, width]))
+    seen = graph.call(ATEN.expand.default, mask, [batch, heads, 1, length])
+    attention = ATEN._scaled_dot_product_efficient_attention.default
+    made = graph.graph.call_function(attention, (query, *spread, seen, False), {"scale": 0.2})
+    mixed = graph.graph.call_function(operator.getitem, (made, 0))
+    mixed.meta["val"] = query.meta["val"]
+    mixed = graph.call(ATEN.view.default, graph.call(ATEN.permute.default, mixed, [0, 2, 1, 3]), [batch, depth])
+    out = graph.call(ATEN.mm.default, mixed, graph.call(ATEN.permute.default, matrices[1], [1, 0]))
+    total = graph.call(ATEN.add.Tensor, residual, graph.call(ATEN.view.default, out, [batch, 1, depth]))
+    for cache, made in zip((keys, values), new, strict=True):
+        graph.graph.call_function(ATEN.copy_.default, (cache, made)).meta["val"] = cache.meta["val"]
+    return graph.module(total, *new[:1] * reads_later)
+
+
+def _turn(graph: _Graph, x: fx.Node, width: int, cosines: fx.Node, sines: fx.Node) -> fx.Node:
+    parts = graph.call(ATEN.split_with_sizes.default, x, [width // 2] * 2, 3)
+    first, second = (graph.call(operator.getitem, parts, at) for at in range(2))
+    swapped = graph.call(ATEN.cat.default, [graph.call(ATEN.neg.default, second), first], 3)
+    return graph.call(
+        ATEN.add.Tensor, graph.call(ATEN.mul.Tensor, x, cosines), graph.call(ATEN.mul.Tensor, swapped, sines)
+    )
+
+
+def _attended(query: Any, keys: Any, values: Any, mask: Any, _: bool, *, scale: float) -> tuple[torch.Tensor]:
+    """The operator where there is none."""
+    return (F.scaled_dot_product_attention(query, keys, values, mask, scale=scale),)
+
+
+def _layer_operands(batch: int) -> list[torch.Tensor]:
+    caches = [torch.randn(batch, 2, 192, 32) for _ in "kv"]
+    shapes = [(384, 256), (256, 256)]
+    matrices = [torch.randn(shape) / 16 for shape in shapes]
+    start, mask = torch.tensor([7, 150][:batch]), torch.zeros(1, 1, 1, 192)
+    mask[..., 20:40] = -torch.inf
+    turns = [torch.randn(batch, 1, 1, 32) for _ in "cs"]
+    floats = [torch.randn(batch, 1, 256), *caches, torch.rand(256), torch.tensor([1e-5]), *matrices]
+    return [
+        *(each.half() if each.numel() > 1 else each for each in floats),
+        start,
+        mask.half(),
+        *(each.half() for each in turns),
+    ]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_layer_of_a_step_takes_norms_residuals_turns_and_caches_in(batch: int, turned: bool) -> None:
+    module = _layer(batch=batch, turned=turned)
+    plain = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in plain.graph.nodes:
+        node.kwargs = {**node.kwargs, "device": "cpu"} if "device" in node.kwargs else node.kwargs
+        if node.target is ATEN._scaled_dot_product_efficient_attention.default:
+            node.target = _attended
+    plain.recompile()
+    write_decoding_operators(module)
+    (attention,) = _calls(module, UPDATING_ATTENTION)
+    assert (attention.args[6] is not None) is turned
+    first, second = _calls(module, PRODUCT)
+    assert (first.args[3] is not None, first.args[5], second.args[3]) == (True, None, None)
+    assert second.args[5] is not None
+    left = {node.target for node in module.graph.nodes if node.op == "call_function"}
+    assert left.isdisjoint(
+        {ATEN.copy_.default, ATEN.index_put.default, ATEN.cat.default, ATEN.mean.dim, ATEN.add.Tensor}
+    )
+    operands = _layer_operands(batch)
+    wanted, found = ([each.clone() for each in operands] for _ in "ab")
+    torch.testing.assert_close(module(*found)[0], plain(*wanted)[0], atol=4e-3, rtol=4e-3)
+    for have, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(have, want, atol=4e-3, rtol=4e-3)
+    assert not torch.equal(found[1], operands[1])
+
+
+def test_what_is_read_elsewhere_or_made_otherwise_is_not_taken_in() -> None:
+    module = _layer(reads_later=True)
+    write_decoding_operators(module)
+    assert not _calls(module, UPDATING_ATTENTION)
+    assert len(_calls(module, ATTENTION)) == 1
+    module = _layer(gain_of="float32")
+    write_decoding_operators(module)
+    assert all(call.args[3] is None for call in _calls(module, PRODUCT))
+
+
 _INTERPRETED = """
 import torch
 from trt_portable.builder.inductor import decoding, decoding_kernels as kernels
@@ -168,6 +310,11 @@ for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33),
         torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
 
 decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
+x, gain, epsilon = torch.randn(3, 96).half(), torch.rand(96).half(), torch.tensor([0.5])
+result = torch.full((3, 96), torch.nan, dtype=torch.half)
+decoding.start_normalization(x, gain, epsilon, result)
+wanted = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon) * gain.float()
+torch.testing.assert_close(result.float(), wanted, atol=2e-3, rtol=2e-3)
 for rows, depth, columns, groups, is_packed in (
     (1, 256, 9, 1, False), (1, 256, 9, 4, False), (1, 512, 20, 1, True), (1, 512, 20, 8, True),
     (3, 256, 33, 1, False), (3, 256, 33, 4, False), (16, 256, 17, 8, True), (2, 256, 17, 1, True),

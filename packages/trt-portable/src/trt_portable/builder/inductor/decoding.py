@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,7 +59,10 @@ class Form:
     stages: int
 
 
-ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 2048, 4, 1), Form(8, 1024, 8, 1))
+ONE_ROW: Final = (
+    *(Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 2048, 4, 1), Form(8, 1024, 8, 1)),
+    *(Form(4, 2048, 4, 1), Form(8, 2048, 8, 1)),
+)
 """For vectors, which take no tensor cores."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
@@ -329,10 +332,8 @@ def _update_of(node: fx.Node, attention: fx.Node) -> _Update | None:
     if not isinstance(cache, fx.Node) or cache.op != "placeholder" or rows.target is not torch.ops.aten.where.self:  # type: ignore[union-attr]
         return None
     written = [user for user in made.users if user.target is torch.ops.aten.copy_.default and user.args[0] is cache]
-    readers = [user for user in made.users if user not in written and user.users]
+    readers = [user for link in (made, *chain[1:]) for user in link.users if user not in written]
     if len(written) != 1 or any(reader not in chain for reader in readers):
-        return None
-    if any(user not in chain for link in chain[1:] for user in link.users if user.users or user.op == "output"):
         return None
     row, old = rows.args[1:]  # type: ignore[union-attr]
     start: Any = places[2]  # type: ignore[index]
@@ -462,17 +463,49 @@ def multiply(
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
     result = torch.empty((x.shape[0], matrix.shape[0]), dtype=x.dtype, device=x.device)
-    operands = (x, matrix, bias, gain, epsilon, residual, result)
-    ways: dict[str, Callable[[], object]] = {_LIBRARY: functools.partial(_by_library, *operands)}
-    if x.is_cuda:
-        for index, form in enumerate(forms_for(x.shape[0])):
-            ways[f"{form}"] = functools.partial(_kernels()[0], *operands, index)
-        folded = (bias is not None, gain is not None, residual is not None)
-        key = ("few rows", tuple(x.shape), len(matrix), x.dtype, *folded)
-        ways[fastest(ways, x.device, *key, replayed=True, is_right=SameResult(result))]()
-    else:
-        ways[_LIBRARY]()
+
+    def by(start: Callable[..., object], *form: int) -> _Way:
+        return lambda each: start(x, each, bias, gain, epsilon, residual, result, *form)
+
+    ways: dict[str, _Way] = {_LIBRARY: by(_by_library)}
+    if not x.is_cuda:
+        ways[_LIBRARY](matrix)
+        return result
+    for index, form in enumerate(forms_for(x.shape[0])):
+        ways[f"{form}"] = by(_kernels()[0], index)
+        if gain is not None:
+            ways[f"apart, {form}"] = by(_by_two_kernels, index)
+    folded = (bias is not None, gain is not None, residual is not None)
+    _run_fastest(ways, matrix, result, "few rows", tuple(x.shape), len(matrix), x.dtype, *folded)
     return result
+
+
+_Way = Callable[[torch.Tensor], object]
+"""Computes a product with a matrix."""
+_MORE_THAN_CACHED: Final = 128 << 20
+_MOST_COPIES: Final = 64
+
+
+def _run_fastest(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.Tensor, *form: object) -> None:
+    """Goes the way that is the fastest where each matrix is read once, as in a step: no cache holds any of it.
+
+    Args:
+        ways: The surest first.
+        matrix: What they read.
+        result: What they write.
+        form: What else decides about the time.
+    """
+    matrices: list[torch.Tensor] = []
+
+    def start(run: _Way) -> None:
+        if not matrices:
+            count = min(math.ceil(_MORE_THAN_CACHED / matrix.nbytes), _MOST_COPIES)
+            matrices.extend([matrix, *(matrix.clone() for _ in range(count - 1))])
+        for each in matrices:
+            run(each)
+
+    starts = {name: functools.partial(start, run) for name, run in ways.items()}
+    ways[fastest(starts, matrix.device, "uncached", *form, replayed=True, is_right=SameResult(result))](matrix)
 
 
 def _by_library(
@@ -493,6 +526,35 @@ def _by_library(
         torch.addmm(bias, x, matrix.t(), out=result)
     if residual is not None:
         result.add_(residual)
+
+
+def _by_two_kernels(
+    x: torch.Tensor,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None,
+    epsilon: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    result: torch.Tensor,
+    form: int,
+) -> None:
+    """Rows are normalized once for all blocks of the product, instead of in each of them."""
+    product, _, _, _, normalize = _kernels()
+    rows = torch.empty_like(x)
+    normalize(x, gain, epsilon, rows)
+    product(rows, matrix, bias, None, None, residual, result, form)
+
+
+def start_normalization(
+    x: torch.Tensor, gain: torch.Tensor, epsilon: torch.Tensor, result: torch.Tensor
+) -> tuple[None, KernelLaunch]:
+    """Starts the kernel that normalizes rows."""
+    from trt_portable.builder.inductor.decoding_kernels import normalize_rows
+
+    rows, depth = x.shape
+    grid, arguments = (rows, 1, 1), (x, gain, epsilon, result)
+    compiled = normalize_rows[grid](*arguments, DEPTH=depth, TILE=1 << (depth - 1).bit_length(), num_warps=8)
+    return None, KernelLaunch(compiled, grid, arguments)
 
 
 def forms_for(rows: int) -> tuple[Form, ...]:
@@ -550,12 +612,13 @@ def multiply_by_codes(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
     """
     x = x.contiguous()
     result = torch.empty((x.shape[0], codes.shape[0]), dtype=x.dtype, device=x.device)
-    ways = {
-        f"{form}": functools.partial(_kernels()[3], x, codes, scales, result, index)
-        for index, form in enumerate(codes_forms_for(x.shape[0], codes, scales))
-    }
+
+    def by(index: int) -> _Way:
+        return lambda each: _kernels()[3](x, each, scales, result, index)
+
+    ways = {f"{form}": by(index) for index, form in enumerate(codes_forms_for(x.shape[0], codes, scales))}
     key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype)
-    ways[fastest(ways, x.device, *key, replayed=True, is_right=SameResult(result))]()
+    _run_fastest(ways, codes, result, *key)
     return result
 
 
@@ -682,7 +745,7 @@ def _attend_on_gpu(
     sums = torch.empty((batch * groups, parts, rows, width), dtype=torch.float32, device=query.device)
     maxima = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     weights = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
-    _, to_part, join, _ = _kernels()
+    _, to_part, join, *_ = _kernels()
     to_part(query, keys, values, mask, *updates, sums, maxima, weights, scale)
     join(sums, maxima, weights, result, groups)
 
@@ -803,20 +866,25 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
         for rows, depth, dtype, *optional in products:
             x, matrix = (torch.zeros(count, depth, dtype=dtype, device=device) for count in (rows, 64))
             shapes = (64, depth, 1, (rows, 64))
-            others = [
+            others: list[Any] = [
                 None if kind is None else torch.zeros(shape, dtype=kind, device=device)
                 for kind, shape in zip(optional, shapes, strict=True)
             ]
             result = torch.empty(rows, 64, dtype=dtype, device=device)
             for form in range(len(forms_for(rows))):
                 start_product(x, matrix, *others, result, form)
+                if others[1] is not None:
+                    start_product(x, matrix, others[0], None, None, others[3], result, form)
 
     return start_compiling(run, device)
 
 
 @functools.cache
-def _kernels() -> tuple[Any, Any, Any, Any]:
-    """The kernels as operators, so that a recording sees them start: product, attention's two, product of codes."""
+def _kernels() -> tuple[Any, Any, Any, Any, Any]:
+    """The kernels as operators, so that a recording sees them start.
+
+    They are the product, attention's two, the product of codes, and the normalization of rows.
+    """
     product = (
         "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor(a!) result, "
         "int form) -> ()"
@@ -847,6 +915,12 @@ def _kernels() -> tuple[Any, Any, Any, Any]:
         define_operator(
             "trt_portable::few_rows_codes_product", codes, quiet(start_codes_product), writes_to=("result",)
         ),
+        define_operator(
+            "trt_portable::normalize_rows",
+            "(Tensor x, Tensor gain, Tensor epsilon, Tensor(a!) result) -> ()",
+            quiet(start_normalization),
+            writes_to=("result",),
+        ),
     )
 
 
@@ -876,10 +950,16 @@ def teach_decoding_operators() -> OwnOperators:
     Returns:
         Those for compilers, which are composed, and those of the kernels, which are launched.
     """
-    product, parts, joining, codes = _kernels()
+    product, parts, joining, codes, normalize = _kernels()
     operators = _operators()
     return OwnOperators(
-        {product: start_product, parts: start_parts, joining: start_joining, codes: start_codes_product},
+        {
+            product: start_product,
+            parts: start_parts,
+            joining: start_joining,
+            codes: start_codes_product,
+            normalize: start_normalization,
+        },
         {
             operators[PRODUCT]: multiply,
             operators[ATTENTION]: attend,

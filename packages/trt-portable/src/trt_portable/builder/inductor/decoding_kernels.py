@@ -89,6 +89,19 @@ def few_rows_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def normalize_rows(  # type: ignore[no-untyped-def]
+    x, gain, epsilon, y, DEPTH: tl.constexpr, TILE: tl.constexpr
+):
+    """Divides each row by the root of its mean square plus epsilon, and multiplies it by the gain."""
+    at = tl.program_id(0) * DEPTH
+    depth = tl.arange(0, TILE)
+    numbers = tl.load(x + at + depth, mask=depth < DEPTH, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(numbers * numbers, 0) / DEPTH + tl.load(epsilon).to(tl.float32))
+    by = tl.load(gain + depth, mask=depth < DEPTH, other=0.0).to(tl.float32)
+    tl.store(y + at + depth, (numbers * scale * by).to(y.dtype.element_ty), mask=depth < DEPTH)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def widen(code, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Floats of integers from -BIAS on, by the bits of 2**23 plus them: a conversion takes eight times as long."""
     return (code + (0x4B000000 + BIAS)).to(tl.float32, bitcast=True) - (8388608.0 + BIAS)
