@@ -300,7 +300,7 @@ def _fold_updates(graph: fx.Graph, node: fx.Node) -> None:
         return
     arguments = (asked, key.cache, value.cache, row, value.row, key.start, *turns, mask, scale)
     with graph.inserting_before(node):
-        made = graph.call_function(_operators()[UPDATING_ATTENTION], arguments)  # type: ignore[arg-type]
+        made = graph.call_function(_operators()[UPDATING_ATTENTION], arguments)
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
     graph.erase_node(node)
@@ -373,9 +373,9 @@ def _is_swapped(node: fx.Node, x: fx.Node) -> bool:
     if second is None or second.target is not operator.getitem or parts[1].target is not operator.getitem:
         return False
     (split, at), (other, first) = second.args, parts[1].args
-    if split is not other or (at, first) != (1, 0) or split.target is not torch.ops.aten.split_with_sizes.default:  # type: ignore[union-attr]
+    if split is not other or (at, first) != (1, 0) or split.target is not torch.ops.aten.split_with_sizes.default:
         return False
-    source, sizes, axis = (*split.args, 0)[:3]  # type: ignore[union-attr]
+    source, sizes, axis = (*split.args, 0)[:3]
     return source is x and list(sizes) == [width // 2] * 2 and axis in (-1, rank - 1)
 
 
@@ -872,7 +872,7 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
             ]
             result = torch.empty(rows, 64, dtype=dtype, device=device)
             for form in range(len(forms_for(rows))):
-                start_product(x, matrix, *others, result, form)
+                start_product(x, matrix, others[0], others[1], others[2], others[3], result, form)
                 if others[1] is not None:
                     start_product(x, matrix, others[0], None, None, others[3], result, form)
 

@@ -508,7 +508,7 @@ def _is_functional(graph: fx.GraphModule) -> bool:
     """
     calls = [node for node in graph.graph.nodes if node.op == "call_function" and not _is_update(node)]
     mutable = [call for call in calls if isinstance(call.target, OpOverload) and call.target._schema.is_mutable]
-    return all(call.target._schema.name.startswith(_OWN) for call in mutable)  # type: ignore[union-attr]
+    return all(call.target._schema.name.startswith(_OWN) for call in mutable)
 
 
 _OWN: Final = "trt_portable::"
