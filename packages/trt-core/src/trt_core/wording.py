@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final
@@ -71,6 +70,8 @@ class ShownReport(ABC):
 
     def _repr_html_(self) -> str:
         """The report as a notebook shows it: its page in a frame of its own, or else its text."""
+        import html  # its table of entities would be loaded with every engine
+
         render = getattr(self, "to_html", None)
         if render is None:
             return f"<pre>{html.escape(printable(self.to_text()))}</pre>"
