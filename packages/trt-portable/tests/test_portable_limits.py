@@ -14,6 +14,8 @@ import torch
 import trt_portable as trt
 from trt_core.limits import CallLimits
 from trt_portable.execution.bounded_runs import BoundedRuns
+from trt_portable.runtime import engine_state
+from trt_portable.runtime.engine_state import usable_artifacts
 
 E = trt.ElementWiseOperation
 Net = plan_fuzzer.Net
@@ -213,3 +215,24 @@ def test_observed_runs_are_bounded() -> None:
         assert context.set_tensor_address(name, tensor.data_ptr())
     assert not context.execute_async_v3(0)
     assert "the call takes more than" in logger.errors[-1]
+
+
+@pytest.mark.parametrize("is_said", [False, True])
+def test_unused_kernels_are_said_once(is_said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever loads a program says it for all of its engines."""
+    section = b"compiled elsewhere"
+    heard: list[bool] = []
+
+    def artifacts(found: bytes, device: torch.device, reporter: Any, *, is_allowed: bool, is_said: bool) -> list[Any]:
+        heard.append(is_said)
+        warned: list[str] = []
+        monkeypatch.setattr(type(reporter), "warning", lambda self, text: warned.append(text))
+        assert usable_artifacts(section, device, reporter, is_allowed=is_allowed, is_said=is_said) == []
+        assert len(warned) == (not is_said)
+        return []
+
+    monkeypatch.setattr(engine_state, "usable_artifacts", artifacts)
+    runtime = trt.Runtime(Logger())
+    runtime.unused_kernels_are_said = is_said
+    assert runtime.deserialize_cuda_engine(plan_fuzzer.NETWORKS["attention"]()) is not None
+    assert heard == [is_said]
