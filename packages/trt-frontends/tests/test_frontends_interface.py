@@ -78,6 +78,18 @@ def test_inspect_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert part in text
 
 
+def test_numbers_are_told_by_their_kind(tmp_path: Path) -> None:
+    class Counting(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            return x + 1, x.shape[0] * 2
+
+    rows = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))
+    compiled = trt_frontends.compile(Counting(), arg_inputs=(rows,), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for module in (compiled, trt_runtime.load(tmp_path / "model.trtp")):
+        assert module.outputs[1].to_json() == {"name": "output[1]", "number": "int"}
+
+
 def test_sizes_that_depend_on_data_have_no_name(tmp_path: Path) -> None:
     class Chosen(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

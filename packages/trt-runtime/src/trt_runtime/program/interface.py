@@ -80,18 +80,18 @@ class NumberSpec:
 
     Attributes:
         name: See `TensorSpec`.
-        kind: `int`, `float` or `bool`.
+        kind: `"int"`, `"float"` or `"bool"`.
     """
 
     name: str
-    kind: type
+    kind: str
 
     def to_json(self) -> dict[str, Any]:
         """Returns the values by name, as JSON has them."""
-        return {"name": self.name, "number": self.kind.__name__}
+        return {"name": self.name, "number": self.kind}
 
     def __str__(self) -> str:
-        return f"{self.name}: any {self.kind.__name__}"
+        return f"{self.name}: any {self.kind}"
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def inputs_of(signature: Signature, sizes: SizeNames) -> tuple[Spec, ...]:
             shape = tuple(sizes.size(item.extent, (item.low, item.high)) for item in leaf.shape)
             found.append(TensorSpec(place, leaf.dtype, shape, leaf.device))
         elif isinstance(leaf, NumberInput):
-            found.append(NumberSpec(place, leaf.kind))
+            found.append(NumberSpec(place, leaf.kind.__name__))
         else:
             found.append(FixedSpec(place, leaf.value))
     return tuple(found)
@@ -195,7 +195,7 @@ def output_spec(place: str, known: Any, sizes: SizeNames, device: str) -> Spec:
     if isinstance(known, TensorType):
         return TensorSpec(place, known.dtype, tuple(map(sizes.size, known.shape)), device)
     if isinstance(known, NumberType):
-        return NumberSpec(place, known.kind)
+        return NumberSpec(place, known.kind.__name__)
     return FixedSpec(place, known)
 
 

@@ -56,7 +56,7 @@ def load(
     trusted_keys: Collection[Path] = (),
     data_dependent_elements: int = UNTOLD,
     device: torch.device | str | None = None,
-    result_types: Collection[type | str] = (),
+    result_types: Collection[Any] = (),
     copy: bool | None = None,
     limits: CallLimits | None = None,
     isolated: bool | Isolation = False,
@@ -191,7 +191,7 @@ def program_from_memory(
     trusted_keys: Collection[Path] = (),
     data_dependent_elements: int = UNTOLD,
     device: torch.device | str | None = None,
-    result_types: Collection[type | str] = (),
+    result_types: Collection[Any] = (),
     limits: CallLimits | None = None,
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
