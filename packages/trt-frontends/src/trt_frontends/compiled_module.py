@@ -14,6 +14,7 @@ memory, as for eager calls.
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -398,6 +399,7 @@ def offload(module: nn.Module | torch.export.ExportedProgram, compiled: nn.Modul
         compiled: What compiling it returned.
     """
     _own_weights(compiled)
+    gc.collect()  # networks that a build leaves behind are cycles, and hold weights where they lay
     if isinstance(module, nn.Module):
         module.to("cpu")
         return

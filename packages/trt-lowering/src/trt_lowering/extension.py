@@ -112,7 +112,7 @@ class _Held(GraphPass):
 def _interface(gm: fx.GraphModule) -> list[str]:
     """What the graph takes and returns, by name, type and shape."""
     placeholders = [f"input {node.target} {_described(node)}" for node in gm.graph.find_nodes(op="placeholder")]
-    (results,) = gm.graph.output_node().args
+    results: Any = gm.graph.output_node().args[0]
     return placeholders + [f"result {index} {_described(item)}" for index, item in enumerate(results)]
 
 

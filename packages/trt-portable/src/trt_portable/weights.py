@@ -29,7 +29,7 @@ class Weights:
         TypeError: Neither a type nor an array.
     """
 
-    __slots__ = ("_count", "_dtype", "_owner", "_ptr")
+    __slots__ = ("_count", "_dtype", "_elements", "_owner", "_ptr")
 
     def __init__(
         self,
@@ -40,7 +40,8 @@ class Weights:
         a: np.ndarray[Any, Any] | None = None,
     ) -> None:
         source = type if a is None else a
-        self._owner: object = None
+        self._owner: object = None  # what keeps the memory alive
+        self._elements: torch.Tensor | None = None  # the memory, where it is a GPU's
         if isinstance(source, np.ndarray):
             if ptr is not None or count is not None:
                 raise TypeError("Weights takes an array, or a type with a pointer and a count")
@@ -60,7 +61,7 @@ class Weights:
     def _on_device(cls, type: DataType, tensor: torch.Tensor) -> Weights:
         """Weights that lie on a GPU, in a contiguous tensor, which is kept alive; not a part of TensorRT's API."""
         made = cls(type)
-        made._ptr, made._count, made._owner = tensor.data_ptr(), tensor.numel(), tensor.reshape(-1)
+        made._ptr, made._count, made._elements = tensor.data_ptr(), tensor.numel(), tensor.reshape(-1)
         return made
 
     def _adopt(self, array: np.ndarray[Any, Any]) -> None:
@@ -102,8 +103,8 @@ class Weights:
             return np.empty(0, dtype=kind)
         if isinstance(self._owner, np.ndarray):
             return self._owner.reshape(-1)
-        if isinstance(self._owner, torch.Tensor):
-            return self._owner.cpu().numpy()
+        if self._elements is not None:
+            return self._elements.cpu().numpy()
         return np.frombuffer(self._buffer(), dtype=kind)
 
     def _buffer(self) -> Any:
@@ -115,8 +116,8 @@ class Weights:
     def _tensor(self) -> torch.Tensor:
         """The memory as a flat tensor without a copy; 4-bit types as packed bytes."""
         dtype = storage_dtype(self._dtype)
-        if isinstance(self._owner, torch.Tensor):
-            return self._owner
+        if self._elements is not None:
+            return self._elements
         if not self._count:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self._buffer(), dtype=torch.uint8).view(dtype)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from trt_core.limits import Account, CallLimits, charging
-from trt_portable.execution.program import LayerFailure, Program
+from trt_portable.execution.program import Program
 from trt_portable.network.loop import TURNS, TURNS_VARIABLE
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
-    from trt_portable.execution.program import Observer
+    from trt_portable.execution.program import LayerCall, Observer
 
 _MOST_SIZES: Final = 256
 _HINT: Final = (
@@ -91,30 +91,11 @@ class BoundedRuns:
         """
         program = self.program
         constants = program.constants
-        slots = program.start(values)
-        loose: set[int] = set()
-        unknown: set[int] = set()
-        name = ""
-        try:
-            with charging(self._account(values)) as account:
-                for at, (compute, read, outputs, dying, call) in enumerate(program.steps):
-                    name = call.name
-                    account.has_seen_data = False
-                    with account.watching() if watched is None or at in watched else nullcontext():
-                        results = compute(read(slots))
-                    depends = call.layer._DATA_DEPENDENT or not unknown.isdisjoint(program.reads[at])
-                    if depends or account.has_seen_data:
-                        loose.add(at)
-                        unknown.update(outputs)
-                    for slot, result in zip(outputs, results, strict=False):
-                        slots[slot] = result
-                    for slot in dying:
-                        slots[slot] = None
-        except Exception as error:
-            raise LayerFailure(name, error) from error
+        with charging(self._account(values)) as account, _Watcher(program, account, watched) as watcher:
+            results = program.run_observed(values, watcher)
         if watched is None:
-            self._remember(sizes, frozenset(loose), constants)
-        return [slots[slot] for slot in program.output_slots]  # type: ignore[misc]
+            self._remember(sizes, frozenset(watcher.loose), constants)
+        return results
 
     def _remember(self, sizes: tuple[Any, ...], loose: frozenset[int], constants: object) -> None:
         if constants is not self._constants or len(self._passed) >= _MOST_SIZES:
@@ -128,6 +109,50 @@ class BoundedRuns:
         turns = min(bounds.limits.loop_turns, int(os.environ.get(TURNS_VARIABLE, TURNS)))
         limits = replace(bounds.limits, loop_turns=turns)
         return Account(limits, given, is_exempt=bounds.is_exempt, hint=_HINT)
+
+
+class _Watcher:
+    """Charges the steps of a run, and finds those that depend on data.
+
+    Args:
+        program: What runs.
+        account: What is charged.
+        watched: The steps that are charged; None for all.
+
+    Attributes:
+        loose: The steps whose results, or their sizes, depend on data.
+    """
+
+    def __init__(self, program: Program, account: Account, watched: Collection[int] | None) -> None:
+        self.loose: set[int] = set()
+        self._program = program
+        self._account = account
+        self._watched = watched
+        self._unknown: set[int] = set()
+        self._at = 0
+        self._step = ExitStack()
+
+    def __enter__(self) -> _Watcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._step.close()  # of a step that failed
+
+    def before(self, call: LayerCall) -> None:
+        """See `Observer`."""
+        self._account.has_seen_data = False
+        if self._watched is None or self._at in self._watched:
+            self._step.enter_context(self._account.watching())
+
+    def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
+        """See `Observer`."""
+        self._step.close()
+        at, program = self._at, self._program
+        self._at += 1
+        depends = call.layer._DATA_DEPENDENT or not self._unknown.isdisjoint(program.reads[at])
+        if depends or self._account.has_seen_data:
+            self.loose.add(at)
+            self._unknown.update(program.steps[at][2])
 
 
 def _numbers(value: Value) -> Any:
