@@ -1,4 +1,4 @@
-"""`trtc compile` and `trtc export`: models in, programs and ONNX models out."""
+"""`trtc compile` and `trtc export`: models in; programs, ONNX models and repositories of Triton out."""
 
 from __future__ import annotations
 
@@ -105,6 +105,26 @@ def export_onnx_model(
         data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
     with output.open("xb") as file:
         file.write(data)
+
+
+@export_app.command("triton")
+def export_triton_model(
+    program: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A saved program, or a TensorRT plan.")],
+    repository: Annotated[Path, typer.Argument(file_okay=False, help="The model repository; made where missing.")],
+    name: Annotated[str | None, typer.Option(help="Name of the model; by default that of the file.")] = None,
+    version: Annotated[int, typer.Option(min=1, help="Version of the model.")] = 1,
+    instances: Annotated[int, typer.Option(min=1, help="How many run at the same time.")] = 1,
+    max_batch_size: Annotated[
+        int | None, typer.Option(min=0, help="Most rows of a call; 0 to put no requests together.")
+    ] = None,
+) -> None:
+    """Writes a saved program into a model repository of Triton Inference Server.
+
+    A model that is there gets a further version; nothing is overwritten.
+    """
+    from trt_frontends.integrations.triton import export_triton
+
+    export_triton(program, repository, name=name, version=version, instances=instances, max_batch_size=max_batch_size)
 
 
 def explain_onnx_model(model: str, json: Path | None, fail_under: float) -> tuple[str, bool]:

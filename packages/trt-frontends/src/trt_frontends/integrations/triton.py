@@ -1,0 +1,264 @@
+"""Model repositories of Triton Inference Server: a saved program with the configuration that the server reads.
+
+Programs are served by Triton's Python backend, which needs trt-runtime in its Python; plans of TensorRT by its own
+backend, which needs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from trt_core import InputError, Provider
+from trt_core.files.opening import map_file
+from trt_runtime.command_line.inspection import inspect_file
+from trt_runtime.container import plan_from_memory
+from trt_runtime.triton_model import PROGRAM_FILE
+
+_TYPES: Final = {
+    "bfloat16": "TYPE_BF16",
+    "bool": "TYPE_BOOL",
+    "float16": "TYPE_FP16",
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+    "int16": "TYPE_INT16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "int8": "TYPE_INT8",
+    "uint8": "TYPE_UINT8",
+}
+_NUMBERS: Final = {"bool": "TYPE_BOOL", "float": "TYPE_FP64", "int": "TYPE_INT64"}
+_MODEL: Final = f'''"""Serves {PROGRAM_FILE}."""
+
+from trt_runtime.triton_model import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DELAY_MICROSECONDS: Final = 500
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """An input or output as the configuration has it.
+
+    Attributes:
+        name: Its name.
+        type: Name of its type.
+        dims: Its sizes, -1 for those that vary.
+        sizes: Name of its first size, where that varies.
+        most: Greatest first size.
+    """
+
+    name: str
+    type: str
+    dims: tuple[int, ...]
+    rows: str = ""
+    most: int = 0
+
+
+@dataclass(frozen=True)
+class TritonModel:
+    """What a model repository says of a model.
+
+    Attributes:
+        name: Its name.
+        backend: `python` or `tensorrt`.
+        inputs, outputs: Its tensors.
+        max_batch_size: Most rows of a call; 0 for a model whose requests are not put together.
+        kind: `KIND_GPU` or `KIND_CPU`.
+        instances: How many run at the same time.
+    """
+
+    name: str
+    backend: str
+    inputs: tuple[_Tensor, ...]
+    outputs: tuple[_Tensor, ...]
+    max_batch_size: int
+    kind: str
+    instances: int
+    files: Mapping[str, bytes | Path] = field(default_factory=dict, compare=False)
+
+    def to_config(self) -> str:
+        """Returns the text of `config.pbtxt`."""
+        lines = [f"name: {_quoted(self.name)}", f"backend: {_quoted(self.backend)}"]
+        lines.append(f"max_batch_size: {self.max_batch_size}")
+        for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
+            for tensor in tensors:
+                dims = tensor.dims[1:] if self.max_batch_size else tensor.dims
+                lines += [f"{kind} {{", f"  name: {_quoted(tensor.name)}", f"  data_type: {tensor.type}"]
+                lines.append(f"  dims: [ {', '.join(map(str, dims or (1,)))} ]")
+                lines += [] if dims else ["  reshape { shape: [ ] }"]
+                lines.append("}")
+        lines.append(f"instance_group {{ kind: {self.kind} count: {self.instances} }}")
+        if self.max_batch_size:
+            lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {_DELAY_MICROSECONDS} }}")
+        return "\n".join(lines) + "\n"
+
+
+def export_triton(
+    path: str | os.PathLike[str],
+    repository: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    version: int = 1,
+    instances: int = 1,
+    max_batch_size: int | None = None,
+) -> Path:
+    """Writes a saved program, or a plan of TensorRT, into a model repository of Triton Inference Server.
+
+    Where the first size of all inputs and outputs is the same and varies, the server puts requests together: that many
+    rows at most, the greatest that the program takes unless `max_batch_size` says less.
+
+    Args:
+        path: A file that `trt_runtime.save` wrote, or a plan for TensorRT that `trt_runtime.write_plan` wrote.
+        repository: The folder of all models; made where it is missing.
+        name: Name of the model; by default that of the file.
+        version: Its version. A model that is there gets a further one; it must take and return the same.
+        instances: How many of it run at the same time, on each GPU or in all.
+        max_batch_size: Most rows of a call; 0 to put no requests together.
+
+    Returns:
+        The folder of the model.
+
+    Raises:
+        InputError: Triton cannot serve this, or the model is there in this version or with another configuration.
+        PlanError: The file is damaged, or none of ours.
+        OSError: It cannot be read, or the repository not be written.
+    """
+    source = Path(path)
+    chosen = source.name.partition(".")[0] if name is None else name
+    if not _NAME.fullmatch(chosen):
+        raise InputError(f"{chosen!r} is no name of a model", hint="letters, digits, '_', '-' and '.'; give name=...")
+    if version < 1 or instances < 1 or (max_batch_size or 0) < 0:
+        raise InputError("a version and a number of instances are 1 or more, and a batch is 0 rows or more")
+    model = _describe(source, chosen, instances, max_batch_size)
+    return _publish(model, Path(repository), version)
+
+
+def _describe(source: Path, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
+    found = inspect_file(source)
+    if found["kind"] == "plan":
+        return _of_plan(source, name, instances, max_batch_size)
+    inputs = _tensors([entry for entry in found["inputs"] if "always" not in entry], str(source))
+    outputs = _tensors([entry for entry in found["outputs"] if entry.get("always", "") is not None], str(source))
+    devices = {entry.get("device") for entry in found["inputs"] + found["outputs"]}
+    kind = "KIND_GPU" if "cuda" in devices else "KIND_CPU"
+    size = _batch_size(inputs, outputs, max_batch_size)
+    files: dict[str, bytes | Path] = {PROGRAM_FILE: source, "model.py": _MODEL.encode()}
+    return TritonModel(name, "python", inputs, outputs, size, kind, instances, files)
+
+
+def _of_plan(source: Path, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
+    content = map_file(str(source), "a plan", "trt_runtime.write_plan")
+    header, plan = plan_from_memory(content, where=str(source), check=False)  # whoever serves it checks
+    if header.provider != Provider.TENSORRT.value:
+        raise InputError(
+            "a plan alone is served by TensorRT's backend, and this one is for trt_portable",
+            where=str(source),
+            hint="export a saved program, x.trtp: Triton's Python backend serves it",
+        )
+    if max_batch_size:
+        raise InputError(
+            "requests for a plan of TensorRT are not put together here",
+            why="its sizes are those of an engine with explicit batch, which are served as they are",
+            hint="leave max_batch_size out, or export a saved program",
+        )
+    tensors = {
+        kind: tuple(
+            _Tensor(
+                binding.name,
+                _type_of(str(binding.dtype).removeprefix("torch."), binding.name, str(source)),
+                tuple(extent if isinstance(extent, int) else -1 for extent in binding.shape),
+            )
+            for binding in bindings
+        )
+        for kind, bindings in (("inputs", header.inputs), ("outputs", header.outputs))
+    }
+    files: dict[str, bytes | Path] = {"model.plan": plan.numpy().tobytes()}
+    return TritonModel(name, "tensorrt", tensors["inputs"], tensors["outputs"], 0, "KIND_GPU", instances, files)
+
+
+def _tensors(entries: Sequence[Mapping[str, Any]], where: str) -> tuple[_Tensor, ...]:
+    found: dict[str, _Tensor] = {}
+    for entry in entries:
+        name = re.sub(r"^output\['?([^\]']+)'?\]$", r"\1", entry["name"])
+        name = f"output_{name}" if name.isdigit() else re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")
+        if name in found:
+            raise InputError(f"two tensors of the program would be called {name!r}", where=where)
+        if "number" in entry:
+            found[name] = _Tensor(name, _NUMBERS[entry["number"]], ())
+            continue
+        if "shape" not in entry:
+            raise InputError(f"{entry['name']} is always {entry.get('always')!r}, which Triton cannot say", where=where)
+        shape = entry["shape"]
+        dims = tuple(-1 if isinstance(extent, dict) else extent for extent in shape)
+        first = shape[0] if shape and isinstance(shape[0], dict) else {}
+        rows, most = first.get("name", ""), first.get("max") or 0
+        found[name] = _Tensor(name, _type_of(entry["dtype"], name, where), dims, rows, most)
+    return tuple(found.values())
+
+
+def _type_of(dtype: str, name: str, where: str) -> str:
+    if dtype not in _TYPES:
+        raise InputError(f"Triton has no type for {name!r}, which is {dtype}", where=where)
+    return _TYPES[dtype]
+
+
+def _batch_size(inputs: Sequence[_Tensor], outputs: Sequence[_Tensor], wanted: int | None) -> int:
+    """Most rows of a call; 0 where the first sizes are not one size that varies.
+
+    Raises:
+        InputError: More are wanted than there can be.
+    """
+    rows = {tensor.rows for tensor in (*inputs, *outputs)}
+    possible = min((tensor.most for tensor in inputs), default=0) if len(rows) == 1 and "" not in rows else 0
+    if wanted is not None and wanted > possible:
+        raise InputError(
+            f"max_batch_size={wanted} is more than the {possible} rows that a call takes",
+            why="" if possible else "the first sizes of inputs and outputs are not one size that varies",
+            hint="compile the model for more rows, or give less",
+        )
+    return possible if wanted is None else wanted
+
+
+def _publish(model: TritonModel, repository: Path, version: int) -> Path:
+    """Lets a version of a model appear whole, or not at all."""
+    target = repository / model.name
+    config = model.to_config()
+    if (target / str(version)).exists():
+        raise InputError(f"version {version} of the model is there already", where=str(target), hint="give version=...")
+    if target.exists() and (target / "config.pbtxt").read_text(encoding="utf-8") != config:
+        raise InputError(
+            "the model is there, and takes, returns or runs something else",
+            where=str(target / "config.pbtxt"),
+            hint="give it another name",
+        )
+    repository.mkdir(parents=True, exist_ok=True)
+    # beside the repository, on its file system: a server that watches the repository sees no half of a model
+    with tempfile.TemporaryDirectory(prefix=".triton-", dir=repository.absolute().parent) as staging:
+        staged = Path(staging, model.name)
+        folder = staged / str(version)
+        folder.mkdir(parents=True)
+        for name, content in model.files.items():
+            if isinstance(content, Path):
+                shutil.copyfile(content, folder / name)
+            else:
+                (folder / name).write_bytes(content)
+        (staged / "config.pbtxt").write_text(config, encoding="utf-8")
+        if target.exists():
+            folder.rename(target / str(version))
+        else:
+            staged.rename(target)
+    return target
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

@@ -1,0 +1,177 @@
+"""What Triton Inference Server's Python backend runs for a saved program.
+
+A model of a repository is `model.trtp` beside a `model.py` that imports `TritonPythonModel` from here. Requests that
+come together are rows of one call, where the model batches; a request that does not fit is answered with its error and
+spoils no other one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from trt_core.errors import TrtError
+from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput, Value
+from trt_runtime.program.interface import walk
+from trt_runtime.program.loading import load
+from trt_runtime.program.module import LoadedProgram, captured_from
+
+PROGRAM_FILE: Final = "model.trtp"
+"""Name of the program in the folder of a version."""
+
+
+class TritonPythonModel:
+    """Serves one saved program; Triton makes one of these for each instance of the model."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Loads the program.
+
+        Args:
+            args: What Triton says of the model and of this instance.
+
+        Raises:
+            PlanError: The program cannot be loaded.
+        """
+        config = json.loads(args["model_config"])
+        path = os.path.join(args["model_repository"], args["model_version"], PROGRAM_FILE)
+        is_gpu = args["model_instance_kind"] == "GPU"
+        device = f"cuda:{args['model_instance_device_id']}" if is_gpu else None
+        program = load(path, device=device)
+        assert isinstance(program, LoadedProgram)
+        self._program = program
+        self._signature = captured_from(program).program.signature
+        self._inputs = [entry["name"] for entry in config["input"]]
+        self._outputs = [entry["name"] for entry in config["output"]]
+        self._batches = config["max_batch_size"] > 0
+        leaves = [leaf for leaf in self._signature.leaves if isinstance(leaf, TensorInput) and leaf.shape]
+        self._least = max((leaf.shape[0].low for leaf in leaves), default=1)
+        self._most = min((leaf.shape[0].high for leaf in leaves), default=1)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answers requests, one response for each.
+
+        Args:
+            requests: What the server has put together.
+        """
+        given = [self._tensors_of(request) for request in requests]
+        answers: list[Any] = [None] * len(requests)
+        for members in self._groups(given):
+            try:
+                found = self._call([given[index] for index in members])
+            except (TrtError, RuntimeError):  # one of them does not fit: each by itself says which
+                for index in members:
+                    answers[index] = self._alone(given[index])
+                continue
+            for index, results in zip(members, found, strict=True):
+                answers[index] = self._response(results)
+        return answers
+
+    def _alone(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Answers one request by itself, with its error where it has one."""
+        try:
+            (results,) = self._call([tensors])
+        except (TrtError, RuntimeError) as error:
+            backend = _backend()
+            return backend.InferenceResponse(output_tensors=[], error=backend.TritonError(str(error)))
+        return self._response(results)
+
+    def _groups(self, given: Sequence[Sequence[torch.Tensor]]) -> Iterator[list[int]]:
+        """Numbers of requests that make one call: the same sizes but for rows, and no more rows than it takes."""
+        if not self._batches:
+            yield from ([index] for index in range(len(given)))
+            return
+        by_sizes: dict[Any, list[int]] = {}
+        for index, tensors in enumerate(given):
+            by_sizes.setdefault(tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors), []).append(index)
+        for members in by_sizes.values():
+            group: list[int] = []
+            rows = 0
+            for index in members:
+                count = len(given[index][0])
+                if group and rows + count > self._most:
+                    yield group
+                    group, rows = [], 0
+                group.append(index)
+                rows += count
+            yield group
+
+    def _call(self, requests: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+        """Calls the program once, and returns the results of each request."""
+        if not self._batches:
+            return [self._run(requests[0])]
+        counts = [len(tensors[0]) for tensors in requests]
+        rows = [torch.cat(columns) if len(columns) > 1 else columns[0] for columns in zip(*requests, strict=True)]
+        missing = self._least - sum(counts)
+        if missing > 0:  # rows that nobody asked for; their results are dropped
+            rows = [torch.cat([column, column[-1:].expand(missing, *column.shape[1:])]) for column in rows]
+        results = self._run(rows)
+        if missing > 0:
+            counts = [*counts, missing]
+        split = [result.split(counts) for result in results]
+        return [[parts[index] for parts in split] for index in range(len(requests))]
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        left = iter(tensors)
+        flat: list[Any] = []
+        for leaf in self._signature.leaves:
+            if isinstance(leaf, FixedInput):
+                flat.append(leaf.value)
+            elif isinstance(leaf, NumberInput):
+                flat.append(leaf.kind(next(left).item()))
+            else:
+                flat.append(next(left).to(leaf.device if leaf.device == "cpu" else self._device()))
+        values = [_filled(tree, flat) for tree in self._signature.structure]
+        positional = self._signature.positional
+        keywords = dict(zip(self._signature.names[positional:], values[positional:], strict=True))
+        with torch.inference_mode():
+            result = self._program(*values[:positional], **keywords)
+        return [torch.as_tensor(leaf) for _, leaf in walk(result, "output") if leaf is not None]
+
+    def _device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def _tensors_of(self, request: Any) -> list[torch.Tensor]:
+        backend = _backend()
+        return [_to_torch(backend.get_input_tensor_by_name(request, name)) for name in self._inputs]
+
+    def _response(self, results: Sequence[torch.Tensor]) -> Any:
+        backend = _backend()
+        made = [_from_torch(name, result) for name, result in zip(self._outputs, results, strict=True)]
+        return backend.InferenceResponse(output_tensors=made)
+
+
+def _backend() -> Any:
+    import triton_python_backend_utils  # what the server puts in front of its models
+
+    return triton_python_backend_utils
+
+
+def _filled(tree: Any, flat: Sequence[Any]) -> Any:
+    """A tree of the signature with values of a call in it."""
+    if type(tree) is Value:
+        return flat[tree.index]
+    if isinstance(tree, Mapping):
+        return {name: _filled(child, flat) for name, child in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_filled(child, flat) for child in tree)
+    return tree
+
+
+def _to_torch(tensor: Any) -> torch.Tensor:
+    try:
+        return torch.utils.dlpack.from_dlpack(tensor.to_dlpack())  # type: ignore[no-any-return, attr-defined]
+    except Exception:  # DLPack has bool in new servers only, and errors of theirs have many types
+        return torch.from_numpy(tensor.as_numpy().copy())
+
+
+def _from_torch(name: str, result: torch.Tensor) -> Any:
+    backend = _backend()
+    result = result.detach().contiguous()
+    if result.dtype is torch.bool:
+        return backend.Tensor(name, result.cpu().numpy())
+    # by DLPack, since servers that were built for NumPy 1 take arrays of NumPy 2 for empty ones
+    return backend.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(result))  # type: ignore[attr-defined]

@@ -1,0 +1,363 @@
+"""Saved programs in model repositories of Triton Inference Server: configurations, what the Python backend runs.
+
+The server itself is used where `TRITON_PYTHON` names a Python, of the version of this one, that has `nvidia-pytriton`:
+it ships the server and its client. Elsewhere the backend's own interface is played by a module of the same names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import types
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import trt_frontends as trt
+import trt_runtime
+from trt_core import InputError
+from trt_frontends.integrations.triton import export_triton
+
+SERVER_PYTHON = os.environ.get("TRITON_PYTHON", "")
+
+
+class Scores(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.product = nn.Linear(4, 3)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """x: (N, 4); mask: (N,), bool."""
+        scores = self.product(x) * self.scale
+        return {"scores": torch.where(mask[:, None], scores, 0.0), "best": scores.argmax(-1)}
+
+
+def _saved(path: Path, scale: float = 1.0, least: int = 2) -> nn.Module:
+    model = Scores(scale).eval().requires_grad_(False)
+    rows = torch.export.Dim("rows", min=least, max=8)
+    x, mask = torch.randn(4, 4), torch.ones(4, dtype=torch.bool)
+    program = torch.export.export(model, (x,), {"mask": mask}, dynamic_shapes={"x": {0: rows}, "mask": {0: rows}})
+    trt_runtime.save(trt.compile(program, min_block_size=1), path)
+    return model
+
+
+CONFIG = """name: "scores"
+backend: "python"
+max_batch_size: 8
+input {
+  name: "x"
+  data_type: TYPE_FP32
+  dims: [ 4 ]
+}
+input {
+  name: "mask"
+  data_type: TYPE_BOOL
+  dims: [ 1 ]
+  reshape { shape: [ ] }
+}
+output {
+  name: "scores"
+  data_type: TYPE_FP32
+  dims: [ 3 ]
+}
+output {
+  name: "best"
+  data_type: TYPE_INT64
+  dims: [ 1 ]
+  reshape { shape: [ ] }
+}
+instance_group { kind: KIND_CPU count: 2 }
+dynamic_batching { max_queue_delay_microseconds: 500 }
+"""
+
+
+def test_a_repository_says_what_a_model_takes_and_returns(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    folder = export_triton(tmp_path / "scores.trtp", tmp_path / "models", instances=2)
+    assert (folder / "config.pbtxt").read_text() == CONFIG
+    assert sorted(path.name for path in (folder / "1").iterdir()) == ["model.py", "model.trtp"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_models_and_versions_are_never_overwritten(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    folder = export_triton(tmp_path / "scores.trtp", tmp_path / "models")
+    export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=2)
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "config.pbtxt"]
+    with pytest.raises(InputError, match="version 2 of the model is there"):
+        export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=2)
+    with pytest.raises(InputError, match="takes, returns or runs something else"):
+        export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=3, instances=4)
+
+
+def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    with pytest.raises(InputError, match="more than the 8 rows"):
+        export_triton(tmp_path / "scores.trtp", tmp_path / "models", max_batch_size=9)
+    with pytest.raises(InputError, match="is no name of a model"):
+        export_triton(tmp_path / "scores.trtp", tmp_path / "models", name="../x")
+    compiled = trt.compile(nn.Linear(4, 3).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    (engine,) = [module for module in compiled.modules() if isinstance(module, trt_runtime.TRTModule)]
+    trt_runtime.write_plan(tmp_path / "x.plan", engine.header, engine.plan)
+    with pytest.raises(InputError, match="export a saved program"):
+        export_triton(tmp_path / "x.plan", tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_plan_of_tensorrt_has_its_own_backend(tmp_path: Path) -> None:
+    import dataclasses
+
+    compiled = trt.compile(nn.Linear(4, 3).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    (engine,) = [module for module in compiled.modules() if isinstance(module, trt_runtime.TRTModule)]
+    header = dataclasses.replace(engine.header, provider="tensorrt")
+    trt_runtime.write_plan(tmp_path / "x.plan", header, engine.plan)
+    folder = export_triton(tmp_path / "x.plan", tmp_path / "models")
+    text = (folder / "config.pbtxt").read_text()
+    assert 'backend: "tensorrt"\nmax_batch_size: 0\n' in text
+    assert "dims: [ 2, 4 ]" in text
+    assert (folder / "1" / "model.plan").read_bytes() == engine.plan.numpy().tobytes()
+
+
+def test_the_command_writes_a_repository(tmp_path: Path) -> None:
+    from trtc.app import app
+    from typer.testing import CliRunner
+
+    _saved(tmp_path / "scores.trtp")
+    given = ["export", "triton", str(tmp_path / "scores.trtp"), str(tmp_path / "models"), "--instances", "2"]
+    assert CliRunner().invoke(app, given).exit_code == 0
+    assert (tmp_path / "models" / "scores" / "config.pbtxt").read_text() == CONFIG
+    assert CliRunner().invoke(app, given).exit_code == 2
+
+
+# The Python backend, played ------------------------------------------------------------------------------------------
+
+
+class _Tensor:
+    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        self.label, self._array = name, array
+
+    def is_cpu(self) -> bool:
+        return True
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        return self._array
+
+    def to_dlpack(self) -> Any:
+        return self._array.__dlpack__()
+
+    @classmethod
+    def from_dlpack(cls, name: str, capsule: Any) -> _Tensor:
+        return cls(name, torch.utils.dlpack.from_dlpack(capsule).numpy())
+
+
+class _Response:
+    def __init__(self, output_tensors: list[_Tensor], error: Any = None) -> None:
+        self.tensors = {tensor.label: tensor.as_numpy() for tensor in output_tensors}
+        self.error = error
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server puts in front of its models, by the same names."""
+    module: Any = types.ModuleType("triton_python_backend_utils")
+    module.Tensor, module.InferenceResponse, module.TritonError = _Tensor, _Response, str
+    module.get_input_tensor_by_name = lambda request, name: _Tensor(name, request[name])
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
+
+
+def _served(folder: Path, version: int = 1) -> Any:
+    namespace: dict[str, Any] = {}
+    exec((folder / str(version) / "model.py").read_text(), namespace)
+    served = namespace["TritonPythonModel"]()
+    names = {"input": ["x", "mask"], "output": ["scores", "best"]}
+    config = {kind: [{"name": name} for name in names[kind]] for kind in names}
+    served.initialize(
+        {
+            "model_config": json.dumps({**config, "max_batch_size": 8}),
+            "model_repository": str(folder),
+            "model_version": str(version),
+            "model_instance_kind": "CPU",
+            "model_instance_device_id": "0",
+        }
+    )
+    return served
+
+
+@pytest.mark.usefixtures("backend")
+def test_requests_that_come_together_are_rows_of_few_calls(tmp_path: Path) -> None:
+    model = _saved(tmp_path / "scores.trtp")
+    served = _served(export_triton(tmp_path / "scores.trtp", tmp_path / "models"))
+    rng = np.random.default_rng(0)
+    requests = [
+        {"x": rng.standard_normal((rows, 4), dtype=np.float32), "mask": rng.random(rows) < 0.5}
+        for rows in (1, 3, 2, 8, 1)
+    ]
+    calls: list[int] = []
+    served._program.register_forward_pre_hook(lambda _, args: calls.append(len(args[0])))
+    answers = served.execute(requests)
+    assert calls == [6, 8, 2]  # the last row comes with one that nobody asked for
+    for request, answer in zip(requests, answers, strict=True):
+        wanted = model(torch.from_numpy(request["x"]), mask=torch.from_numpy(request["mask"]))
+        np.testing.assert_allclose(answer.tensors["scores"], wanted["scores"].numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(answer.tensors["best"], wanted["best"].numpy())
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_wrong_request_spoils_no_other_one(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    served = _served(export_triton(tmp_path / "scores.trtp", tmp_path / "models"))
+    right = {"x": np.zeros((2, 4), np.float32), "mask": np.ones(2, bool)}
+    wrong = {"x": np.zeros((2, 4), np.float32), "mask": np.ones(3, bool)}
+    first, second, third = served.execute([right, wrong, right])
+    assert second.error and not first.error and not third.error
+    assert first.tensors["scores"].shape == third.tensors["scores"].shape == (2, 3)
+
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+CLIENT = """
+import json, sys
+import numpy as np
+import tritonclient.http as http
+
+port, repository = sys.argv[1:]
+client = http.InferenceServerClient(f"127.0.0.1:{port}", concurrency=8)
+
+def begin(x, mask):
+    inputs = [http.InferInput("x", x.shape, "FP32"), http.InferInput("mask", mask.shape, "BOOL")]
+    inputs[0].set_data_from_numpy(x)
+    inputs[1].set_data_from_numpy(mask)
+    outputs = [http.InferRequestedOutput(name, binary_data=False) for name in ("scores", "best")]
+    return client.async_infer("scores", inputs, outputs=outputs)
+
+def ask(x, mask):
+    found = begin(x, mask).get_result()
+    return found.as_numpy("scores"), found.as_numpy("best")
+
+rng = np.random.default_rng(0)
+given = [(rng.standard_normal((1, 4), dtype=np.float32), np.array([[True]])) for _ in range(32)]
+found = [started.get_result() for started in [begin(*each) for each in given]]
+answers = [(each.as_numpy("scores"), each.as_numpy("best")) for each in found]
+together = ask(np.concatenate([x for x, _ in given[:8]]), np.ones((8, 1), bool))
+try:
+    ask(np.zeros((1, 5), np.float32), np.array([[True]]))
+    wrong = ""
+except Exception as error:
+    wrong = str(error)
+told = client.get_inference_statistics("scores")["model_stats"][0]
+print(json.dumps({
+    "x": np.concatenate([x for x, _ in given]).tolist(),
+    "scores": np.concatenate([scores for scores, _ in answers]).tolist(),
+    "best": np.concatenate([best for _, best in answers]).reshape(-1).tolist(),
+    "together": together[0].tolist(),
+    "wrong": wrong,
+    "inferences": told["inference_count"],
+    "executions": told["execution_count"],
+}))
+"""
+
+
+def _show_packages(folder: Path) -> None:
+    """Lets the Python of the server, which reads no PYTHONPATH, find what this one has: beside its backend."""
+    for home in (*reversed(sys.path), *_homes()):
+        if Path(home).is_dir() and ("site-packages" in home or home in _homes()):
+            for entry in Path(home).iterdir():
+                with contextlib.suppress(FileExistsError):
+                    (folder / entry.name).symlink_to(entry)
+
+
+def _homes() -> list[str]:
+    ours = [module.__file__ for name, module in sys.modules.items() if name.startswith("trt_") and "." not in name]
+    return [str(Path(file).parent.parent) for file in ours if file is not None]
+
+
+@contextlib.contextmanager
+def _server(repository: Path, work: Path) -> Iterator[int]:
+    """Starts Triton on a repository, with the Python backend for this Python; yields its port."""
+    probe = "import pytriton, pathlib; print(pathlib.Path(pytriton.__file__).parent)"
+    found = subprocess.run([SERVER_PYTHON, "-c", probe], capture_output=True, text=True, check=True)
+    shipped = Path(found.stdout.strip()) / "tritonserver"
+    shutil.copytree(shipped / "backends", work / "backends")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copy(shipped / "python_backend_stubs" / version / "triton_python_backend_stub", work / "backends/python")
+    _show_packages(work / "backends/python")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run = [
+        shipped / "bin" / "tritonserver",
+        f"--model-repository={repository}",
+        f"--backend-directory={work / 'backends'}",
+        f"--http-port={port}",
+        "--http-address=127.0.0.1",
+        "--allow-grpc=false",
+        "--allow-metrics=false",
+        "--model-control-mode=explicit",
+        "--load-model=scores",
+    ]
+    with (work / "log").open("w") as log:
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(shipped.parent.parent / "nvidia_pytriton.libs"),
+            "LD_PRELOAD": "libstdc++.so.6",  # the stub brings an older one, with which PyTorch does not load
+            "OMP_NUM_THREADS": "1",
+        }
+        process = subprocess.Popen([str(part) for part in run], stdout=log, stderr=log, env=environment)
+        try:
+            for _ in range(300):
+                assert process.poll() is None, (work / "log").read_text()[-3000:]
+                with contextlib.suppress(OSError):
+                    if urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5).status == 200:
+                        break
+                time.sleep(0.2)
+            else:
+                raise AssertionError((work / "log").read_text()[-3000:])
+            yield port
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _asked(port: int, repository: Path) -> Any:
+    run = [SERVER_PYTHON, "-c", CLIENT, str(port), str(repository)]
+    found = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr[-3000:]
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SERVER_PYTHON, reason="TRITON_PYTHON names no Python with nvidia-pytriton")
+def test_a_server_answers_batches_and_takes_a_new_version(tmp_path: Path) -> None:
+    one, two = _saved(tmp_path / "one.trtp", least=1), _saved(tmp_path / "two.trtp", 2.0, least=1)
+    repository = tmp_path / "models"
+    export_triton(tmp_path / "one.trtp", repository, name="scores", instances=2)
+    with _server(repository, tmp_path) as port:
+        told = _asked(port, repository)
+        x = torch.tensor(told["x"])
+        mask = torch.ones(len(x), dtype=torch.bool)
+        wanted = one(x, mask=mask)
+        torch.testing.assert_close(torch.tensor(told["scores"]), wanted["scores"])
+        assert told["best"] == wanted["best"].tolist()
+        torch.testing.assert_close(torch.tensor(told["together"]), wanted["scores"][:8])
+        assert "unexpected shape" in told["wrong"]
+        assert told["inferences"] == 40
+        assert told["executions"] < 33  # requests came together
+        export_triton(tmp_path / "two.trtp", repository, name="scores", instances=2, version=2)
+        load = urllib.request.Request(f"http://127.0.0.1:{port}/v2/repository/models/scores/load", b"{}", method="POST")
+        urllib.request.urlopen(load, timeout=60)
+        again = _asked(port, repository)
+        torch.testing.assert_close(torch.tensor(again["scores"]), two(x, mask=mask)["scores"])
