@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -145,9 +146,7 @@ class TritonPythonModel:
 
 
 def _backend() -> Any:
-    import triton_python_backend_utils  # what the server puts in front of its models
-
-    return triton_python_backend_utils
+    return import_module("triton_python_backend_utils")  # of no distribution: the server shows it to its models
 
 
 def _filled(tree: Any, flat: Sequence[Any]) -> Any:
