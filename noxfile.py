@@ -217,14 +217,31 @@ def programs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def stress(session: nox.Session) -> None:
-    """Call, load, fork, compile, write and read 100,000 forged plans; `nox -s stress -- 100 SEED` longer, elsewhere."""
+    """Call, load, fork, compile, kill, write, read 100,000 forged plans; `nox -s stress -- 100 SEED --minutes 10`.
+
+    The number is how many times as long as in the suite, 10 by default, the seed that of the plans; the minutes are
+    those of mixed use by threads, 60 by default.
+    """
     require_workspace(session)
-    factor, seed = (*session.posargs, *("10", "0")[len(session.posargs) :])
+    arguments = list(session.posargs)
+    minutes = "60"
+    if "--minutes" in arguments:
+        at = arguments.index("--minutes")
+        minutes = arguments[at + 1]
+        del arguments[at : at + 2]
+    factor, seed = (*arguments, *("10", "0")[len(arguments) :])
+    tests = ("tests/test_stress.py", "tests/test_long_running.py")
     session.run(
         sys.executable,
-        *("-m", "pytest", "-q", "tests/test_stress.py", "packages/trt-portable/tests/test_portable_hostile_plans.py"),
+        *("-m", "pytest", "-q", *tests, "packages/trt-portable/tests/test_portable_hostile_plans.py"),
         *(f"packages/trt-runtime/tests/test_runtime_{name}.py" for name in ("stress", "replacing", "engine_cache")),
-        env={**TEST_ENVIRONMENT, "TRT_STRESS": factor, "TRT_FUZZ_PLANS": "100000", "TRT_FUZZ_SEED": seed},
+        env={
+            **TEST_ENVIRONMENT,
+            "TRT_STRESS": factor,
+            "TRT_STRESS_MINUTES": minutes,
+            "TRT_FUZZ_PLANS": "100000",
+            "TRT_FUZZ_SEED": seed,
+        },
     )
 
 

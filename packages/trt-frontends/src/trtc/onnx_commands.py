@@ -93,6 +93,7 @@ def export_onnx_model(
     Existing files are never overwritten.
     """
     require_new(output)
+    from trt_core.files.replacing import replacing
     from trt_frontends.onnx_models import export_onnx, is_onnx_path
 
     given = read_assignments(setting or ())
@@ -103,7 +104,7 @@ def export_onnx_model(
 
         module, arg_inputs, kwarg_inputs = load_model(model)
         data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
-    with output.open("xb") as file:
+    with replacing(output) as file:
         file.write(data)
 
 

@@ -24,5 +24,7 @@ def require_new(path: Path | None) -> None:
 def write_new(path: Path | None, text: str) -> None:
     """Writes a file that does not exist yet; without a path, nothing."""
     if path is not None:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        from trt_core.files.replacing import replacing  # with PyTorch, which most commands' help does without
+
+        with replacing(path) as file:
+            file.write(text.encode())

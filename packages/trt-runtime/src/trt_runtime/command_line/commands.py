@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from torch import nn
 
 from trt_core.errors import FileError, InputError, TrtError
 from trt_core.files.opening import opened
+from trt_core.files.replacing import replacing
 from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import kind_of, printable
 from trt_runtime import signatures
@@ -482,17 +484,20 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         OSError: The file cannot be written.
     """
     dense = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    if path.suffix not in (".pt", ".safetensors", ".npz") and len(dense) != 1:
+        raise InputError(f"{path} holds one tensor, there are {len(dense)} outputs", hint="give a .npz file")
+    whole = io.BytesIO()  # what these libraries say of a full disk, they say each in its own way
     if path.suffix == ".pt":
-        torch.save(dense, path)
+        torch.save(dense, whole)
     elif path.suffix == ".safetensors":
-        _safetensors().save_file({name: value.clone() for name, value in dense.items()}, path)
+        whole.write(_safetensors().save({name: value.clone() for name, value in dense.items()}))
     elif path.suffix == ".npz":
-        np.savez(path, allow_pickle=False, **{name: _to_numpy(name, value) for name, value in dense.items()})
+        np.savez(whole, allow_pickle=False, **{name: _to_numpy(name, value) for name, value in dense.items()})
     else:
-        if len(dense) != 1:
-            raise InputError(f"{path} holds one tensor, there are {len(dense)} outputs", hint="give a .npz file")
         (name, value), *_ = dense.items()
-        np.save(path, _to_numpy(name, value), allow_pickle=False)
+        np.save(whole, _to_numpy(name, value), allow_pickle=False)
+    with replacing(path) as file:
+        file.write(whole.getbuffer())
 
 
 def require_writable(path: Path) -> None:
