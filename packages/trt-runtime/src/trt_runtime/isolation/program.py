@@ -497,7 +497,7 @@ def _read_spec(value: Any) -> Spec:
     kind, *parts = typed.items(value, "a specification")
     name = typed.text(parts[0], "a name")
     if kind == "number":
-        return NumberSpec(name, number_kind(parts[1], "a number"))
+        return NumberSpec(name, number_kind(parts[1], "a number").__name__)
     if kind == "fixed":
         return FixedSpec(name, decode(parts[1], ()))
     shape = tuple(_read_size(item) for item in typed.items(parts[2], "a shape"))

@@ -238,7 +238,7 @@ def _spec(spec: Any) -> list[Any]:
         sizes = [[e["name"], e["min"], e["opt"], e["max"]] if isinstance(e, dict) else e for e in value["shape"]]
         return ["tensor", spec.name, value["dtype"], sizes, spec.device]
     if isinstance(spec, NumberSpec):
-        return ["number", spec.name, spec.kind.__name__]
+        return ["number", spec.name, spec.kind]
     assert isinstance(spec, FixedSpec)
     try:
         return ["fixed", spec.name, encode(spec.value, [])]
