@@ -79,6 +79,23 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert first.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")
 
 
+@pytest.mark.parametrize(
+    ("when", "way"),
+    [("build", "throws"), ("build", "hangs"), ("load", "throws"), ("load", "dies"), ("load", "hangs")],
+)
+def test_a_rank_that_fails_before_the_first_call_is_named(when: str, way: str, tmp_path: Path) -> None:
+    given = (when, way, str(tmp_path / "model"))
+    first, _ = run_failing_ranks(2, tmp_path, rank_programs.fail_early, *given, group_seconds=LIMIT, only=(0,))
+    assert first.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixed precision"])
+def test_fully_sharded_models_keep_their_weights_in_parts(kind: str, tmp_path: Path) -> None:
+    for found in run_ranks(2, tmp_path, rank_programs.compile_fully_sharded, kind):
+        assert found == {"engines": 1, "gathers": 12, "in parts": True}
+
+
 def test_equal_shards_are_built_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)

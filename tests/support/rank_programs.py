@@ -259,3 +259,64 @@ def run_sample(rank: int, code: str, directory: str) -> None:
     ends = ("dist.init_process_group", "dist.destroy", "accelerator.end")  # the group is the test's
     lines = [line for line in code.splitlines() if not line.startswith(ends)]
     exec(compile("\n".join(lines), "sample", "exec"), {"__name__": "__main__"})
+
+
+def compile_fully_sharded(rank: int, kind: str) -> dict[str, Any]:
+    """Compiles models that `fully_shard` has wrapped, alone or over tensor parallelism, after a call and before one."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Perceptron(33), Perceptron(32)).eval().requires_grad_(False)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5}
+    if kind == "two dimensions":
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+        parallelize_module(model[1], mesh["model"], plan_of("tensor"))
+        for part in model:
+            fully_shard(part, mesh=mesh["data"])
+    else:
+        is_mixed = kind == "mixed precision"
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if is_mixed else None, output_dtype=torch.float32)
+        tolerance = {"rtol": 2e-2, "atol": 2e-2} if is_mixed else tolerance
+        for part in model:
+            fully_shard(part, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+    torch.manual_seed(rank // (2 if kind == "two dimensions" else 1))
+    x = torch.randn(4, 4, 16)
+    if kind == "mixed precision":
+        model(x)  # leaves weights of the root whole
+    given = Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(8, 4, 16))
+    compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+    for batch in (4, 8):
+        x = torch.randn(batch, 4, 16)
+        torch.testing.assert_close(compiled(x), model(x) + 0, **tolerance)
+    report = compiled.meta["partition_report"]
+    gathers = [node.op for node in report.collectives if "all_gather" in node.op]
+    held = sum(value.numel() for value in trt.trace(model, arg_inputs=(x,)).state_dict.values())
+    whole_size = sum(value.numel() for value in model.state_dict().values())
+    return {"engines": len(report.engines), "gathers": len(gathers), "in parts": held < 0.6 * whole_size}
+
+
+def fail_early(rank: int, when: str, way: str, directory: str) -> None:
+    """One rank throws, dies or hangs while it builds or loads."""
+    model = parallel_perceptron("tensor")
+    x = torch.randn(2, 4, 16)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        if way == "dies":
+            os._exit(3)
+        if way == "hangs":
+            time.sleep(600)
+        raise ValueError("rank 1 has had enough")
+
+    if when == "build":
+        if rank == 1:
+            from trt_frontends import engine_source
+
+            engine_source.build_block = fail
+        compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
+    else:
+        runtime.save_sharded(trt.compile(model, arg_inputs=(x,), min_block_size=1), directory)
+        compiled = fail() if rank == 1 else trt.load(directory)
+    compiled(x)
