@@ -55,7 +55,7 @@ def test_dynamic_inputs_need_ranges(plan: torch.Tensor) -> None:
         )
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "updates"])  # which engines without any leave out
 def test_a_missing_field_is_named(header: PlanHeader, name: str) -> None:
     value = header.to_json()
     del value[name]
@@ -67,7 +67,7 @@ def test_a_missing_field_is_named(header: PlanHeader, name: str) -> None:
 @pytest.mark.parametrize("wrong", [{"a": 1}, [["x"]], "?"])
 def test_a_field_of_another_type_is_refused(header: PlanHeader, name: str, wrong: Any) -> None:
     value = header.to_json()
-    if isinstance(value[name], str) and isinstance(wrong, str) and name != "device":
+    if isinstance(value.get(name), str) and isinstance(wrong, str) and name != "device":
         pytest.skip("free text")
     value[name] = wrong
     with pytest.raises(PlanError):
@@ -127,7 +127,7 @@ def test_contradictions_are_refused(change_header: Change, changes: dict[str, An
 
 def test_the_text_is_canonical_json(header: PlanHeader) -> None:
     assert json.loads(header.text) == header.to_json()
-    assert list(json.loads(header.text)) == sorted(FIELDS)
+    assert list(json.loads(header.text)) == sorted({*FIELDS} - {"updates"})
 
 
 def test_the_digest_of_a_large_plan_is_computed_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
