@@ -217,7 +217,7 @@ def _tactics(compiled: nn.Module) -> list[str]:
     found = set()
     for module in compiled.modules():
         if isinstance(module, TRTModule):
-            engine = runtime.deserialize_cuda_engine(memoryview(module.plan.cpu().numpy()))
+            engine = runtime.deserialize_cuda_engine(memoryview(module.plan.cpu().numpy().data))
             found.add(engine._state.info.tactic)
     return sorted(found)
 
