@@ -16,13 +16,13 @@ from trt_core import PlanError, refit_table
 from trt_core.files.container import LAYOUT
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_portable.plan import container as portable
-from trt_runtime import TRTModule, load, save
+from trt_runtime import TRTModule, load, program_file, save
 from trt_runtime.bindings import Binding
 from trt_runtime.container import PLAN
 from trt_runtime.container import SectionKind as PlanSections
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
 from trt_runtime.header import UPDATES, PlanHeader
-from trt_runtime.program import layout, literals, saving, tables
+from trt_runtime.program import literals, saving, tables
 from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
@@ -66,12 +66,12 @@ def test_plan_files() -> None:
 
 
 def test_programs() -> None:
-    kinds = [kind.name for kind in layout.SectionKind]
-    structures = [*LAYOUT, kinds, layout.PROGRAM.alignment]
+    kinds = [kind.name for kind in program_file.SectionKind]
+    structures = [*LAYOUT, kinds, program_file.PROGRAM.alignment]
     graph = {name: value for name, value in vars(tables).items() if name.isupper()}
     whole = sorted(name for name, function in FUNCTIONS.items() if function.is_whole)
     names = [sorted(literals._READERS), sorted(FUNCTIONS), whole, sorted(RELATIONS)]
-    _hold(PROGRAMS, layout.PROGRAM.version, _digest([structures, graph, names]), "trt_runtime.program.layout")
+    _hold(PROGRAMS, program_file.PROGRAM.version, _digest([structures, graph, names]), "trt_runtime.program_file")
 
 
 def test_programs_of_format_6_are_read(
@@ -79,9 +79,9 @@ def test_programs_of_format_6_are_read(
 ) -> None:
     path = tmp_path / "older.trtp"
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "FILE", dataclasses.replace(layout.PROGRAM, version=6))
+        patch.setattr(saving, "FILE", dataclasses.replace(program_file.PROGRAM, version=6))
         save(dynamic_engine, path)
-    assert path.read_bytes()[len(layout.PROGRAM.magic)] == 6
+    assert path.read_bytes()[len(program_file.PROGRAM.magic)] == 6
     assert torch.equal(load(path)(torch.ones(5, 3)), torch.full((5, 3), 2.0))
 
 

@@ -12,7 +12,7 @@ from fresh_process import run_python
 
 from trt_core import PlanError
 from trt_runtime import TRTModule, load, plan_to_bytes, read_plan
-from trt_runtime.program.layout import PROGRAM, SectionKind
+from trt_runtime.program_file import PROGRAM, SectionKind
 from trt_runtime.testing import ProgramFile
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from trt_core import InputError
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.exchange import engines_in
-from trt_runtime.program.layout import PROGRAM
+from trt_runtime.program_file import PROGRAM
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 

@@ -26,7 +26,7 @@ from trt_core.files.container import Section
 from trt_core.files.folder import PrivateFolder
 from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import file_name, replacing
-from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
+from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
+from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 
 
 @dataclass

@@ -18,8 +18,8 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import OperatorCall, Program
 from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
-from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 from trt_runtime.program.model_facts import ModelFacts
+from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 
 
 def inspect_file(path: Path) -> dict[str, Any]:

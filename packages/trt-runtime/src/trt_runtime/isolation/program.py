@@ -38,8 +38,8 @@ from trt_runtime.isolation import confinement
 from trt_runtime.isolation.messages import Arena, decode, encode, place_tensors, receive, send
 from trt_runtime.program.fields import number_kind
 from trt_runtime.program.interface import DynamicSize, FixedSpec, NumberSpec, Spec, TensorSpec
-from trt_runtime.program.layout import SectionKind, read_sections
 from trt_runtime.program.model_facts import ModelFacts, as_record
+from trt_runtime.program_file import SectionKind, read_sections
 from trt_runtime.signatures import why_not_trusted
 
 _ERRORS: Final = {

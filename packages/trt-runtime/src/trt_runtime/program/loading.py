@@ -32,10 +32,10 @@ from trt_runtime.program.allowed_operators import find_operator, needs_trust
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
-from trt_runtime.program.layout import PROGRAM, SectionKind, read_sections
 from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
+from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 from trt_runtime.signatures import read_keys, why_not_trusted
 
 if TYPE_CHECKING:

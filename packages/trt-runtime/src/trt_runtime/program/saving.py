@@ -37,11 +37,11 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.graph_signature import signature_of
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.layout import PROGRAM as FILE
-from trt_runtime.program.layout import SectionKind
 from trt_runtime.program.model_facts import ENTRY, require_facts
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
+from trt_runtime.program_file import PROGRAM as FILE
+from trt_runtime.program_file import SectionKind
 from trt_runtime.signatures import INSTALL, Signer, can_sign, signing_key
 
 if TYPE_CHECKING:
