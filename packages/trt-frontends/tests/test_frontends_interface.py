@@ -18,8 +18,9 @@ import trt_runtime
 from trt_core import Input
 from trt_runtime import InputError, PlanError
 from trt_runtime.command_line import main
+from trt_runtime.program.fields import FACTS
 from trt_runtime.program.interface import DynamicSize, FixedSpec, TensorSpec
-from trt_runtime.program.model_facts import ENTRY, Result
+from trt_runtime.program.model_facts import Result
 from trt_runtime.testing import ProgramFile
 
 
@@ -163,8 +164,8 @@ def test_metadata_of_the_user_goes_beside_what_is_said_of_the_model(tmp_path: Pa
     trt_runtime.save(compiled, tmp_path / "model.trtp", metadata=most)
     loaded = trt_runtime.load(tmp_path / "model.trtp")
     assert loaded.meta == most and loaded.dtype is torch.float32
-    with pytest.raises(InputError, match=ENTRY):
-        trt_runtime.save(compiled, tmp_path / "model.trtp", metadata={ENTRY: "{}"})
+    with pytest.raises(InputError, match=FACTS):
+        trt_runtime.save(compiled, tmp_path / "model.trtp", metadata={FACTS: "{}"})
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_malformed_facts_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model.trtp"
     trt_frontends.save(trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(1, 4),)), path)
     parts = ProgramFile.read(path.read_bytes())
-    parts.graph["metadata"] = {ENTRY: text}
+    parts.graph["metadata"] = {FACTS: text}
     parts.write(path)
     with pytest.raises(PlanError):
         trt_runtime.load(path)

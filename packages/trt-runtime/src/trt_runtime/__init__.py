@@ -18,13 +18,12 @@ from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
-from trt_runtime.program import LoadedProgram, load
 
 if TYPE_CHECKING:
     from trt_runtime.generation import TextGenerator
     from trt_runtime.graphed_calls import cuda_graphs
     from trt_runtime.profiling import LayerProfile, LayerTime, profile_layers
-    from trt_runtime.program import save
+    from trt_runtime.program import LoadedProgram, load, save
     from trt_runtime.refit import refit_engine, refit_module
     from trt_runtime.sharded import save_sharded
     from trt_runtime.streamed_weights import weight_streaming
@@ -71,8 +70,10 @@ __all__ = [
 _LATE: Final = {
     "LayerProfile": "trt_runtime.profiling",
     "LayerTime": "trt_runtime.profiling",
+    "LoadedProgram": "trt_runtime.program",
     "TextGenerator": "trt_runtime.generation",
     "cuda_graphs": "trt_runtime.graphed_calls",
+    "load": "trt_runtime.program",
     "profile_layers": "trt_runtime.profiling",
     "refit_engine": "trt_runtime.refit",
     "refit_module": "trt_runtime.refit",
@@ -80,6 +81,7 @@ _LATE: Final = {
     "save_sharded": "trt_runtime.sharded",
     "weight_streaming": "trt_runtime.streamed_weights",
 }
-"""Names that are imported when they are first used: running a saved program needs none of them."""
+"""Names that are imported when they are first used: running engines needs none of them, and saved
+programs only `load`."""
 
 __getattr__, __dir__ = lazy_names(__name__, _LATE)

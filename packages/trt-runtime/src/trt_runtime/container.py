@@ -5,6 +5,7 @@ The plan is used where it lies: files are mapped into memory, not read. Nothing 
 
 from __future__ import annotations
 
+import functools
 import io
 from enum import IntEnum
 from typing import Any, Final
@@ -18,7 +19,6 @@ from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path as Path
 from trt_core.files.replacing import file_name
 from trt_core.files.replacing import replacing as replacing
-from trt_core.limits import CallLimits
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.header import PlanHeader
 from trt_runtime.plan_notes import Bounds, is_vouched, note_bounds, plan_bytes, plan_digest, vouch
@@ -30,9 +30,6 @@ class SectionKind(IntEnum):
     HEADER = 1
     PLAN = 2
 
-
-_BOUNDS: Final = Bounds(CallLimits(), lambda: False)
-"""What calls of an engine may use that was read from a file of its own."""
 
 PLAN: Final = Container(
     magic=b"TRTPLAN\n",
@@ -156,8 +153,16 @@ def plan_from_memory(content: Any, *, where: str, check: bool) -> tuple[PlanHead
         raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
     plan = torch.frombuffer(content, dtype=torch.uint8, offset=payload.offset, count=payload.size)
     vouch(plan)  # its bytes were just verified
-    note_bounds(plan, _BOUNDS)
+    note_bounds(plan, _bounds())
     check_payload(header, plan, where)
     if check:
         check_compatible(header, where=where)
     return header, plan
+
+
+@functools.cache
+def _bounds() -> Bounds:
+    """What calls of an engine may use that was read from a file of its own."""
+    from trt_core.limits import CallLimits  # which engines that are built here never need
+
+    return Bounds(CallLimits(), lambda: False)

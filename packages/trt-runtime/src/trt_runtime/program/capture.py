@@ -26,7 +26,7 @@ from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
 from trt_runtime.program.allowed_operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.document import MAX_METADATA_TEXT
-from trt_runtime.program.fields import is_path_part
+from trt_runtime.program.fields import FACTS, is_path_part
 from trt_runtime.program.graph import (
     CapturedProgram,
     EngineCall,
@@ -51,7 +51,7 @@ from trt_runtime.program.graph_signature import INTERCHANGE, nest, require_plain
 from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
-from trt_runtime.program.model_facts import ENTRY, ModelFacts, literal_attributes, result_classes
+from trt_runtime.program.model_facts import ModelFacts, literal_attributes, result_classes
 from trt_runtime.program.weights import check_storable, view_key
 
 _SIZE: Final = torch.ops.aten.sym_size.int
@@ -147,7 +147,7 @@ class _Capture:
         text = facts.to_text()
         if len(text.encode()) > MAX_METADATA_TEXT:
             text = replace(facts, attributes={}).to_text()
-        return {ENTRY: text}
+        return {FACTS: text}
 
     # What the program holds
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -14,8 +14,6 @@ from trt_core.device import is_autocast_on, without_autocast
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import OpOverload
-from trt_core.limits import Account, charging
-from trt_core.operator_counts import can_grow, elements_in, elements_made, operands_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import kind_of
@@ -36,8 +34,11 @@ from trt_runtime.program.graph import (
     WriteCall,
 )
 from trt_runtime.program.literals import leaves, replace_values, values_in
-from trt_runtime.program.operand_checks import checked
-from trt_runtime.program.operator_growth import how_to_allow, most_elements
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from trt_core.limits import Account
 
 Symbols = Mapping[str, int]
 """Values of the symbols in one call."""
@@ -240,7 +241,7 @@ class Executor:
     def _run_watched(self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int]) -> Any:
         at = self._first_result
         try:
-            with charging(watch.account(slots)) as account:
+            with watch.charging(slots) as account:
                 for run, at, dying in self._steps:
                     if at in steps:
                         with account.watching():
@@ -325,10 +326,12 @@ class _Watch:
             self._passed.clear()
         self._passed[sizes] = None
 
-    def account(self, slots: Sequence[Any]) -> Account:
-        """An account of a call that begins."""
+    def charging(self, slots: Sequence[Any]) -> AbstractContextManager[Account]:
+        """A call that begins, charged to an account of its own."""
+        from trt_core.limits import Account, charging  # which programs that are engines never need
+
         given = self._held + sum(value.nbytes for value in slots[: self._first] if isinstance(value, torch.Tensor))
-        return Account(self._bounds.limits, given, is_exempt=self._bounds.is_exempt)
+        return charging(Account(self._bounds.limits, given, is_exempt=self._bounds.is_exempt))
 
 
 def _depends_on_data(step: Step, program: Program) -> bool:
@@ -468,6 +471,9 @@ def operator_run(
         is_settled: Whether all sizes were compared when the program was loaded.
         untold: Elements that the operator may make where how many depends on data.
     """
+    from trt_core.operator_counts import can_grow  # which programs that are engines never need, and the checks neither
+    from trt_runtime.program.operand_checks import checked
+
     call = checked(operator, untold)
     bound = None if is_settled or not can_grow(operator) else _bound(operator, step, untold)
     args = _on_device(list(step.args), device)
@@ -504,6 +510,8 @@ def _bound(
     operator: OpOverload, step: OperatorCall, untold: int
 ) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
     """Returns what refuses a call that would make far more than the program says, or than is there."""
+    from trt_core.operator_counts import elements_in, elements_made, operands_of
+    from trt_runtime.program.operator_growth import how_to_allow, most_elements
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
         operands = operands_of(operator, args, kwargs)

@@ -16,6 +16,9 @@ from trt_core.sizes.expressions import Extent, check_extent
 MAX_RANK = 64
 """Most dimensions of a tensor, as in PyTorch."""
 
+FACTS = "trt.model"
+"""Entry of a program's metadata that holds what it says of its model; whoever saves a program cannot set it."""
+
 MAX_TEXT = 4096
 """Most characters of a name."""
 

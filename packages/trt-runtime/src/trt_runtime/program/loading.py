@@ -30,9 +30,8 @@ from trt_runtime.plan_notes import allow_host_code as permit
 from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.allowed_operators import find_operator, needs_trust
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
+from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import OperatorCall, Program
-from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
@@ -240,7 +239,10 @@ def program_from_memory(
     is_known = trust or allow_host_code or trusted.is_found
     bounds = _bounds(limits, trusted, is_known=is_known, is_said=carries_code and not allow_host_code)
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
-    _require_plugins(ModelFacts.of(program.metadata).plugins, operators)
+    if FACTS in program.metadata:
+        from trt_runtime.program.model_facts import ModelFacts  # which no other program needs
+
+        _require_plugins(ModelFacts.of(program.metadata).plugins, operators)
     for module in engines:
         if allow_host_code:
             permit(module.plan)

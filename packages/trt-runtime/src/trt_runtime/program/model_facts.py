@@ -23,10 +23,7 @@ from trt_core.nesting import children_of
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.plain_structure import names_of_parts
 from trt_runtime.program import literals
-from trt_runtime.program.fields import MAX_TEXT, malformed
-
-ENTRY: Final = "trt.model"
-"""Name of the entry of a program's metadata that holds the facts; whoever saves a program cannot set it."""
+from trt_runtime.program.fields import FACTS, MAX_TEXT, malformed
 
 MAX_BYTES: Final = 1 << 20
 """Longest text of facts, as of every entry of metadata."""
@@ -155,7 +152,7 @@ class ModelFacts:
         Raises:
             PlanError: They are malformed.
         """
-        text = metadata.get(ENTRY)
+        text = metadata.get(FACTS)
         return cls() if text is None else cls.from_text(text)
 
 
@@ -358,5 +355,5 @@ def require_facts(metadata: Mapping[str, str]) -> None:
     Raises:
         InputError: It has an entry of their name.
     """
-    if ENTRY in metadata:
-        raise InputError(f"the entry {ENTRY!r} is written by save itself", where="metadata", hint="name it otherwise")
+    if FACTS in metadata:
+        raise InputError(f"the entry {FACTS!r} is written by save itself", where="metadata", hint="name it otherwise")

@@ -16,7 +16,7 @@ from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds
 from trt_runtime.program.door import Door, refuse_moves
 from trt_runtime.program.executor import Executor, declares_symbols
-from trt_runtime.program.fields import UNTOLD, malformed
+from trt_runtime.program.fields import FACTS, UNTOLD, malformed
 from trt_runtime.program.graph import (
     CapturedProgram,
     EngineCall,
@@ -30,12 +30,11 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.literals import values_in
-from trt_runtime.program.model_facts import ENTRY, ModelFacts, as_record, rebuilder
 
 if TYPE_CHECKING:
     from trt_runtime.program.interface import Spec
+    from trt_runtime.program.model_facts import ModelFacts
 
 _NO_SYMBOLS: dict[str, int] = {}
 _NOTHING: Final = object()
@@ -91,10 +90,15 @@ class LoadedProgram(nn.Module):
         bounds: Bounds | None = None,
     ) -> None:
         super().__init__()
-        self.meta = {name: text for name, text in program.metadata.items() if name != ENTRY}
-        self.__facts = ModelFacts.of(program.metadata)
+        self.meta = {name: text for name, text in program.metadata.items() if name != FACTS}
+        self.__facts: ModelFacts | None = None
         self.__result_types = tuple(result_types)
-        self.__rebuild = rebuilder(program.output, self.__facts, result_types)
+        self.__rebuild: Callable[[Any], Any] | None = None
+        if FACTS in program.metadata or self.__result_types:
+            from trt_runtime.program.model_facts import ModelFacts, rebuilder  # for programs that say something
+
+            self.__facts = ModelFacts.of(program.metadata)
+            self.__rebuild = rebuilder(program.output, self.__facts, self.__result_types)
         self.__untold = untold
         self.__bounds = bounds
         self.__program = program
@@ -131,15 +135,23 @@ class LoadedProgram(nn.Module):
             return lambda: self  # scripts ask an exported program for its module
         if name == "device":
             return self.__device
+        facts = self.__facts
         if name in ("inputs", "outputs"):
-            sizes = SizeNames(self.__program.signature, self.__program.symbols, self.__facts.dimensions)
+            from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of  # for whoever asks
+
+            named = {} if facts is None else facts.dimensions
+            sizes = SizeNames(self.__program.signature, self.__program.symbols, named)
             if name == "inputs":
                 return inputs_of(self.__program.signature, sizes)
             return outputs_of(self.__program, sizes, self.__device.type)
-        if name == "can_generate" and "config" in self.__facts.attributes:
+        if facts is None:
+            return _NOTHING
+        if name == "can_generate" and "config" in facts.attributes:
             return _never
-        if name in self.__facts.attributes:
-            return as_record(self.__facts.attributes[name])
+        if name in facts.attributes:
+            from trt_runtime.program.model_facts import as_record
+
+            return as_record(facts.attributes[name])
         return _NOTHING
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -25,6 +25,7 @@ from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profiles import InputRanges
 from trt_runtime.program.capture import can_capture, capture
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
+from trt_runtime.program.fields import FACTS
 from trt_runtime.program.graph import (
     CapturedProgram,
     Dimension,
@@ -37,7 +38,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.graph_signature import signature_of
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.model_facts import ENTRY, require_facts
+from trt_runtime.program.model_facts import require_facts
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
 from trt_runtime.program_file import PROGRAM as FILE
@@ -115,7 +116,7 @@ def save(
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
     if metadata is not None:
-        facts = {name: text for name, text in captured.program.metadata.items() if name == ENTRY}
+        facts = {name: text for name, text in captured.program.metadata.items() if name == FACTS}
         captured = replace(captured, program=replace(captured.program, metadata={**_checked(metadata), **facts}))
     signer = _signer(captured, sign)
     with replacing(path) as file:
