@@ -249,8 +249,8 @@ def _fill(
     if len(output.shape) != 1:
         raise e.refuse("a ramp along more than one axis")
     kind = layer.to_type
-    start = e.constant(layer.alpha or 0, kind) if alpha is None else alpha
-    step = e.constant(1 if layer.beta is None else layer.beta, kind) if beta is None else e.add(
+    start = e.constant(layer.alpha, kind) if alpha is None else alpha
+    step = e.constant(layer.beta, kind) if beta is None else e.add(
         "Squeeze", [beta, e.constant([0])]
     )  # fmt: skip
     extent = e.constant(list(layer.shape or ())) if shape is None else shape
@@ -264,12 +264,11 @@ def _random(e: _Exporter, layer: Any, shape: str | None, alpha: str | None) -> N
         raise e.refuse("random numbers whose range is computed")
     extents = e.constant(list(layer.shape or ())) if shape is None else shape
     like = e.add("ConstantOfShape", [extents])
-    low, high = (default if value is None else value for value, default in ((layer.alpha, 0.0), (layer.beta, 1.0)))
     kind = e.number_of(layer.to_type)
     if layer.operation is FillOperation.RANDOM_UNIFORM:
-        e.add("RandomUniformLike", [like], e.out(), dtype=kind, low=float(low), high=float(high))
+        e.add("RandomUniformLike", [like], e.out(), dtype=kind, low=float(layer.alpha), high=float(layer.beta))
     else:
-        e.add("RandomNormalLike", [like], e.out(), dtype=kind, mean=float(low), scale=float(high))
+        e.add("RandomNormalLike", [like], e.out(), dtype=kind, mean=float(layer.alpha), scale=float(layer.beta))
 
 
 # --- element by element -----------------------------------------------------------------------------------------------

@@ -51,10 +51,10 @@ _NEAREST: Final = (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.ups
 _LINEAR: Final = (_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d)
 
 
-def _to_scales(value: Any) -> tuple[float, ...] | None:
-    """Scales as TensorRT keeps them: in float32."""
+def _to_scales(value: Any) -> tuple[float, ...]:
+    """Scales as TensorRT keeps them: in float32; none where they are not set, which is null in a plan."""
     if value is None:
-        return None
+        return ()
     return tuple(float(np.float32(to_number(scale))) for scale in value)
 
 
@@ -63,7 +63,7 @@ class _Overridden(Attribute[Any]):
 
     def __get__(self, layer: Any, owner: type) -> Any:
         if layer is not None and layer._input(1) is not None:
-            return None
+            return self.default
         return super().__get__(layer, owner)
 
     def __set__(self, layer: ILayer, value: Any) -> None:
@@ -89,7 +89,9 @@ class IResizeLayer(ILayer):
     _DEFERRED = True
 
     shape = _Overridden(_dims.convert, None, _dims.encode, _dims.decode, "Output extents.")
-    scales = _Overridden(_to_scales, None, lambda v: None if v is None else list(v), doc="Factor of each extent.")
+    scales = _Overridden(
+        _to_scales, (), lambda scales: list(scales) or None, doc="Factor of each extent; at first none."
+    )
     resize_mode = member(InterpolationMode, InterpolationMode.NEAREST, "The interpolation.")
     coordinate_transformation = member(
         ResizeCoordinateTransformation,
@@ -121,7 +123,7 @@ class IResizeLayer(ILayer):
         if self.shape is not None:
             require(len(self.shape) == rank, f"shape {self.shape} for an input of rank {rank}")
             require(all(extent >= 0 for extent in self.shape), f"shape {self.shape} is not known")
-        elif self.scales is not None:
+        elif self.scales:
             require(len(self.scales) == rank, f"{len(self.scales)} scales for rank {rank}")
             require(all(s > 0 for s in self.scales), f"scales {self.scales} must be positive")
 
@@ -130,7 +132,7 @@ class IResizeLayer(ILayer):
             return host_numbers(target)
         if self.shape is not None:
             return list(self.shape)
-        if self.scales is None:
+        if not self.scales:
             raise Refusal("neither shape nor scales nor input 1 gives the output extents")
         return [_scaled(extent, scale) for extent, scale in zip(x.shape, self.scales, strict=True)]
 
@@ -155,7 +157,7 @@ class IResizeLayer(ILayer):
 
     def _sampling_scales(self, rank: int) -> list[float | None]:
         """The factor between output and input coordinates on each axis, None where the extents say it."""
-        by_extents = self.shape is not None or self.scales is None
+        by_extents = self.shape is not None or not self.scales
         if by_extents or self.coordinate_transformation is ResizeCoordinateTransformation.ALIGN_CORNERS:
             return [None] * rank
         return list(self.scales)

@@ -186,16 +186,26 @@ def _to_fill_number(value: Any) -> int | float:
 
 
 class _FillNumber(Attribute[int | float | None]):
-    """A number of a fill: an int stays an int64, a float a double; anything else is ignored."""
+    """A number of a fill: an int stays an int64, a float a double; anything else is ignored.
 
-    def __init__(self, index: int, doc: str) -> None:
-        super().__init__(_to_fill_number, None, decode=lambda number: number, doc=doc)
+    Args:
+        index: The input that takes its place.
+        default: What it is before it is set, for which a plan holds null.
+        doc: What the property's docstring says.
+    """
+
+    def __init__(self, index: int, default: float, doc: str) -> None:
+        super().__init__(_to_fill_number, default, self._null_if_default, lambda number: number, doc)
         self.index = index
 
     def __get__(self, layer: Any, owner: type) -> Any:
         if layer is not None and layer._input(self.index) is not None:
             return -1.0
-        return super().__get__(layer, owner)
+        found = super().__get__(layer, owner)
+        return self.default if found is None else found
+
+    def _null_if_default(self, number: float | None) -> float | None:
+        return None if isinstance(number, float) and number == self.default else number
 
     def __set__(self, layer: ILayer, value: Any) -> None:
         try:
@@ -235,8 +245,8 @@ class IFillLayer(ILayer):
 
     shape = _FillShape(_plain_dims.convert, None, _plain_dims.encode, _plain_dims.decode, "The extents.")
     operation = member(FillOperation, FillOperation.LINSPACE, "The formula.")
-    alpha = _FillNumber(1, "Start of a ramp, minimum, or mean.")
-    beta = _FillNumber(2, "Step of a ramp, maximum, or standard deviation.")
+    alpha = _FillNumber(1, 0.0, "Start of a ramp, minimum, or mean; at first 0.")
+    beta = _FillNumber(2, 1.0, "Step of a ramp, maximum, or standard deviation; at first 1.")
     to_type = element_type(DataType.FLOAT, "The element type.")
 
     def is_alpha_beta_int64(self) -> bool:
@@ -280,8 +290,8 @@ class IFillLayer(ILayer):
         carrier = self._carrier(self.to_type)
         if self.operation is FillOperation.LINSPACE:
             return (self._ramp(extents, alpha, beta, carrier, device),)
-        low = self._number(alpha, self.alpha, 0.0)
-        high = self._number(beta, self.beta, 1.0)
+        low = self.alpha if alpha is None else as_tensor(alpha)
+        high = self.beta if beta is None else as_tensor(beta)
         if self.operation is FillOperation.RANDOM_UNIFORM:
             return (torch.rand(extents, dtype=carrier, device=device) * (high - low) + low,)
         return (torch.randn(extents, dtype=carrier, device=device) * high + low,)
@@ -294,9 +304,9 @@ class IFillLayer(ILayer):
         carrier: torch.dtype,
         device: torch.device,
     ) -> torch.Tensor:
-        start = self._number(alpha, self.alpha, 0)
+        start = _exact(self.alpha, carrier) if alpha is None else as_tensor(alpha)
         if beta is None:
-            steps: list[Any] = [1 if self.beta is None else self.beta]
+            steps: list[Any] = [_exact(self.beta, carrier)]
         else:
             steps = [as_tensor(beta)[axis] for axis in range(len(extents))]
         total = torch.zeros((), dtype=carrier, device=device)
@@ -306,15 +316,14 @@ class IFillLayer(ILayer):
         ramp: torch.Tensor = (total + start).to(carrier)
         return ramp
 
-    @staticmethod
-    def _number(tensor: Value | None, static: Any, default: float) -> Any:
-        if tensor is not None:
-            return as_tensor(tensor)
-        return default if static is None else static
-
     @property
     def _is_random(self) -> bool:
         return self.operation is not FillOperation.LINSPACE
+
+
+def _exact(number: float, carrier: torch.dtype) -> float:
+    """A number as a ramp counts with it: a whole one of integers must not turn them into float32, which rounds them."""
+    return number if carrier.is_floating_point or not float(number).is_integer() else int(number)
 
 
 class SourceLayers(LayerFactory):
