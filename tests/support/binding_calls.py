@@ -128,6 +128,7 @@ _PLAIN: dict[str, Callable[[Any], bool]] = {
     "Dims": _is_dims,
     "Weights": lambda value: value is None or type(value).__name__ == "Weights" or _is_array(value),
     "typing_extensions.Buffer": _is_buffer,
+    "typing_extensions.CapsuleType": lambda value: type(value).__name__ == "PyCapsule",
     "object": lambda value: True,
 }
 

@@ -21,7 +21,7 @@ from trt_runtime.bindings import Binding
 from trt_runtime.container import PLAN
 from trt_runtime.container import SectionKind as PlanSections
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
-from trt_runtime.header import UPDATES, PlanHeader
+from trt_runtime.header import OPTIONAL, PlanHeader
 from trt_runtime.program import literals, saving, tables
 from trt_runtime.testing import ProgramFile
 
@@ -53,7 +53,7 @@ def _hold(recorded: dict[int, str], version: int, found: str, where: str) -> Non
 def test_plan_headers() -> None:
     binding = Binding("x", torch.float32, (1,)).to_json()
     tables = [
-        sorted(item.name for item in dataclasses.fields(PlanHeader) if item.name != UPDATES),
+        sorted(item.name for item in dataclasses.fields(PlanHeader) if item.name not in OPTIONAL),
         sorted(binding),
         sorted(refit_table.FIELDS),
     ]

@@ -13,8 +13,17 @@ from torch import fx
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.timing_cache_file import TimingCacheFile
-from trt_core import BuildError, CompilationSettings, device_scope, provider_identity, trt
+from trt_core import (
+    BuildError,
+    CompilationSettings,
+    Provider,
+    current_provider,
+    device_scope,
+    provider_identity,
+    trt,
+)
 from trt_core.log import forget_errors, provider_logger, take_errors
+from trt_core.process_groups import GroupMembers, groups_in
 from trt_core.refit_table import RefitTable
 from trt_core.settings import ObservedSettings
 from trt_core.sizes.ranges import Bounds, ShapeRanges
@@ -40,6 +49,7 @@ class BuiltEngine:
         provider: Name and version of the provider.
         settings_read: Names of the settings that converters and builder read.
         refit: How its weights follow from the model's, where it was built for refitting; else None.
+        process_group: The ranks whose communicator its execution contexts need; None for none.
     """
 
     name: str
@@ -55,6 +65,7 @@ class BuiltEngine:
     updates: Mapping[str, str] = field(default_factory=dict)
     settings_read: frozenset[str] = frozenset()
     refit: RefitTable | None = field(default=None, repr=False)
+    process_group: GroupMembers | None = None
 
 
 def build_block(
@@ -94,6 +105,9 @@ def build_block(
         table = None if refit is None else refit.finish(weights or {})
         config = builder.create_builder_config()
         configure(config, settings)
+        group = _process_group(block, name)
+        if group is not None:
+            _allow_collectives(config)
         profiles = _add_profiles(builder, config, block, interpreter.input_names, ranges)
         if timing_cache is not None:
             timing_cache.attach(config)
@@ -121,7 +135,35 @@ def build_block(
         provider=provider_identity(),
         settings_read=settings.fields_read(),
         refit=table,
+        process_group=group,
     )
+
+
+def _process_group(block: fx.GraphModule, name: str) -> GroupMembers | None:
+    """The group whose communicator the execution contexts of TensorRT need: they take one.
+
+    Raises:
+        BuildError: The collectives of the block are those of several groups.
+    """
+    if current_provider() is not Provider.TENSORRT:
+        return None
+    graphs = [module.graph for module in block.modules() if isinstance(module, fx.GraphModule)]
+    found = dict.fromkeys(group for graph in graphs for group in groups_in(graph))
+    if len(found) > 1:
+        raise BuildError(
+            f"the engine {name} could not be built: it communicates in {len(found)} process groups",
+            where=", ".join(f"{group.name!r} ({', '.join(map(str, group.ranks))})" for group in found),
+            why="an execution context of TensorRT takes one communicator",
+            hint="keep the collectives of all groups but one in torch_executed_ops",
+        )
+    return next(iter(found), None)
+
+
+def _allow_collectives(config: Any) -> None:
+    """Before 11.0 layers that communicate were a preview, to be asked for."""
+    preview = getattr(trt.PreviewFeature, "MULTIDEVICE_RUNTIME_10_16", None)
+    if preview is not None:
+        config.set_preview_feature(preview, True)
 
 
 def _new_builder(name: str) -> Any:

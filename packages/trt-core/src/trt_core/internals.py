@@ -12,6 +12,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 | `torch._ops` | what a node of a graph calls | |
 | `torch._subclasses.fake_tensor` | tensors without data, which a graph keeps in `val` | |
 | `torch.distributed.distributed_c10d._resolve_process_group` | the process group that a name in a graph means | |
+| `torch.distributed.distributed_c10d._world` | all process groups of this process | |
 | `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
 | `torch.utils._python_dispatch` | sees each operator that is called | |
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import (  # type: ignore[attr-defined]
         _resolve_process_group as resolve_process_group,
     )
+    from torch.distributed.distributed_c10d import _world as process_groups
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
     from torch.utils._sympy import functions as size_functions
     from torch.utils._sympy.numbers import int_oo
@@ -86,6 +88,7 @@ LATE: Final = {
     "bound_sympy": "torch.utils._sympy.value_ranges",
     "compile_lock": "torch._dynamo.convert_frame",
     "int_oo": "torch.utils._sympy.numbers",
+    "process_groups": "torch.distributed.distributed_c10d:_world",
     "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
     "size_functions": "torch.utils._sympy:functions",
     "statically_known_true": "torch.fx.experimental.symbolic_shapes",
@@ -96,7 +99,9 @@ ATTRIBUTES: Final = {
     "_buffers": "of nn.Module",
     "_cdata": "of a storage: tells one memory from another",
     "_codegen": "of fx.Graph: how flat values become the results of a model",
+    "_comm_ptr": "of torch.distributed.ProcessGroupNCCL: address of the communicator on the current GPU",
     "_erased": "of fx.Node: it is gone from its graph",
+    "_get_backend": "of torch.distributed.ProcessGroup: what runs its collectives on a device",
     "_get_name": "of nn.Module",
     "_guards_code": "of an ExportedProgram: what it is saved with",
     "_is_compiling_flag": "of torch.compiler: a model is compiled by some thread",

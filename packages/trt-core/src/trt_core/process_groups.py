@@ -6,9 +6,11 @@ saved also says the ranks.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch import fx
 
 from trt_core.internals import OpOverload
@@ -48,6 +50,73 @@ def group_members(group: Any) -> GroupMembers | None:
         return None
 
 
+def find_group(members: GroupMembers) -> Any:
+    """Returns the process group that has these ranks, in their order: the one of that name, else the oldest.
+
+    So a group may be made after an engine was built, or by the process that loads it.
+
+    Raises:
+        LookupError: There is none, or `torch.distributed` is not in use; the message says what to do.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise LookupError(
+            f"a collective of ranks {list(members.ranks)} runs in a process without process groups: call "
+            "torch.distributed.init_process_group first"
+        )
+    from trt_core.internals import process_groups, resolve_process_group
+
+    resolve: Any = resolve_process_group  # names are strings, which PyTorch types as its own
+    if members.name:
+        with contextlib.suppress(RuntimeError, ValueError):
+            group = resolve(members.name)
+            if tuple(dist.get_process_group_ranks(group)) == members.ranks:
+                return group
+    for group in process_groups.pg_group_ranks:
+        if tuple(dist.get_process_group_ranks(group)) == members.ranks:
+            return group
+    known = sorted({tuple(ranks) for ranks in process_groups.pg_group_ranks.values()})
+    raise LookupError(
+        f"rank {dist.get_rank()} has no process group of the ranks {list(members.ranks)}; it has "
+        f"{', '.join(str(list(ranks)) for ranks in known)}: make it with torch.distributed.new_group or a device "
+        "mesh, on every rank"
+    )
+
+
+def has_communicators() -> bool:
+    """Whether this PyTorch hands out the communicators of its NCCL process groups; builds without NCCL do not."""
+    import torch.distributed as dist
+
+    return dist.is_available() and hasattr(getattr(dist, "ProcessGroupNCCL", None), "_comm_ptr")
+
+
+def communicator(members: GroupMembers, device: torch.device) -> int:
+    """Returns the address of NCCL's communicator (`ncclComm_t`) of a process group for a GPU, the current one.
+
+    PyTorch makes it with the group's first collective; where there was none all ranks of the group make it here,
+    together. It belongs to PyTorch, and lives as long as the group.
+
+    Raises:
+        LookupError: There is no such group, or it does not run on NCCL; the message says what to do.
+    """
+    backend = find_group(members)._get_backend(device)
+    if not hasattr(backend, "_comm_ptr"):
+        raise LookupError(
+            f"the process group of the ranks {list(members.ranks)} has no communicator of NCCL on {device}, it is "
+            f"{type(backend).__name__}: make it with the backend 'nccl', and without TORCH_DISTRIBUTED_DEBUG=DETAIL"
+        )
+    if not backend._comm_ptr():
+        backend.eager_connect_single_device(device)
+    address = int(backend._comm_ptr())
+    if not address:
+        raise LookupError(
+            f"NCCL has not connected the ranks {list(members.ranks)} on {device}: run a collective in their process "
+            "group first"
+        )
+    return address
+
+
 def is_collective(node: fx.Node) -> bool:
     """Whether a node starts a collective."""
     name = _schema_name(node)
@@ -67,6 +136,12 @@ def group_of(node: fx.Node) -> GroupMembers | None:
     if "group_name" in node.kwargs:
         return group_members(node.kwargs["group_name"])
     return group_members(node.args[-1])  # the last argument of every one of them
+
+
+def groups_in(graph: fx.Graph) -> list[GroupMembers]:
+    """Returns the group of each collective of a graph, in order; those of one rank communicate nothing."""
+    groups = (group_of(node) for node in graph.nodes if is_collective(node))
+    return [group for group in groups if group is not None and len(group.ranks) > 1]
 
 
 def _schema_name(node: fx.Node) -> str:

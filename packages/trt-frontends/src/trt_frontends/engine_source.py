@@ -297,6 +297,7 @@ def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: Compilati
         hardware_compatible=settings.hardware_compatible,
         refit=built.refit,
         updates=[(built.input_names.index(given), made) for given, made in built.updates.items()],
+        process_group=built.process_group,
     )
     return TRTModule(header, plan)
 

@@ -13,7 +13,6 @@
 | `torch._inductor.utils` | whether the compiler fuses what reads a product | |
 | `torch._inductor.virtualized` | the fake mode that the compiler works in | |
 | `torch._prims_common` | the layout of a result | |
-| `torch.distributed.distributed_c10d._world` | all process groups of this process | |
 | `torch.utils._python_dispatch` | keeps what sees operators from them | |
 """
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
     from torch._inductor.utils import is_pointwise_use
     from torch._inductor.virtualized import V
-    from torch.distributed.distributed_c10d import _world as process_groups
 
 
 def _nothing() -> None:
@@ -63,7 +61,6 @@ LATE: Final = {
     "triton_cache_dir": "torch._inductor.runtime.cache_dir_utils",
     "is_pointwise_use": "torch._inductor.utils",
     "V": "torch._inductor.virtualized",
-    "process_groups": "torch.distributed.distributed_c10d:_world",
 }
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
 

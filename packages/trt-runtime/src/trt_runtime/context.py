@@ -7,6 +7,7 @@ before touches nothing but addresses; what other shapes mean for the outputs is 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from collections.abc import Collection, Iterable, Sequence
 from types import ModuleType
@@ -17,6 +18,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.log import forget_errors, take_errors
+from trt_core.process_groups import GroupMembers, communicator
 from trt_core.provider import provider_module
 from trt_core.wording import kind_of
 from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
@@ -81,6 +83,8 @@ class EngineContext:
             _select_profile(native, profile, engine)
         self.stream = 0
         self._native = native
+        self._group = engine.header.process_group
+        self._communicator = 0
         # Parts of the engine, not the engine: it keeps its contexts, and must be freed with its last user.
         self._header = engine.header
         self._known_shapes = engine.known_shapes
@@ -128,6 +132,8 @@ class EngineContext:
             InputError: A tensor does not fit.
             ExecutionError: The provider failed; its messages are quoted.
         """
+        if self._group is not None:
+            self._connect(self._group)
         given, inputs = inputs, self._bind(inputs)
         for index, slot in self._updates:
             address = inputs[index].data_ptr()
@@ -157,6 +163,33 @@ class EngineContext:
         """Waits on the host until the last run is done."""
         if self._order is not None:
             self._order.wait()
+
+    def _connect(self, group: GroupMembers) -> None:
+        """Gives the provider the communicator of its process group, where that is another one than in the last call.
+
+        Groups end and are made again while engines live. All ranks of a group connect together.
+
+        Raises:
+            ExecutionError: This process has no such group, or the provider refuses its communicator.
+        """
+        ranks = ", ".join(map(str, group.ranks))
+        try:
+            address = communicator(group, self._device)
+        except LookupError as error:
+            raise ExecutionError(
+                f"{self._header.title} cannot communicate with the ranks {ranks}", why=str(error)
+            ) from error
+        if address == self._communicator:
+            return
+        forget_errors()
+        if not self._native.set_communicator(_new_capsule(address, None, None)):
+            raise ExecutionError(
+                f"{self._header.title} refuses the communicator of the ranks {ranks}",
+                why=take_errors(),
+                hint="let TensorRT find the NCCL that PyTorch uses (LD_LIBRARY_PATH), or keep collectives in PyTorch "
+                "with torch_executed_ops",
+            )
+        self._communicator = address
 
     # Inputs ----------------------------------------------------------------------------------------
 
@@ -368,6 +401,12 @@ def _select_profile(native: Any, profile: int, engine: LoadedEngine) -> None:
         raise ExecutionError(f"{engine.header.title} refuses its optimization profile {profile}", why=take_errors())
     if stream is not None:
         stream.synchronize()
+
+
+# a name would have to outlive the capsule
+_new_capsule: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
 
 
 def _with_memory(value: torch.Tensor, index: int, header: PlanHeader) -> torch.Tensor:

@@ -15,6 +15,7 @@ from trt_core.errors import PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import BadField
+from trt_core.process_groups import GroupMembers
 from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import evaluate_extent, symbols_in
 from trt_runtime.bindings import Binding
@@ -34,7 +35,9 @@ MAX_BYTES: Final = 256 << 20
 _DEVICES: Final = ("cpu", "cuda")
 
 UPDATES: Final = "updates"
-"""The field that only headers of engines with updates have, so that others are read by older versions, too."""
+PROCESS_GROUP: Final = "process_group"
+OPTIONAL: Final = frozenset({UPDATES, PROCESS_GROUP})
+"""Fields that only headers of engines with such things have, so that others are read by older versions, too."""
 
 _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
 """Fields that nothing about running an engine depends on."""
@@ -69,6 +72,8 @@ class PlanHeader:
         refit: How the engine's weights follow from the model's; None where they cannot be replaced.
         updates: Inputs that a run updates in place, each with the name of the engine's output that is the same memory;
             none of these is among `outputs`.
+        process_group: The ranks whose communicator each execution context needs; None where it needs none, as engines
+            of the portable provider, which find process groups themselves.
         format_version: `FORMAT_VERSION` at the time of writing.
 
     Raises:
@@ -96,6 +101,7 @@ class PlanHeader:
     refit: RefitTable | None = field(default=None, repr=False)
     profiles: tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...] = ()
     updates: tuple[tuple[int, str], ...] = ()
+    process_group: GroupMembers | None = None
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
@@ -136,6 +142,7 @@ class PlanHeader:
         hardware_compatible: bool = False,
         refit: RefitTable | None = None,
         updates: Sequence[tuple[int, str]] = (),
+        process_group: GroupMembers | None = None,
     ) -> PlanHeader:
         """Describes a plan that the provider in use has just built in this process.
 
@@ -155,7 +162,7 @@ class PlanHeader:
             version_compatible: Whether the engine was built with TensorRT's version compatibility.
             hardware_compatible: Whether the engine was built with TensorRT's hardware compatibility.
             refit: How the engine's weights follow from the model's.
-            updates: See `PlanHeader`.
+            updates, process_group: See `PlanHeader`.
 
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
@@ -188,6 +195,7 @@ class PlanHeader:
             hardware_compatible=hardware_compatible,
             refit=refit,
             updates=tuple(updates),
+            process_group=process_group,
             profiles=several if len(several) > 1 else (),
         )
 
@@ -218,9 +226,12 @@ class PlanHeader:
         values["profiles"] = [ranges_to_json(ranges) for ranges in self.profiles]
         if self.compute_capability is not None:
             values["compute_capability"] = list(self.compute_capability)
-        del values[UPDATES]
+        for name in OPTIONAL:
+            del values[name]
         if self.updates:
             values[UPDATES] = [list(update) for update in self.updates]
+        if (group := self.process_group) is not None:
+            values[PROCESS_GROUP] = {"name": group.name, "ranks": list(group.ranks)}
         return values
 
     @classmethod
@@ -235,7 +246,7 @@ class PlanHeader:
         if "format_version" in value:  # first, since another version may have other fields
             _check_version(value["format_version"])
         names = {item.name for item in fields(cls)}
-        if missing := sorted(names - set(value) - {UPDATES}):
+        if missing := sorted(names - set(value) - OPTIONAL):
             raise PlanError(f"the plan header lacks {', '.join(missing)}", hint="compile the model again")
         if unknown := sorted(set(value) - names):
             raise PlanError(
@@ -374,6 +385,7 @@ def read_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         "profiles": _read_profiles(value["profiles"]),
         "refit": None if value["refit"] is None else _read_refit(value["refit"]),
         UPDATES: tuple(_read_update(item) for item in typed.items(value.get(UPDATES, []), UPDATES)),
+        PROCESS_GROUP: _read_group(value[PROCESS_GROUP]) if PROCESS_GROUP in value else None,
     }
 
 
@@ -401,6 +413,16 @@ def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
 def _read_update(value: Any) -> tuple[int, str]:
     index, name = typed.items(value, UPDATES, 2)
     return typed.integer(index, UPDATES), typed.text(name, UPDATES)
+
+
+def _read_group(value: Any) -> GroupMembers:
+    group = typed.mapping(value, PROCESS_GROUP)
+    if sorted(group) != ["name", "ranks"]:
+        raise typed.BadField(PROCESS_GROUP, "it has a name and ranks")
+    ranks = typed.integers(group["ranks"], "ranks of the process group")
+    if len(ranks) < 2 or len(set(ranks)) != len(ranks) or min(ranks) < 0:
+        raise typed.BadField(PROCESS_GROUP, "its ranks are two or more, each once")
+    return GroupMembers(typed.text(group["name"], "name of the process group"), ranks)
 
 
 def _read_profiles(value: Any) -> tuple[InputRanges, ...]:

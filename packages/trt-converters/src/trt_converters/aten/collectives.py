@@ -7,6 +7,7 @@ all of them since 11.0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from trt_converters.context import ConversionContext, Operand, Size
 from trt_converters.layers import reshape
 from trt_converters.registry import converter
 from trt_core import Provider, Reason, Verdict, current_provider, trt
-from trt_core.process_groups import GroupMembers, group_members, is_wait
+from trt_core.process_groups import GroupMembers, group_members, group_of, groups_in, has_communicators, is_wait
 
 collectives = torch.ops._c10d_functional
 
@@ -38,11 +39,24 @@ def _known_group(call: Call) -> Verdict | None:
 
 
 def _has_communicator(call: Call) -> Verdict | None:
-    """The runtime gives contexts of TensorRT no communicator, without which their collectives cannot run."""
+    """Execution contexts of TensorRT take the communicator of one process group, from PyTorch."""
     if current_provider() is not Provider.TENSORRT:
         return None
+    if not has_communicators():
+        return Verdict.refuse(
+            Reason.PROVIDER_VERSION,
+            f"engines of TensorRT need communicators of NCCL, which PyTorch {torch.__version__} does not hand out",
+        )
+    group = group_of(call.node)
+    if group is None or len(group.ranks) == 1:
+        return None
+    (chosen, _), *_ = Counter(groups_in(call.node.graph)).most_common(1)
+    if group == chosen:
+        return None
     return Verdict.refuse(
-        Reason.PROVIDER_VERSION, "engines of TensorRT are given no communicator here, so PyTorch runs it between them"
+        Reason.UNSUPPORTED_ARGUMENT,
+        f"engines of TensorRT communicate in one process group: in {chosen.name!r}, which most collectives of the "
+        f"model use, not in {group.name!r}",
     )
 
 
@@ -79,7 +93,7 @@ def _started_here(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.SIDE_EFFECT, "it waits for a collective that another graph has started")
 
 
-_CHECKS: Final = (computable, _has_communicator, _known_group, _movable)
+_CHECKS: Final = (computable, _known_group, _has_communicator, _movable)
 _ALONG_AXIS: Final = (*_CHECKS, _has_axis)
 
 
@@ -150,12 +164,14 @@ def _collective(
         return value
     tensor = ctx.tensor(value)
     reduction = getattr(trt.ReduceOperation, _REDUCTIONS[reduce_op.lower()] if reduce_op else "NONE")
+    # TensorRT counts ranks within the communicator, which is the group's; the portable provider looks groups up by them
+    ranks = range(len(group.ranks)) if current_provider() is Provider.TENSORRT else group.ranks
     layer = ctx.network.add_dist_collective(
         tensor,
         getattr(trt.CollectiveOperation, operation),
         reduction,
-        group.ranks[root] if root >= 0 else -1,
-        list(group.ranks),
+        ranks[root] if root >= 0 else -1,
+        list(ranks),
     )
     if layer is not None:
         layer.num_ranks = len(group.ranks)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.process_groups import GroupMembers, find_group
 from trt_portable.attributes import Attribute, integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
@@ -283,33 +284,10 @@ def _find_group(ranks: tuple[int, ...], name: str) -> Any:
     Raises:
         Refusal: There is none, or `torch.distributed` is not in use.
     """
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        raise Refusal(
-            f"a collective of ranks {list(ranks)} runs in a process without process groups: call "
-            "torch.distributed.init_process_group first",
-            ErrorCodeTRT.FAILED_EXECUTION,
-        )
-    from trt_core.internals import resolve_process_group
-    from trt_portable.internals import process_groups
-
-    resolve: Any = resolve_process_group  # names are strings, which PyTorch types as its own
-    if name:
-        with contextlib.suppress(RuntimeError, ValueError):
-            group = resolve(name)
-            if tuple(dist.get_process_group_ranks(group)) == ranks:
-                return group
-    for group in process_groups.pg_group_ranks:
-        if tuple(dist.get_process_group_ranks(group)) == ranks:
-            return group
-    known = sorted({tuple(members) for members in process_groups.pg_group_ranks.values()})
-    raise Refusal(
-        f"rank {dist.get_rank()} has no process group of the ranks {list(ranks)}; it has "
-        f"{', '.join(str(list(members)) for members in known)}: make it with torch.distributed.new_group or a device "
-        "mesh, on every rank",
-        ErrorCodeTRT.FAILED_EXECUTION,
-    )
+    try:
+        return find_group(GroupMembers(name, ranks))
+    except LookupError as error:
+        raise Refusal(str(error), ErrorCodeTRT.FAILED_EXECUTION) from error
 
 
 class CollectiveLayers(LayerFactory):
