@@ -34,7 +34,6 @@ NOT_TO_RUN: Final = (
     "trt_portable.layers.plugins",
     "trt_portable.layers.transformer",
     "trt_portable.network.loop",
-    "trt_portable.network.loop",
     "trt_portable.network.network",
     "trt_portable.plugin",
     "trt_portable.plugin_interfaces",

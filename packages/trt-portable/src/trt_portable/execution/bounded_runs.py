@@ -6,7 +6,6 @@ sizes, but for steps that read data; so later runs charge those alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import torch
 
 from trt_core.limits import Account, CallLimits, charging
 from trt_portable.execution.program import Program
-from trt_portable.network.loop import TURNS, TURNS_VARIABLE
+from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class BoundedRuns:
     def _account(self, values: Sequence[Value]) -> Account:
         bounds = self._bounds
         given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-        turns = min(bounds.limits.loop_turns, int(os.environ.get(TURNS_VARIABLE, TURNS)))
+        turns = min(bounds.limits.loop_turns, most_turns())
         limits = replace(bounds.limits, loop_turns=turns)
         return Account(limits, given, is_exempt=bounds.is_exempt, hint=_HINT)
 

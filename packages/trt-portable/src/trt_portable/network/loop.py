@@ -16,6 +16,7 @@ from trt_portable.attributes import boolean, integer, member
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
 from trt_portable.errors import Refusal
+from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.recurrence import Recurrence
@@ -27,10 +28,7 @@ from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
 
-TURNS_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_TURNS"
 BYTES_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_BYTES"
-TURNS: Final = 1 << 20
-"""Turns that the loops of a run may take, if nobody says anything else."""
 _BYTES: Final = 4 << 30
 
 
@@ -45,7 +43,7 @@ def account() -> Iterator[Account]:
         bytes_alive=math.inf,
         bytes_made=int(os.environ.get(BYTES_VARIABLE, _BYTES)),
         elements=math.inf,
-        loop_turns=int(os.environ.get(TURNS_VARIABLE, TURNS)),
+        loop_turns=most_turns(),
     )
     hint = f"set {TURNS_VARIABLE} or {BYTES_VARIABLE} if a model that you trust needs more"
     with charging(Account(limits, hint=hint)) as made:
