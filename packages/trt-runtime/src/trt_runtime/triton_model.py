@@ -162,7 +162,8 @@ def _filled(tree: Any, flat: Sequence[Any]) -> Any:
 
 def _to_torch(tensor: Any) -> torch.Tensor:
     try:
-        return torch.utils.dlpack.from_dlpack(tensor.to_dlpack())  # type: ignore[no-any-return, attr-defined]
+        found: torch.Tensor = torch.utils.dlpack.from_dlpack(tensor.to_dlpack())
+        return found
     except Exception:  # DLPack has bool in new servers only, and errors of theirs have many types
         return torch.from_numpy(tensor.as_numpy().copy())
 
