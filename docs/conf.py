@@ -37,7 +37,7 @@ autodoc_class_signature = "mixed"
 # Names of other projects in base classes and signatures; their inventories would need a network.
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|collections|typing|types|pathlib|enum|os|contextlib|ctypes)(\..*)?"),
-    ("py:(class|obj|data)", r"(optional|callable|Any|Self|None|InputRanges)"),
+    ("py:(class|obj|data)", r"(optional|callable|Any|Self|None|InputRanges|GroupMembers)"),
 ]
 
 doctest_global_setup = """
