@@ -53,7 +53,7 @@ class _Tensor:
         name: Its name.
         type: Name of its type.
         dims: Its sizes, -1 for those that vary.
-        sizes: Name of its first size, where that varies.
+        rows: Name of its first size, where that varies.
         most: Greatest first size.
     """
 
@@ -75,6 +75,7 @@ class TritonModel:
         max_batch_size: Most rows of a call; 0 for a model whose requests are not put together.
         kind: `KIND_GPU` or `KIND_CPU`.
         instances: How many run at the same time.
+        files: What the repository holds, by name: bytes, or a file to copy.
     """
 
     name: str

@@ -19,7 +19,7 @@ from trt_portable.enums import (
     TensorFormat,
     TensorRTPhase,
 )
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, UnknownExtents
 from trt_portable.formats import LAYOUTS
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require
@@ -195,7 +195,7 @@ class PluginLayer(ILayer):
         device = values[0].device if values else self._device
         sized = [extent for shape in shapes for extent in shape if extent.is_size_tensor()]
         if device.type == "meta" and sized:
-            raise Refusal("the extents of the plugin's outputs depend on data")
+            raise UnknownExtents("the extents of the plugin's outputs depend on data")
         outputs = [
             torch.empty([extent._value for extent in shape], dtype=dtype, device=device)
             for shape, dtype in zip(shapes, made, strict=True)
