@@ -230,11 +230,14 @@ def stress(session: nox.Session) -> None:
         minutes = arguments[at + 1]
         del arguments[at : at + 2]
     factor, seed = (*arguments, *("10", "0")[len(arguments) :])
-    tests = ("tests/test_stress.py", "tests/test_long_running.py")
+    tests = ("tests/test_stress.py", "tests/test_long_running.py", "tests/conformance/test_operator_counts.py")
     session.run(
         sys.executable,
         *("-m", "pytest", "-q", *tests, "packages/trt-portable/tests/test_portable_hostile_plans.py"),
-        *(f"packages/trt-runtime/tests/test_runtime_{name}.py" for name in ("stress", "replacing", "engine_cache")),
+        *(
+            f"packages/trt-runtime/tests/test_runtime_{name}.py"
+            for name in ("stress", "replacing", "engine_cache", "reviewed_operators")
+        ),
         env={
             **TEST_ENVIRONMENT,
             "TRT_STRESS": factor,

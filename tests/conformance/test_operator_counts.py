@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ SLACK = 2
 """Values and their places are counted as one, and complex numbers as real ones."""
 SMALL = 512
 PARTS = 12
+RUN = PARTS if "TRT_STRESS" in os.environ else 3
+"""How many of the parts run; `nox -s stress` runs all."""
 NEEDS_CUDA = "jiterator"
 RANDOM = ("empty", "new_empty", "resize_")
 """Entries whose results hold memory that nobody has written to."""
@@ -65,7 +68,7 @@ def _names(part: int) -> list[str]:
     return [name for name in sorted(entries())[part::PARTS] if not name.startswith(NEEDS_CUDA)]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(RUN))
 def test_counts_bound_what_is_made(part: int) -> None:
     for name in _names(part):
         for dtype in types_of(name, (torch.float32, torch.int64)):
@@ -77,7 +80,7 @@ def test_counts_bound_what_is_made(part: int) -> None:
                 assert not compared.wrong, compared.wrong
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(RUN))
 def test_watched_operators_compute_the_same(part: int) -> None:
     for name in _names(part):
         for dtype in types_of(name, (torch.float32,)):
