@@ -192,6 +192,35 @@ def test_a_limit_that_the_caller_sets() -> None:
     assert _run(plan, CallLimits(*[math.inf] * 6))[0]
 
 
+def test_a_limit_is_logged_once_and_recorded_each_time() -> None:
+    """Whoever serves a hostile plan has one line of it in the log; a recorder hears all, and then the log nothing."""
+
+    class Recorder(trt.IErrorRecorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def report_error(self, arg0: Any, arg1: str) -> bool:
+            self.errors.append(arg1)
+            return False
+
+    plan = plan_fuzzer.NETWORKS["attention"]()
+    done, logger, engine = _run(plan, CallLimits(steps=0), times=3)
+    assert not done
+    assert len(logger.errors) == 1
+    done, logger, _ = _run(plan, CallLimits(seconds=0), times=2)
+    assert not done and len(logger.errors) == 1  # another engine says it by itself
+    context = engine.create_execution_context()
+    context.error_recorder = recorder = Recorder()
+    logger.errors.clear()
+    held = [torch.zeros(tuple(context.get_tensor_shape(name))) for name in engine]
+    for name, tensor in zip(engine, held, strict=True):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert [context.execute_async_v3(0) for _ in range(3)] == [False] * 3
+    assert len(recorder.errors) == 3
+    assert not logger.errors
+
+
 def test_trusted_plans_have_no_limits() -> None:
     """Limits are off where the caller trusts plans."""
     runtime = trt.Runtime(Logger())

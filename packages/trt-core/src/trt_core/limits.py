@@ -95,6 +95,16 @@ _WORDS: Final = {
 _HINT: Final = "if you trust whoever wrote it, give it more: limits=trt_core.limits.CallLimits({field}=...)"
 
 
+class LimitReached(ExecutionError):
+    """A call takes more than it may.
+
+    Attributes:
+        field: The limit, as `CallLimits` calls it.
+    """
+
+    field: str = ""
+
+
 def _never() -> bool:
     return False
 
@@ -264,12 +274,14 @@ class Account:
         if self._is_exempt():
             self.limits = UNLIMITED
             return
-        raise ExecutionError(
+        error = LimitReached(
             f"the call takes more than {most:.0f} {_WORDS[field]}",
             where=maker,
             why=f"{wanted:.3g} would be reached, and what is loaded is not trusted",
             hint=self._hint.format(field=field),
         )
+        error.field = field
+        raise error
 
 
 _open: contextvars.ContextVar[Account | None] = contextvars.ContextVar("trt_account", default=None)

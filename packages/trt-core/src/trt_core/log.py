@@ -51,7 +51,7 @@ _KEPT: Final = 8
 
 
 class _Messages(threading.local):
-    """Errors that the provider logged in this thread since they were last taken."""
+    """Errors that the provider noted in this thread since they were last taken."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -71,8 +71,14 @@ def forget_errors() -> None:
         _messages.errors.clear()
 
 
+def note_error(text: str) -> None:
+    """Notes an error of the provider that is not logged, since it was before."""
+    if len(_messages.errors) < _KEPT:
+        _messages.errors.append(text)
+
+
 def take_errors() -> str:
-    """Returns the errors that the provider logged in this thread, in one text, and forgets them."""
+    """Returns the errors that the provider noted in this thread, in one text, and forgets them."""
     text = "; ".join(_messages.errors)
     _messages.errors.clear()
     return text
@@ -95,8 +101,8 @@ def _make_logger(trt: ModuleType) -> Any:
 
         def log(self, severity: Any, msg: str) -> None:
             level = levels.get(severity, logging.DEBUG)
-            if level == logging.ERROR and len(_messages.errors) < _KEPT:
-                _messages.errors.append(msg)
+            if level == logging.ERROR:
+                note_error(msg)
             logger.log(level, "%s: %s", trt.__name__, msg)
 
     return ProviderLogger()

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import ClassVar, Final, TypeAlias
 
+from trt_core.log import note_error
 from trt_portable.enums import ErrorCodeTRT, PybindEnum
 from trt_portable.errors import NetworkError, Refusal, is_strict
 from trt_portable.pybind import ContextManaged, instance_of
@@ -162,13 +163,21 @@ class Reporter:
         """The channel of an object created by the owner of this one."""
         return Reporter(self.logger, self)
 
-    def error(self, subject: str, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT) -> None:
-        """Reports a refusal to recorder or logger.
+    def error(
+        self,
+        subject: str,
+        rule: str,
+        code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT,
+        *,
+        is_known: bool = False,
+    ) -> None:
+        """Reports a refusal to the recorder or, where there is none, to the logger.
 
         Args:
             subject: Name of the layer, tensor or operation.
             rule: The rule that it broke.
             code: TensorRT's error code for it.
+            is_known: Whether the logger was told before, and is told of a repetition only where it wants all there is.
 
         Raises:
             NetworkError: Strict mode is on.
@@ -182,9 +191,13 @@ class Reporter:
                 recorder.report_error(code, description[: IErrorRecorder.MAX_DESC_LENGTH])
             except Exception as error:
                 report_callback_failure("report_error()", error)
+            return
         kind = "Internal Error" if code in _INTERNAL_CODES else "API Usage Error"
         severity = Severity.INTERNAL_ERROR if code in _INTERNAL_CODES else Severity.ERROR
-        emit(self.logger, severity, f"Error Code {int(code)}: {kind} ({description})")
+        message = f"Error Code {int(code)}: {kind} ({description})"
+        if is_known:
+            note_error(message)
+        emit(self.logger, Severity.VERBOSE if is_known else severity, message)
 
     def refuse(self, subject: str, refusal: Refusal) -> None:
         """Reports a `Refusal` under the name of what was refused.

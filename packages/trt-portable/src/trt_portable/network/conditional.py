@@ -66,15 +66,33 @@ class ConditionalRegion(Region):
 
     def _shapes(self, outside: dict[int, Any]) -> tuple[Value, ...]:
         """Outputs without data, if both branches agree on their extents."""
-        found: list[list[Value]] = []
+        found = self._of_both(outside)
+        if any(chosen.shape != other.shape for chosen, other in found):
+            raise UnknownExtents("the extents depend on the condition")
+        return tuple(chosen for chosen, _ in found)
+
+    def greatest(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, ...]:
+        """Outputs without data, as large along each axis as that of the larger branch.
+
+        Args:
+            inputs: Operands without data.
+        """
+        outside = self._start(inputs)
+        self._run(self._entries, outside)
+        return tuple(
+            chosen.new_empty([max(extents) for extents in zip(chosen.shape, other.shape, strict=True)])
+            for chosen, other in self._of_both(outside)
+        )
+
+    def _of_both(self, outside: dict[int, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What each of the branches makes of operands without data, for each output."""
+        found: list[list[torch.Tensor]] = []
         for tensors, layers in self._branches:
             values = dict(outside)
             self._run(layers, values)
-            found.append([values[id(tensor)] for tensor in tensors])
-        for chosen, other in zip(*found, strict=True):
-            if tuple(chosen.shape) != tuple(other.shape):
-                raise UnknownExtents("the extents depend on the condition")
-        return tuple(as_tensor(value) if isinstance(value, HostValues) else value for value in found[0])
+            made = (values[id(tensor)] for tensor in tensors)
+            found.append([as_tensor(value) if isinstance(value, HostValues) else value for value in made])
+        return list(zip(*found, strict=True))
 
 
 class IIfConditionalBoundaryLayer(BoundaryLayer):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.files import typed
+from trt_core.limits import LimitReached
 from trt_portable.errors import PortableError
 from trt_portable.execution.bounded_runs import BoundedRuns, RunBounds
 from trt_portable.execution.launcher import Executable
@@ -106,6 +107,7 @@ class EngineState:
         self.compiled = plan.compiled
         self._bounds = bounds
         self._bounded: BoundedRuns | None = None
+        self._limits_said: set[str] = set()
         is_said = bounds is not None and bounds.unused_kernels_are_said
         self._artifacts = usable_artifacts(
             plan.compiled, device, reporter, is_allowed=host_code_allowed, is_said=is_said
@@ -259,6 +261,15 @@ class EngineState:
                 self._shape_reports.clear()
             self._shape_reports[key] = report
         return report
+
+    def has_said(self, error: BaseException) -> bool:
+        """Notes the limit that a run has reached, and says whether another run reached it before."""
+        cause = error.cause if isinstance(error, LayerFailure) else error
+        if not isinstance(cause, LimitReached):
+            return False
+        is_known = cause.field in self._limits_said
+        self._limits_said.add(cause.field)
+        return is_known
 
     def peak_bytes(self, profile: int) -> int:
         """Bytes of intermediate values at the largest shapes of a profile; 0 where unknown."""

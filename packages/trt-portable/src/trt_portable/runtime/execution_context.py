@@ -120,7 +120,7 @@ class Execution:
             return False
         except RuntimeError as error:  # a layer failed, no memory, or earlier asynchronous work failed
             code = ErrorCodeTRT.FAILED_EXECUTION
-            self._reporter.error("execute_async_v3", str(error), code)
+            self._reporter.error("execute_async_v3", str(error), code, is_known=self._state.has_said(error))
             return False
         return True
 
@@ -224,12 +224,18 @@ class Execution:
         """Notes for each output what whoever bound its memory was told of its size.
 
         Raises:
-            Refusal: The layers do not take these shapes.
+            Refusal: The layers do not take these shapes, or nothing could be told.
         """
         for binding in self._outputs:
             binding.shape = binding.room = None
             if binding.tensor.name not in self.allocators:
                 binding.shape, binding.room = self._shapes.announced(binding)
+                if binding.shape is None and binding.room is None:
+                    raise Refusal(
+                        f"the size of output {binding.tensor.name!r} depends on data and has no bound, so no memory is "
+                        "known to be large enough: call set_output_allocator",
+                        ErrorCodeTRT.INVALID_STATE,
+                    )
 
     def _start(self, values: list[Value], handle: int) -> None:
         """Runs on a stream, in inference mode."""
