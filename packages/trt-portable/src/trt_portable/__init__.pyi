@@ -121,7 +121,6 @@ from trt_portable.layers.normalization import (
     IScaleLayer,
 )
 from trt_portable.layers.plugin_layers import IPluginV3Layer
-from trt_portable.layers.plugin_v2_layer import IPluginV2Layer
 from trt_portable.layers.pointwise import (
     IActivationLayer,
     IElementWiseLayer,
@@ -188,24 +187,16 @@ from trt_portable.onnx_parser.diagnostics import ParserError
 from trt_portable.onnx_parser.parser import OnnxParser, get_nv_onnx_parser_version
 from trt_portable.onnx_parser.refitter import OnnxParserRefitter
 from trt_portable.optimization_profile import IOptimizationProfile
-from trt_portable.plugin_interfaces.expressions import (
+from trt_portable.plugin.interfaces import (
     DimsExprs,
     DynamicPluginTensorDesc,
+    FallbackString,
     IDimensionExpr,
     IExprBuilder,
-    PluginTensorDesc,
-)
-from trt_portable.plugin_interfaces.field import (
-    FallbackString,
-    NodeIndices,
-    PluginField,
-    PluginFieldCollection,
-    PluginFieldCollection_,
-)
-from trt_portable.plugin_interfaces.plugin import (
     IPluginCapability,
     IPluginCreatorInterface,
     IPluginCreatorV3One,
+    IPluginCreatorV3Quick,
     IPluginResource,
     IPluginResourceContext,
     IPluginV3,
@@ -213,16 +204,6 @@ from trt_portable.plugin_interfaces.plugin import (
     IPluginV3OneBuildV2,
     IPluginV3OneCore,
     IPluginV3OneRuntime,
-)
-from trt_portable.plugin_interfaces.plugin_v2 import (
-    IPluginCreator,
-    IPluginV2,
-    IPluginV2DynamicExt,
-    IPluginV2DynamicExtBase,
-    IPluginV2Ext,
-)
-from trt_portable.plugin_interfaces.quick import (
-    IPluginCreatorV3Quick,
     IPluginV3QuickAOTBuild,
     IPluginV3QuickBuild,
     IPluginV3QuickCore,
@@ -230,12 +211,25 @@ from trt_portable.plugin_interfaces.quick import (
     ISymExpr,
     ISymExprs,
     KernelLaunchParams,
+    NodeIndices,
+    PluginField,
+    PluginFieldCollection,
+    PluginFieldCollection_,
+    PluginTensorDesc,
 )
-from trt_portable.plugin_interfaces.registry import (
+from trt_portable.plugin.registry import (
     IPluginRegistry,
     get_builder_plugin_registry,
     get_plugin_registry,
     init_libnvinfer_plugins,
+)
+from trt_portable.plugin.version_2 import (
+    IPluginCreator,
+    IPluginV2,
+    IPluginV2DynamicExt,
+    IPluginV2DynamicExtBase,
+    IPluginV2Ext,
+    IPluginV2Layer,
 )
 from trt_portable.pybind import common_enter, common_exit
 from trt_portable.reporting import IErrorRecorder, ILogger, Logger

@@ -13,7 +13,7 @@ from typing_extensions import TypeAliasType
 
 import trt_portable as trt
 import trt_portable.plugin as trtp
-from trt_portable.plugin.definition import DEFINITIONS
+from trt_portable.plugin.decorators import DEFINITIONS
 
 
 @pytest.fixture(autouse=True)

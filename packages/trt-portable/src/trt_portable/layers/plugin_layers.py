@@ -24,17 +24,20 @@ from trt_portable.formats import LAYOUTS
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require
 from trt_portable.plan import tables
-from trt_portable.plugin_interfaces.expressions import (
+from trt_portable.plugin.interfaces import (
     DimsExprs,
     DynamicPluginTensorDesc,
     IDimensionExpr,
     IExprBuilder,
+    IPluginCreatorV3Quick,
+    IPluginResourceContext,
+    IPluginV3,
+    PluginField,
+    PluginFieldCollection,
+    PluginFieldCollection_,
     PluginTensorDesc,
 )
-from trt_portable.plugin_interfaces.field import PluginField, PluginFieldCollection, PluginFieldCollection_
-from trt_portable.plugin_interfaces.plugin import IPluginResourceContext, IPluginV3
-from trt_portable.plugin_interfaces.quick import IPluginCreatorV3Quick
-from trt_portable.plugin_interfaces.registry import get_plugin_registry
+from trt_portable.plugin.registry import get_plugin_registry
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 if TYPE_CHECKING:

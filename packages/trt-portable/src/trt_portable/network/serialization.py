@@ -132,7 +132,7 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.movement": ("SHUFFLE", "CONCATENATION", "SQUEEZE", "UNSQUEEZE"),
     "trt_portable.layers.normalization": ("NORMALIZATION", "LRN", "SCALE"),
     "trt_portable.layers.plugin_layers": ("PLUGIN_V3",),
-    "trt_portable.layers.plugin_v2_layer": ("PLUGIN_V2",),
+    "trt_portable.plugin.version_2": ("PLUGIN_V2",),
     "trt_portable.layers.pointwise": ("ACTIVATION", "UNARY", "ELEMENTWISE", "SELECT", "PARAMETRIC_RELU"),
     "trt_portable.layers.pooling": ("POOLING", "PADDING"),
     "trt_portable.layers.products": ("MATRIX_MULTIPLY", "EINSUM"),

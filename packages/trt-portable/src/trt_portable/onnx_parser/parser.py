@@ -14,7 +14,7 @@ from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason, require_onnx
 from trt_portable.onnx_parser.graph import GraphImporter
 from trt_portable.onnx_parser.registry import find_converter, supported_operators
-from trt_portable.plugin_interfaces.field import NodeIndices
+from trt_portable.plugin.interfaces import NodeIndices
 from trt_portable.pybind import ContextManaged, Sealed, to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter
 

@@ -1,4 +1,4 @@
-"""Plugins from decorated functions, as `tensorrt.plugin` has them.
+"""Plugins: their interfaces and registry, and those made of decorated functions, as `tensorrt.plugin` has them.
 
 Use it as ``import trt_portable.plugin as trtp``. `register` describes a plugin's outputs, `impl` computes them,
 `autotune` names the types, formats and tactics it supports, and ``op.namespace.name(...)`` makes the argument of
@@ -7,26 +7,32 @@ Use it as ``import trt_portable.plugin as trtp``. `register` describes a plugin'
 
 from __future__ import annotations
 
-from trt_portable.plugin.decorators import AutoTuneCombination, aot_impl, autotune, impl, op, register
-from trt_portable.plugin.descriptors import (
-    ShapeExpr,
-    ShapeExprs,
-    SizeTensorDesc,
-    SizeTensorShapeExpr,
-    SymExpr,
-    SymExprs,
-    SymInt32,
-    SymIntExpr,
-    SymIntExprs,
-    TensorDesc,
-    cdiv,
-    from_shape_expr,
-    max,  # noqa: A004 - the name of the bindings
-    min,  # noqa: A004
-    size_tensor,
-)
-from trt_portable.plugin.tensor import Shape, Tensor
-from trt_portable.plugin_interfaces.quick import KernelLaunchParams
+from typing import TYPE_CHECKING
+
+from trt_core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from trt_portable.plugin.decorators import AutoTuneCombination, aot_impl, autotune, impl, op, register
+    from trt_portable.plugin.descriptors import (
+        Shape,
+        ShapeExpr,
+        ShapeExprs,
+        SizeTensorDesc,
+        SizeTensorShapeExpr,
+        SymExpr,
+        SymExprs,
+        SymInt32,
+        SymIntExpr,
+        SymIntExprs,
+        Tensor,
+        TensorDesc,
+        cdiv,
+        from_shape_expr,
+        max,  # noqa: A004 - the name of the bindings
+        min,  # noqa: A004
+        size_tensor,
+    )
+    from trt_portable.plugin.interfaces import KernelLaunchParams
 
 __all__ = [
     "AutoTuneCombination",
@@ -54,3 +60,9 @@ __all__ = [
     "register",
     "size_tensor",
 ]
+
+if not TYPE_CHECKING:
+    _DECORATORS = {"AutoTuneCombination", "aot_impl", "autotune", "impl", "op", "register"}
+    _HOMES = {name: "decorators" if name in _DECORATORS else "descriptors" for name in __all__}
+    _HOMES["KernelLaunchParams"] = "interfaces"
+    __getattr__, __dir__ = lazy_names(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

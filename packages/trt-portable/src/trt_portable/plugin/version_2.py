@@ -6,25 +6,26 @@ layers as the three faces of the third version, so that both run the same way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from trt_portable.dims import Dims
-from trt_portable.enums import DataType, PluginCapabilityType, TensorFormat
-from trt_portable.plugin_interfaces.expressions import (
+from trt_portable.enums import DataType, LayerType, PluginCapabilityType, TensorFormat
+from trt_portable.layers.plugin_layers import PluginLayer
+from trt_portable.plan import tables
+from trt_portable.plugin.interfaces import (
     DimsExprs,
     DynamicPluginTensorDesc,
     IExprBuilder,
-    PluginTensorDesc,
-)
-from trt_portable.plugin_interfaces.field import PluginFieldCollection_
-from trt_portable.plugin_interfaces.plugin import (
     IPluginResourceContext,
     IPluginV3,
     IPluginV3OneBuild,
     IPluginV3OneCore,
     IPluginV3OneRuntime,
     NamedCreator,
+    PluginFieldCollection_,
+    PluginTensorDesc,
     undefined,
 )
 
@@ -261,3 +262,23 @@ class PluginV2Faces(IPluginV3, IPluginV3OneCore, IPluginV3OneBuild, IPluginV3One
     ) -> None:
         """Lets the plugin compute."""
         self.plugin.enqueue(input_desc, output_desc, inputs, outputs, workspace, stream)
+
+
+class IPluginV2Layer(PluginLayer):
+    """A plugin of the second version, written in Python; all its inputs are data."""
+
+    _KIND = LayerType.PLUGIN_V2
+    _SAVED = tables.PLUGIN_V2
+
+    _plugin: PluginV2Faces
+
+    @property
+    def plugin(self) -> IPluginV2:
+        """The plugin."""
+        return self._plugin.plugin
+
+    def _saved(self) -> dict[str, Any]:
+        return {"serialized": base64.b64encode(bytes(self._plugin.plugin.serialize())).decode()}
+
+    def _recreated(self, creator: Any, saved: Mapping[str, Any]) -> IPluginV3:
+        return PluginV2Faces(creator.deserialize_plugin(saved["name"], base64.b64decode(saved["serialized"])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from trt_portable.enums import EngineCapability
-from trt_portable.plugin_interfaces.plugin import IPluginCreatorInterface, IPluginResource
+from trt_portable.plugin.interfaces import IPluginCreatorInterface, IPluginResource
 from trt_portable.pybind import Sealed, instance_of, to_text
 from trt_portable.reporting import IErrorRecorder
 
