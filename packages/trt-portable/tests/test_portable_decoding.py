@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.decoding import (
     ATTENTION,
     PRODUCT,
@@ -287,6 +288,35 @@ def test_what_is_read_elsewhere_or_made_otherwise_is_not_taken_in() -> None:
     assert all(call.args[3] is None for call in _calls(module, PRODUCT))
 
 
+def test_no_matrix_is_copied_inside_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, result, seen = torch.randn(8, 8), torch.empty(8), list[torch.Tensor]()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    ways = {"library": seen.append, "kernel": lambda _: pytest.fail("nothing can be measured here")}
+    decoding._run_fastest(ways, matrix, result, "inside of a capture")
+    assert [each is matrix for each in seen] == [True]
+
+
+def test_matrices_are_copied_before_a_way_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, result, recorded = torch.randn(1 << 20), torch.empty(8), list[int]()
+
+    def record(executable: Any, *_: Any) -> None:
+        with monkeypatch.context() as capture:
+            capture.setattr(torch.Tensor, "clone", lambda _: pytest.fail("a copy inside of a capture"))
+            executable.run(())
+        recorded.append(len(seen))
+
+    def way(each: torch.Tensor) -> None:
+        seen.append(each)
+        result.fill_(1)
+
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr("trt_portable.builder.autotune.kernels.record_run", record)
+    monkeypatch.setattr("trt_portable.builder.autotune.kernels.race_on_device", lambda runs: dict.fromkeys(runs, 1.0))
+    decoding._run_fastest({"one": way, "other": way}, matrix, result, "before a way is recorded")
+    assert len(recorded) == 2
+
+
 _INTERPRETED = """
 import torch
 from trt_portable.builder.inductor import decoding, decoding_kernels as kernels
@@ -310,6 +340,31 @@ for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33),
         torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
 
 decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+def go_each_way(ways, matrix, result, *form):
+    library = result.clone()
+    ways["library"](matrix)
+    library.copy_(result)
+    for way in ways.values():
+        result.fill_(torch.nan)
+        way(matrix)
+        torch.testing.assert_close(result.float(), library.float(), atol=3e-2, rtol=4e-3)
+    counts.append(len(ways))
+
+
+counts, chosen = [], decoding._run_fastest
+decoding._run_fastest, decoding.SEVERAL_ROWS = go_each_way, (decoding.Form(16, 64, 4, 1), decoding.Form(32, 64, 4, 1))
+x, matrix, bias = torch.randn(3, 96).half(), torch.randn(33, 96).half(), torch.randn(33).half()
+gain, epsilon, residual = torch.rand(96).half(), torch.tensor([0.5]), torch.randn(3, 33).half()
+for optional in ((None,) * 4, (bias,), (None, gain, epsilon), (bias, gain, epsilon, residual)):
+    decoding.multiply(x.as_subclass(OnGpu), matrix, *optional)
+assert counts == [3, 3, 5, 5], counts
+decoding._run_fastest = chosen
 x, gain, epsilon = torch.randn(3, 96).half(), torch.rand(96).half(), torch.tensor([0.5])
 result = torch.full((3, 96), torch.nan, dtype=torch.half)
 decoding.start_normalization(x, gain, epsilon, result)

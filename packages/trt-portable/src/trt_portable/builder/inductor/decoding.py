@@ -13,7 +13,7 @@ import operator
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -464,17 +464,35 @@ def multiply(
     residual = None if residual is None else residual.contiguous()
     result = torch.empty((x.shape[0], matrix.shape[0]), dtype=x.dtype, device=x.device)
 
-    def by(start: Callable[..., object], *form: int) -> _Way:
-        return lambda each: start(x, each, bias, gain, epsilon, residual, result, *form)
+    def by_library(matrix: torch.Tensor) -> None:
+        rows = x
+        if gain is not None and epsilon is not None:
+            wide = x.to(torch.float32)
+            rows = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + epsilon)).to(x.dtype) * gain
+        if bias is None:
+            torch.mm(rows, matrix.t(), out=result)
+        else:
+            torch.addmm(bias, rows, matrix.t(), out=result)
+        if residual is not None:
+            result.add_(residual)
 
-    ways: dict[str, _Way] = {_LIBRARY: by(_by_library)}
+    def by_one_kernel(matrix: torch.Tensor, form: int) -> None:
+        _kernels().product(x, matrix, bias, gain, epsilon, residual, result, form)
+
+    def by_two_kernels(matrix: torch.Tensor, form: int) -> None:
+        """Rows are normalized once for all blocks of the product, instead of in each of them."""
+        rows = torch.empty_like(x)
+        _kernels().normalization(x, gain, epsilon, rows)
+        _kernels().product(rows, matrix, bias, None, None, residual, result, form)
+
     if not x.is_cuda:
-        ways[_LIBRARY](matrix)
+        by_library(matrix)
         return result
+    ways: dict[str, _Way] = {_LIBRARY: by_library}
     for index, form in enumerate(forms_for(x.shape[0])):
-        ways[f"{form}"] = by(_kernels()[0], index)
+        ways[f"{form}"] = functools.partial(by_one_kernel, form=index)
         if gain is not None:
-            ways[f"apart, {form}"] = by(_by_two_kernels, index)
+            ways[f"apart, {form}"] = functools.partial(by_two_kernels, form=index)
     folded = (bias is not None, gain is not None, residual is not None)
     _run_fastest(ways, matrix, result, "few rows", tuple(x.shape), len(matrix), x.dtype, *folded)
     return result
@@ -506,43 +524,6 @@ def _run_fastest(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
 
     starts = {name: functools.partial(start, run) for name, run in ways.items()}
     ways[fastest(starts, matrix.device, "uncached", *form, replayed=True, is_right=SameResult(result))](matrix)
-
-
-def _by_library(
-    x: torch.Tensor,
-    matrix: torch.Tensor,
-    bias: torch.Tensor | None,
-    gain: torch.Tensor | None,
-    epsilon: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    result: torch.Tensor,
-) -> None:
-    if gain is not None and epsilon is not None:
-        wide = x.to(torch.float32)
-        x = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + epsilon)).to(x.dtype) * gain
-    if bias is None:
-        torch.mm(x, matrix.t(), out=result)
-    else:
-        torch.addmm(bias, x, matrix.t(), out=result)
-    if residual is not None:
-        result.add_(residual)
-
-
-def _by_two_kernels(
-    x: torch.Tensor,
-    matrix: torch.Tensor,
-    bias: torch.Tensor | None,
-    gain: torch.Tensor | None,
-    epsilon: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    result: torch.Tensor,
-    form: int,
-) -> None:
-    """Rows are normalized once for all blocks of the product, instead of in each of them."""
-    product, _, _, _, normalize = _kernels()
-    rows = torch.empty_like(x)
-    normalize(x, gain, epsilon, rows)
-    product(rows, matrix, bias, None, None, residual, result, form)
 
 
 def start_normalization(
@@ -614,7 +595,7 @@ def multiply_by_codes(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
     result = torch.empty((x.shape[0], codes.shape[0]), dtype=x.dtype, device=x.device)
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels()[3](x, each, scales, result, index)
+        return lambda each: _kernels().codes_product(x, each, scales, result, index)
 
     ways = {f"{form}": by(index) for index, form in enumerate(codes_forms_for(x.shape[0], codes, scales))}
     key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype)
@@ -745,9 +726,9 @@ def _attend_on_gpu(
     sums = torch.empty((batch * groups, parts, rows, width), dtype=torch.float32, device=query.device)
     maxima = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     weights = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
-    _, to_part, join, *_ = _kernels()
-    to_part(query, keys, values, mask, *updates, sums, maxima, weights, scale)
-    join(sums, maxima, weights, result, groups)
+    kernels = _kernels()
+    kernels.attention_to_part(query, keys, values, mask, *updates, sums, maxima, weights, scale)
+    kernels.joining(sums, maxima, weights, result, groups)
 
 
 def _attention_result(query: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -879,12 +860,18 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
     return start_compiling(run, device)
 
 
-@functools.cache
-def _kernels() -> tuple[Any, Any, Any, Any, Any]:
-    """The kernels as operators, so that a recording sees them start.
+class _Kernels(NamedTuple):
+    """The kernels as operators, so that a recording sees them start."""
 
-    They are the product, attention's two, the product of codes, and the normalization of rows.
-    """
+    product: Any
+    attention_to_part: Any
+    joining: Any
+    codes_product: Any
+    normalization: Any
+
+
+@functools.cache
+def _kernels() -> _Kernels:
     product = (
         "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor(a!) result, "
         "int form) -> ()"
@@ -903,19 +890,19 @@ def _kernels() -> tuple[Any, Any, Any, Any, Any]:
 
         return run
 
-    return (
-        define_operator("trt_portable::few_rows_product", product, quiet(start_product), writes_to=("result",)),
-        define_operator(
+    return _Kernels(
+        product=define_operator("trt_portable::few_rows_product", product, quiet(start_product), writes_to=("result",)),
+        attention_to_part=define_operator(
             "trt_portable::attend_to_part",
             part,
             quiet(start_parts),
             writes_to=("keys", "values", "sums", "maxima", "weights"),
         ),
-        define_operator("trt_portable::join_parts", join, quiet(start_joining), writes_to=("result",)),
-        define_operator(
+        joining=define_operator("trt_portable::join_parts", join, quiet(start_joining), writes_to=("result",)),
+        codes_product=define_operator(
             "trt_portable::few_rows_codes_product", codes, quiet(start_codes_product), writes_to=("result",)
         ),
-        define_operator(
+        normalization=define_operator(
             "trt_portable::normalize_rows",
             "(Tensor x, Tensor gain, Tensor epsilon, Tensor(a!) result) -> ()",
             quiet(start_normalization),
@@ -950,15 +937,14 @@ def teach_decoding_operators() -> OwnOperators:
     Returns:
         Those for compilers, which are composed, and those of the kernels, which are launched.
     """
-    product, parts, joining, codes, normalize = _kernels()
-    operators = _operators()
+    kernels, operators = _kernels(), _operators()
     return OwnOperators(
         {
-            product: start_product,
-            parts: start_parts,
-            joining: start_joining,
-            codes: start_codes_product,
-            normalize: start_normalization,
+            kernels.product: start_product,
+            kernels.attention_to_part: start_parts,
+            kernels.joining: start_joining,
+            kernels.codes_product: start_codes_product,
+            kernels.normalization: start_normalization,
         },
         {
             operators[PRODUCT]: multiply,
