@@ -108,9 +108,9 @@ def _in_mode(shapes: Callable[..., Any], mode: Any, operator: OpOverload, *args:
         return shapes(*args, **kwargs)
 
 
-def _lstm(
+def _recurrent(
     input: torch.Tensor,
-    hx: Sequence[torch.Tensor],
+    hx: torch.Tensor | Sequence[torch.Tensor],
     params: Sequence[torch.Tensor],
     has_biases: bool,
     num_layers: int,
@@ -118,22 +118,13 @@ def _lstm(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return _sequence(input, hx[0], bidirectional, batch_first), _state(hx[0]), _state(hx[1])
-
-
-def _one_state(
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    params: Sequence[torch.Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _sequence(input, hx, bidirectional, batch_first), _state(hx)
+) -> tuple[torch.Tensor, ...]:
+    """Shapes of a layer's results; an LSTM has two states, the others one."""
+    states = (hx,) if isinstance(hx, torch.Tensor) else hx
+    return (
+        _sequence(input, states[0], bidirectional, batch_first),
+        *(state.new_empty(state.shape) for state in states),
+    )
 
 
 def _sequence(sequence: torch.Tensor, state: torch.Tensor, bidirectional: bool, batch_first: bool) -> torch.Tensor:
@@ -144,13 +135,6 @@ def _sequence(sequence: torch.Tensor, state: torch.Tensor, bidirectional: bool, 
     return made.transpose(0, 1) if batch_first else made
 
 
-def _state(state: torch.Tensor) -> torch.Tensor:
-    return state.new_empty(state.shape)
-
-
-_SHAPES: Final[dict[OpOverload, Callable[..., Any]]] = {
-    aten.lstm.input: _lstm,
-    aten.gru.input: _one_state,
-    aten.rnn_tanh.input: _one_state,
-    aten.rnn_relu.input: _one_state,
-}
+_SHAPES: Final[dict[OpOverload, Callable[..., Any]]] = dict.fromkeys(
+    (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input), _recurrent
+)
