@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import torch
 
 from trt_core.errors import CacheError, TrtError
 from trt_core.files import typed
-from trt_core.files.folder import PrivateFolder
+from trt_core.files.folder import PrivateFolder, user_folder
 from trt_core.files.strict_json import parse_json
 from trt_core.log import logger
 from trt_runtime.container import plan_from_memory, replacing, write_plan
@@ -349,16 +348,7 @@ def _shorten(text: str | None) -> str:
 
 def default_directory() -> Path:
     """Returns the engine cache directory of this user; `TRT_ENGINE_CACHE_DIR` overrides it."""
-    chosen = os.environ.get(_VARIABLE, "")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "trt" / "engines"
+    return user_folder("engines", _VARIABLE, is_cache=True)
 
 
 def directory_is_configured() -> bool:

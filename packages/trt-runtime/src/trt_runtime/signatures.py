@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from trt_core.errors import CacheError, InputError, PlanError, TrtError
 from trt_core.files.container import Section
-from trt_core.files.folder import PrivateFolder
+from trt_core.files.folder import PrivateFolder, user_folder
 from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import file_name, replacing
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
@@ -89,14 +89,7 @@ class PublicKey:
 
 def key_folder() -> Path:
     """Where the keys of this user lie; `TRT_KEY_DIR` overrides it."""
-    chosen = os.environ.get(_FOLDER_VARIABLE, "")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        base = os.environ.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
-    else:
-        base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "trt" / "keys"
+    return user_folder("keys", _FOLDER_VARIABLE, is_cache=False)
 
 
 def can_sign() -> bool:

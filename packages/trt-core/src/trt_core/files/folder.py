@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from trt_core.errors import CacheError
@@ -210,6 +211,28 @@ class PrivateFolder(Folder):
             os.close(descriptor)
             raise CacheError("a file is not used", where=os.path.join(self.path, name), why=why)
         return descriptor
+
+
+def user_folder(name: str, variable: str, *, is_cache: bool) -> Path:
+    """Where files of this user lie, as the operating system has it.
+
+    Args:
+        name: What they are.
+        variable: Environment variable that names another folder.
+        is_cache: Whether they can be made again.
+    """
+    chosen = os.environ.get(variable, "")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "win32":
+        kind, elsewhere = ("LOCALAPPDATA", "Local") if is_cache else ("APPDATA", "Roaming")
+        base = os.environ.get(kind) or Path.home() / "AppData" / elsewhere
+    elif sys.platform == "darwin" and is_cache:
+        base = Path.home() / "Library" / "Caches"
+    else:
+        kind, elsewhere = ("XDG_CACHE_HOME", ".cache") if is_cache else ("XDG_CONFIG_HOME", ".config")
+        base = os.environ.get(kind) or Path.home() / elsewhere
+    return Path(base) / "trt" / name
 
 
 class _NotPrivate(Exception):
