@@ -81,13 +81,30 @@ def test_plugins_of_a_library_are_registered_by_its_entry_point(saved: Path, mon
     called: list[str] = []
 
     class Entry:
+        name, value = "plugin_library", "plugin_library:register"
+
         def load(self) -> object:
             return lambda: called.append("registered")
 
     monkeypatch.setattr(operator_plugin, "has_plugin", lambda name: bool(called))
-    monkeypatch.setattr("trt_runtime.program.loading.entry_points", lambda group, name: [Entry()])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Entry()])
     with pytest.raises(PlanError, match="needs the plugin plugin_library::smooth"):
         trt_runtime.load(saved)
     assert not called
     trt_runtime.load(saved, operators=["plugin_library"])
     assert called == ["registered"]
+
+
+def test_a_library_whose_entry_point_fails_is_told(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trt_core import operator_plugin
+
+    class Entry:
+        name, value = "plugin_library", "plugin_library:register"
+
+        def load(self) -> object:
+            raise RuntimeError("no such driver")
+
+    monkeypatch.setattr(operator_plugin, "has_plugin", lambda name: False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Entry()])
+    with pytest.raises(PlanError, match=r"cannot be registered\n(.*\n)?  why: RuntimeError: no such driver"):
+        trt_runtime.load(saved, operators=["plugin_library"])

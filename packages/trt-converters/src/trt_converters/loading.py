@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import warnings
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_core.entry_points import BLOCK_LIST, Installed, load_installed, warn_of_failures
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["BLOCK_LIST", "GROUP", "PluginStatus", "load_converters", "load_plugins", "plugin_status"]
 
 
 class _Loading:
@@ -61,22 +63,9 @@ DYNAMO_CONVERTERS.fill_with(load_converters)
 
 
 GROUP: Final = "trt_converters.plugins"
-BLOCK_LIST: Final = "TRT_BLOCKED_PLUGINS"
 
-
-@dataclass(frozen=True)
-class PluginStatus:
-    """What became of a plugin.
-
-    Attributes:
-        name: Name of the entry point.
-        value: What it points to.
-        error: Why it was skipped; empty when it was loaded.
-    """
-
-    name: str
-    value: str
-    error: str = ""
+PluginStatus = Installed[object]
+"""What became of a plugin."""
 
 
 def load_plugins(registry: ConverterRegistry) -> tuple[PluginStatus, ...]:
@@ -85,27 +74,16 @@ def load_plugins(registry: ConverterRegistry) -> tuple[PluginStatus, ...]:
     Args:
         registry: Where they register; it is as before when a plugin fails.
     """
-    blocked = {name.strip() for name in os.environ.get(BLOCK_LIST, "").split(",")} - {""}
-    return tuple(_load_one(point, registry, blocked) for point in entry_points(group=GROUP))
 
-
-def _load_one(point: EntryPoint, registry: ConverterRegistry, blocked: set[str]) -> PluginStatus:
-    if blocked & {point.name, "*"}:
-        return PluginStatus(point.name, point.value, f"blocked by {BLOCK_LIST}")
-    before = registry.copy()
-    try:
-        target = point.load()
-        if not isinstance(target, ModuleType):
-            target()
-    except BaseException as error:
-        registry.restore(before)
-        if not isinstance(error, (Exception, SystemExit)):  # an interrupt is the user's
+    def register(point: EntryPoint) -> object:
+        before = registry.copy()
+        try:
+            target = point.load()
+            return target if isinstance(target, ModuleType) else target()
+        except BaseException:
+            registry.restore(before)
             raise
-        message = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"converter plugin {point.name!r} ({point.value}) was skipped: {message}; "
-            f"{BLOCK_LIST}={point.name} keeps it from being tried",
-            stacklevel=2,
-        )
-        return PluginStatus(point.name, point.value, message)
-    return PluginStatus(point.name, point.value)
+
+    plugins = load_installed(GROUP, register)
+    warn_of_failures("converter plugin", plugins)
+    return plugins

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import functools
-import os
-import warnings
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
 from trt_core import CompilationSettings, LoweringError
+from trt_core.entry_points import BLOCK_LIST, Installed, load_installed, warn_of_failures
 from trt_core.wording import kind_of
 from trt_lowering.contract import GraphPass, check_graph_form
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "trt_lowering.passes"
 """Entry points of installed passes: each names a subclass of `GraphPass`, or a function that returns a pass."""
 
-BLOCK_LIST: Final = "TRT_BLOCKED_PLUGINS"
-
-
-@dataclass(frozen=True)
-class InstalledPass:
-    """What became of an entry point.
-
-    Attributes:
-        name: Name of the entry point.
-        value: What it points to.
-        found: The pass; None where it was skipped.
-        error: Why it was skipped; empty when it was loaded.
-    """
-
-    name: str
-    value: str
-    found: GraphPass | None
-    error: str = ""
+InstalledPass = Installed[GraphPass]
+"""What became of an entry point."""
 
 
 @functools.cache
@@ -44,28 +29,16 @@ def installed_passes() -> tuple[InstalledPass, ...]:
 
     One that fails is skipped with a warning. `TRT_BLOCKED_PLUGINS` lists names that are not tried, `*` for all.
     """
-    from importlib.metadata import entry_points  # nothing else needs it while a model is compiled
+    found = load_installed(GROUP, _make_pass)
+    warn_of_failures("lowering pass", found)
+    return tuple(sorted(found, key=lambda item: item.name))
 
-    blocked = {name.strip() for name in os.environ.get(BLOCK_LIST, "").split(",")} - {""}
-    return tuple(_load(point, blocked) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
 
-
-def _load(point: Any, blocked: set[str]) -> InstalledPass:
-    if blocked & {point.name, "*"}:
-        return InstalledPass(point.name, point.value, None, f"blocked by {BLOCK_LIST}")
-    try:
-        made = point.load()()
-        if not isinstance(made, GraphPass):
-            raise TypeError(f"it made {kind_of(made)}, not a trt_lowering.GraphPass")
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"lowering pass {point.name!r} ({point.value}) was skipped: {message}; "
-            f"{BLOCK_LIST}={point.name} keeps it from being tried",
-            stacklevel=2,
-        )
-        return InstalledPass(point.name, point.value, None, message)
-    return InstalledPass(point.name, point.value, made)
+def _make_pass(point: EntryPoint) -> GraphPass:
+    made = point.load()()
+    if not isinstance(made, GraphPass):
+        raise TypeError(f"it made {kind_of(made)}, not a trt_lowering.GraphPass")
+    return made
 
 
 def extension_passes(settings: CompilationSettings) -> list[GraphPass]:

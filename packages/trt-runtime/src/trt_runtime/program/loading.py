@@ -7,7 +7,6 @@ import functools
 import io
 import os
 from collections.abc import Collection, Sequence
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -113,30 +112,24 @@ def load(
     name = file_name(path)
     if mesh is not None and not os.path.isdir(name):
         raise InputError("a mesh is for a folder that save_sharded wrote, and this is a file", where=name)
+    options: dict[str, Any] = {
+        "operators": operators,
+        "trust": trust,
+        "allow_host_code": allow_host_code,
+        "trusted_keys": trusted_keys,
+        "data_dependent_elements": data_dependent_elements,
+        "device": device,
+        "limits": limits,
+    }
     if isolated:
-        return _load_isolated(
-            name,
-            isolated,
-            result_types,
-            operators=operators,
-            trust=trust,
-            allow_host_code=allow_host_code,
-            trusted_keys=trusted_keys,
-            data_dependent_elements=data_dependent_elements,
-            device=device,
-            copy=copy,
-            limits=limits,
-        )
+        return _load_isolated(name, isolated, result_types, copy=copy, **options)
+    options["result_types"] = result_types
     if os.path.isdir(name):
         from trt_runtime.sharded import RankPart, holds_manifest  # which few programs need
 
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
-            options: dict[str, Any] = {"operators": operators, "trust": trust, "allow_host_code": allow_host_code}
-            options["trusted_keys"] = trusted_keys
-            options["limits"] = limits
-            options |= {"device": device, "result_types": result_types, "copy": copy}
-            return part.finish(load(part.path, **options, data_dependent_elements=data_dependent_elements))
+            return part.finish(load(part.path, copy=copy, **options))
     try:
         content = map_file(name, "a saved program", "trt_runtime.save", copy=copy)
         start = bytes(content[: len(PROGRAM.magic)])
@@ -145,17 +138,7 @@ def load(
             return _load_exported(name, trust)
         if start == PLAN.magic:
             raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
-        return program_from_memory(
-            content,
-            operators=operators,
-            trust=trust,
-            allow_host_code=allow_host_code,
-            trusted_keys=trusted_keys,
-            data_dependent_elements=data_dependent_elements,
-            device=device,
-            result_types=result_types,
-            limits=limits,
-        )
+        return program_from_memory(content, **options)
     except PlanError as error:
         raise _told_of(name, error) from error
 
@@ -276,11 +259,12 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
     them. Those that call an operator of PyTorch need none.
 
     Raises:
-        PlanError: A plugin is not registered, and its library was not named, or does not have it.
+        PlanError: A plugin is not registered, and its library was not named, does not have it, or fails.
     """
     if not names:
         return
-    from trt_core.operator_plugin import has_plugin, register_operator  # few programs have plugins
+    from trt_core.entry_points import load_installed  # few programs have plugins
+    from trt_core.operator_plugin import has_plugin, register_operator
 
     for name in names:
         library, _, rest = name.partition("::")
@@ -291,8 +275,11 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
                 f"an engine of the program needs the plugin {name} of the library {library!r}",
                 hint=f"if you trust that library, load the program with operators=[{library!r}]",
             )
-        for entry in entry_points(group="trt_runtime.plugins", name=library):
-            entry.load()()
+        for item in load_installed("trt_runtime.plugins", lambda point: point.load()(), name=library):
+            if item.error:
+                raise PlanError(
+                    f"the plugins of the library {library!r} cannot be registered", where=item.value, why=item.error
+                ) from item.cause
         if not has_plugin(name):
             base, _, overload = rest.partition(".")
             register_operator(find_operator(f"{library}::{base}", overload, libraries))
