@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from trt_portable.api_version import IS_TENSORRT_10
 from trt_portable.device import device as device  # else the module of that name takes its place when it is imported
 
 
@@ -55,3 +56,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if IS_TENSORRT_10:
+    globals().update(import_module("trt_portable.tensorrt_10").install())

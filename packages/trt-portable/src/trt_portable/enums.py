@@ -1,8 +1,11 @@
-"""The enumerations of the API, with the member names and values of TensorRT 11.4."""
+"""The enumerations of the API, with the member names and values of TensorRT 11.4, or of 10.16 where that is chosen."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
+
+from trt_portable.api_version import ENUMERATIONS_OF_10, IS_TENSORRT_10
 
 
 class PybindEnum(Enum):
@@ -714,6 +717,9 @@ _ITEM_SIZES: dict[DataType, float] = {
     DataType.FP4: 0.5,
 }
 
+if IS_TENSORRT_10:  # before any other module reads them
+    _made: Any = PybindEnum
+    globals().update((name, _made(name, members, module=__name__)) for name, members in ENUMERATIONS_OF_10.items())
 
 __all__ = [
     "APILanguage",

@@ -7,6 +7,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from trt_portable.api_version import API_VERSION
+
 PACKAGE = "trt_portable"
 
 
@@ -30,9 +32,6 @@ def install_as_tensorrt() -> None:
     sys.modules["tensorrt"] = sys.modules[PACKAGE]
     sys.modules["tensorrt.plugin"] = plugin
 
-
-API_VERSION: Final = "11.4.0"
-"""The version of TensorRT whose API is implemented; scripts that compare `trt.__version__` see it first."""
 
 try:
     RELEASE: Final[str] = version("trt-portable")

@@ -60,7 +60,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
     """
     monitor = config.progress_monitor
     root = f"Build {network.name}"
-    with Phase(monitor, root, None, 4) as phase, rehearsal():
+    with Phase(monitor, root, None, 4) as phase, rehearsal(), network._as_built(config):
         found = first_refusal(network, config)
         if found is not None:
             subject, refusal = found

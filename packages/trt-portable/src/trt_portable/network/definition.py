@@ -48,6 +48,7 @@ class LayerFactory(ContextManaged, Sealed):
         for index, tensor in enumerate(inputs):
             if tensor is not None:
                 expect_tensor(tensor, f"input {index} of {type(layer).__name__}")
+        inputs = self._of_one_type(layer, inputs)
         layer._name = self._default_name(layer)
         layer._inputs = list(inputs)
         facts: Sequence[Facts] = ()
@@ -66,6 +67,10 @@ class LayerFactory(ContextManaged, Sealed):
             return None
         self._insert(layer, inputs, facts)
         return layer
+
+    def _of_one_type(self, layer: ILayer, inputs: tuple[ITensor | None, ...]) -> tuple[ITensor | None, ...]:
+        """The inputs as the layer takes them: those that are given, for strongly typed networks convert nothing."""
+        return inputs
 
     def _default_name(self, layer: ILayer) -> str:
         kind = type(layer).__name__.removeprefix("I").removesuffix("Layer")
@@ -86,10 +91,8 @@ class LayerFactory(ContextManaged, Sealed):
         for tensor in inputs:
             if tensor is not None and not any(user is layer for user in tensor._consumers[-1:]):
                 tensor._consumers.append(layer)
-        for index, fact in enumerate(facts):
-            output = ITensor(self, layer, index)  # type: ignore[arg-type]
-            output._extents, output._dtype, output._host = fact
-            layer._outputs.append(output)
+        layer._outputs += [ITensor(self, layer, index) for index in range(len(facts))]  # type: ignore[arg-type]
+        layer._learn(facts)
         self._layers.append(layer)
         self._revision += 1
 
@@ -121,8 +124,7 @@ class LayerFactory(ContextManaged, Sealed):
                     output._host = None
                 self._reporter.refuse(layer._subject(), refusal)
                 continue
-            for output, fact in zip(layer._outputs, facts, strict=True):
-                output._extents, output._dtype, output._host = fact
+            layer._learn(facts)
 
     def _validate(self) -> list[tuple[str, Refusal]]:
         """Infers whatever is stale, and lists what is wrong with the layers, by name."""

@@ -489,6 +489,11 @@ class ILayer(Sealed):
         if network is not None:
             network._refresh(self)
 
+    def _learn(self, facts: Sequence[Facts]) -> None:
+        """Takes what inference found out about the outputs."""
+        for output, fact in zip(self._outputs, facts, strict=True):
+            output._extents, output._dtype, output._host = fact
+
     def _facts_source(self) -> Sequence[ITensor | None]:
         """The tensors whose shapes decide the outputs' shapes."""
         return self._inputs

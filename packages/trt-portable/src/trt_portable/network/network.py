@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trt_portable.dims import Dims, DimsLike, as_dims
@@ -37,6 +38,7 @@ from trt_portable.reporting import RecordsErrors, Reporter
 from trt_portable.weights import Weights, as_weights
 
 if TYPE_CHECKING:
+    from trt_portable.builder.config import IBuilderConfig
     from trt_portable.layers.plugin_layers import IPluginV3Layer
     from trt_portable.plugin.interfaces import IPluginV3
     from trt_portable.plugin.version_2 import IPluginV2, IPluginV2Layer
@@ -259,6 +261,11 @@ class INetworkDefinition(
     def has_implicit_batch_dimension(self) -> bool:
         """Always False."""
         return False
+
+    @contextmanager
+    def _as_built(self, config: IBuilderConfig) -> Iterator[None]:
+        """The network as a build with a configuration reads it: as it was defined, where it is strongly typed."""
+        yield
 
     # --- inputs ----------------------------------------------------------------------------------
 
