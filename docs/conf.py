@@ -17,6 +17,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
+    "sphinx_copybutton",
     "generated_text",
     "google_docstrings",
 ]
@@ -29,10 +30,15 @@ html_title = f"trt {version}"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div:not(.highlight-text):not(.doctest-output) > div.highlight > pre"
+
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say it in words, with shapes, types and units
 autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
 
 # Names of other projects in base classes and signatures; their inventories would need a network.
 nitpick_ignore_regex = [

@@ -6,13 +6,13 @@ A page holds a line `<!-- generated: NAME -->`; the text of that name takes its 
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
+from api_pages import API, api
 from latency_table import LATENCY, latency
+from operators_table import CONFORMANCE, converters, example_of, operators
 from precision_table import PRECISION, precision
 from settings_table import retired_settings, settings
 from signatures import SIGNATURES, signatures
@@ -22,60 +22,57 @@ from zoo_speed_table import ZOO_SPEED, zoo_speed
 from zoo_table import ZOO, zoo, zoo_totals
 
 from trt_core import Reason
+from trt_core.settings import setting_names
 
-_CONFORMANCE: Final = Path(__file__).parents[1] / "data" / "conformance.json"
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
 def reasons() -> str:
-    """Returns a section for every reason code, under the anchor that reports link to."""
-    sections = []
+    """Returns the table of reason codes, and a section for each under the anchor that reports link to."""
+    parts = ["| code | |\n|---|---|"]
+    parts += [f"| [{reason.code}](#{reason.code.lower()}) | {reason.title} |" for reason in Reason]
+    parts.append("")
     for reason in Reason:
-        sections.append(
-            f"({reason.code.lower()})=\n\n"
-            f"## {reason.code}: {reason.title}\n\n"
-            f"{reason.explanation}\n\n"
-            f"**What to do.** {reason.advice}\n"
-        )
-    return "\n".join(sections)
-
-
-def operators() -> str:
-    """Returns the table of operators, from the outcomes that the conformance tests wrote."""
-    data = json.loads(_CONFORMANCE.read_text(encoding="utf-8"))
-    taken = f"the first {data['limit']} samples" if data["limit"] else "all samples"
-    parts = [
-        f"With PyTorch {data['torch'].partition('+')[0]}: {len(data['operators'])} entries of the database, "
-        f"{taken} of each in float32 and int64, at most four in other types.\n",
-        "| operator | converted | decomposed | PyTorch | why |\n|---|--:|--:|--:|---|",
-    ]
-    for name, entry in data["operators"].items():
-        totals = [
-            sum(counts.get(kind, 0) for counts in entry["types"].values())
-            for kind in ("converted", "decomposed", "refused")
-        ]
-        reasons = "; ".join(
-            f"[{code}](../reasons.md#{code.lower()}) {_cell(text)}" for code, text in entry["refusals"].items()
-        )
-        parts.append(f"| `{name}` | {' | '.join(str(total or '') for total in totals)} | {reasons} |")
+        parts.append(f"({reason.code.lower()})=\n\n## {reason.code}: {reason.title}\n")
+        parts.append(f"{_with_settings(reason.explanation)}\n")
+        if said := example_of(reason):
+            operator, _, message = said.partition(": ")
+            parts.append(f"*It says, for example,* {operator}: {_cell(message)}.\n")
+        parts.append(f"**What to do.** {_with_settings(reason.advice)}\n")
     return "\n".join(parts)
+
+
+def _with_settings(text: str) -> str:
+    """The text, in which names of settings lead to their sections."""
+
+    def link(match: re.Match[str]) -> str:
+        code, name = match.group(), match.group(1)
+        return f"[{code}](reference/settings.md#{name})" if name in setting_names() else code
+
+    return re.sub(r"`(\w+)(?:=\w+)?`", link, text)
 
 
 def _cell(text: str) -> str:
     """A message on one line of a table, without what Markdown would take for markup."""
     plain = " ".join(text.removeprefix("torch.ops.").split())
-    return re.sub(r"([|*_<>\[\]`])", r"\\\1", plain)
+    return "".join(_escaped(part) for part in re.split(r"(`[^`]+`)", plain))
+
+
+def _escaped(part: str) -> str:
+    return part if part.startswith("`") else re.sub(r"([|*_<>\[\]`])", r"\\\1", part)
 
 
 _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "latency": latency,
-    "operators": operators,
+    "converters": lambda: converters(_cell),
+    "operators": lambda: operators(_cell),
     "precision": precision,
     "reasons": reasons,
     "retired_settings": retired_settings,
     "settings": settings,
     "torch_tensorrt_names": names,
     "torch_tensorrt_settings": settings_side_by_side,
+    **{f"api_{package}": functools.partial(api, package) for package in API},
     **{f"signatures_{group}": functools.partial(signatures, group) for group in SIGNATURES},
     "zoo": lambda: zoo(_cell),
     "zoo_speed": zoo_speed,
@@ -84,7 +81,7 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
 
 _DATA: Final = {
     "latency": LATENCY,
-    "operators": _CONFORMANCE,
+    "operators": CONFORMANCE,
     "precision": PRECISION,
     "zoo": ZOO,
     "zoo_speed": ZOO_SPEED,

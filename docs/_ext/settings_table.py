@@ -1,4 +1,4 @@
-"""The lists of the page on settings: what each means, what reads it, and what it becomes on each provider."""
+"""The sections of the page on settings: an example, the meaning, what each provider makes of it, what reads it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,19 +16,24 @@ import torch
 
 from trt_core import CompilationSettings
 from trt_core.provider import OLDEST_TENSORRT
-from trt_core.settings import provider_option, setting_names
+from trt_core.settings import other_value, provider_option, setting_names
 from trt_core.settings_reader import REMOVAL_VERSION, RETIRED_SETTINGS
 
 _PACKAGES: Final = Path(__file__).parents[2] / "packages"
 _DEFINED_IN: Final = "trt_core.settings"
 _KEYWORDS_IN: Final = "trt_core.settings_reader"
+_MiB: Final = 1 << 20
 _OLDEST: Final = ".".join(map(str, OLDEST_TENSORRT))
+_OTHER_OBJECTS: Final = {"lowering_passes": "[MyPass()]"}
+"""Settings whose values are objects of other packages."""
 _GROUP: Final = re.compile(r"^([A-Z][\w .`]+):$")
 _FIELD: Final = re.compile(r"^    (\w+): (.*)$")
 
 
 def settings() -> str:
-    """Returns a list for every group of settings: name and default, meaning, what reads it, what providers make of it.
+    """Returns a section for every setting, in groups: an example, the default, meaning, providers, what reads it.
+
+    The heading of a section is the setting's name, which gives it the anchor `settings.html#min-block-size`.
 
     Raises:
         ValueError: A setting has no description.
@@ -41,11 +47,17 @@ def settings() -> str:
     for group, meanings in described.items():
         parts.append(f"## {group}\n")
         for name, meaning in meanings.items():
-            parts.append(f"`{name}` = `{_default(fields[name])}`\n: {meaning}\n")
             parts += [
-                f"  {line}\n" for line in (_on_providers(fields[name]), f"*Read by* {_modules(read[name])}.") if line
+                f"### `{name}`\n",
+                f"```python\n{name}={example(name)}  # default: {_default(fields[name])}\n```\n",
             ]
+            parts += [f"{meaning}\n", _on_providers(fields[name]), f"*Read by* {_modules(read[name])}.\n"]
     return "\n".join(parts)
+
+
+def example(name: str) -> str:
+    """Returns a value other than the default, as a keyword's value is written."""
+    return _OTHER_OBJECTS.get(name) or _spelt(other_value(name))
 
 
 def retired_settings() -> str:
@@ -121,13 +133,22 @@ def _on_providers(item: dataclasses.Field[Any]) -> str:
         return ""
     names = ", ".join(f"`{name}`" for name in option.tensorrt)
     since = f"since {option.since}" if option.since else f"{_OLDEST} or earlier"
-    return f"*TensorRT:* {names} ({since}). *Portable:* {option.portable}."
+    return f"*TensorRT:* {names} ({since}). *Portable:* {option.portable}.\n"
 
 
 def _default(item: dataclasses.Field[Any]) -> str:
-    if item.name == "device":
-        return "the current device"
-    value = item.default
+    return "the current device" if item.name == "device" else _spelt(item.default)
+
+
+def _spelt(value: Any) -> str:
+    """A value as Python's source, numbers of bytes as multiples of a power of two."""
     if isinstance(value, frozenset):
-        return "{" + ", ".join(sorted(map(str, value))) + "}" if value else "set()"
-    return str(value) if isinstance(value, torch.dtype) else repr(value)
+        return "{" + ", ".join(sorted(map(_spelt, value))) + "}" if value else "set()"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_spelt, value))}]"
+    if isinstance(value, int) and value >= _MiB:
+        power = 30 if value % (_MiB << 10) == 0 else 20
+        return f"{value >> power} << {power}"
+    return (
+        str(value) if isinstance(value, torch.dtype) else json.dumps(value) if isinstance(value, str) else repr(value)
+    )

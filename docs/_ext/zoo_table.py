@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from trt_core import Reason
+
 ZOO: Final = Path(__file__).parents[1] / "data" / "zoo.json"
 
 _OUTCOMES: Final = ("whole", "partly", "in PyTorch", "not captured", "excluded", "wrong", "failed", "timeout", "memory")
@@ -85,7 +87,8 @@ def _why(record: Record, escape: Escape, limit: int = 160) -> str:
         return escape(_cut(record["why"], limit))
     reasons = record.get("reasons", {})
     return "; ".join(
-        f"[{code}](../reasons.md#{code.lower()}) {escape(_cut(text, limit))}" for code, text in reasons.items()
+        f"[{Reason.from_code(code).title.lower()}](../reasons.md#{code.lower()}), {escape(_cut(text, limit))}"
+        for code, text in reasons.items()
     )
 
 

@@ -33,7 +33,9 @@ def test_every_setting_is_read_somewhere() -> None:
     unread = [name for name, modules in table.readers().items() if not modules]
     assert not unread, f"nothing reads these: {unread}"
     rendered = table.settings()
-    assert all(f"`{name}` = " in rendered for name in setting_names())
+    for name in setting_names():
+        assert f"### `{name}`\n" in rendered, "the heading is the anchor that others link to"
+        assert f"\n{name}={table.example(name)}  # default: " in rendered
 
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option is not None])

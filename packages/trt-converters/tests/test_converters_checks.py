@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from trt_converters import Call, Converter, ConverterRegistry, ConverterSupport, checks
+from trt_converters import DYNAMO_CONVERTERS, Call, Converter, ConverterRegistry, ConverterSupport, checks
 from trt_converters.registry import Check
 from trt_converters.testing import record_call
 from trt_core import CompilationSettings, Reason
@@ -168,3 +168,16 @@ def test_data_dependent_extents_need_a_converter_that_says_so() -> None:
     mask = X > 0
     assert _general(aten.nonzero.default, mask) is Reason.DATA_DEPENDENT_SHAPE
     assert _general(aten.nonzero.default, mask, options={"data_dependent": True}) is None
+
+
+def test_every_check_of_ours_says_what_it_refuses() -> None:
+    silent = {
+        f"{check.__module__}.{check.__qualname__}"
+        for target in DYNAMO_CONVERTERS
+        for candidate in DYNAMO_CONVERTERS.candidates(target)
+        for check in candidate.checks
+        if candidate.is_builtin and not check.__doc__
+    }
+    assert not silent, "the list of operators shows their docstrings"
+    assert checks.dtypes("x", [torch.float32, torch.int64]).__doc__ == "Refuses `x` that is not float32 or int64."
+    assert checks.absent("bias", "mask").__doc__ == "Refuses `bias` and `mask`."

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import trt_frontends
+import trt_portable
 import trt_runtime
-from trt_core import InputError
+from trt_core import InputError, trt
 from trt_runtime.command_line import main
 
 X = torch.ones(4, 8)
@@ -86,3 +87,25 @@ def test_profilers_of_pytorch_show_blocks_by_name(saved: Path) -> None:
     names = {event.key for event in profiler.key_averages()}
     titles = {module.header.title for module in program.modules() if isinstance(module, trt_runtime.TRTModule)}
     assert len(titles) == 2 and titles <= names
+
+
+def test_profilers_of_pytorch_show_layers_by_the_names_of_profiles(saved: Path) -> None:
+    program = trt_runtime.load(saved)
+    wanted = {layer.layer for layer in trt_runtime.profile_layers(program, (X,), calls=1, warm_up=0).layers}
+    assert wanted
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler, torch.no_grad():
+        program(X)
+    spans = {event.name: event.time_range for event in profiler.events()}
+    assert wanted <= spans.keys()
+    block = next(name for name in spans if name.startswith("engine ") and "_acc_0" in name)
+    linear = next(name for name in wanted if name.startswith("linear/"))
+    assert spans[block].start <= spans[linear].start <= spans[linear].end <= spans[block].end
+
+
+def test_engines_that_are_built_under_a_profiler_hold_no_ranges() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    engine = trt_frontends.compile(model, arg_inputs=(X,), min_block_size=1)._run_on_acc_0
+    native = trt.Runtime(trt.Logger()).deserialize_cuda_engine(bytes(engine.plan.numpy()))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        graph = trt_portable.trace_engine(native)
+    assert not [node for node in graph.graph.nodes if "record_function" in str(node.target)]

@@ -7,7 +7,7 @@ tensor refuse nothing where the model left an optional one out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,10 +26,25 @@ from trt_core.wording import kind_of
 MAX_RANK = 8
 
 
+def refuses(what: str) -> Callable[[Check], Check]:
+    """Gives a check that was made for some arguments its docstring, which the list of operators shows.
+
+    Args:
+        what: What it refuses, as the end of a sentence.
+    """
+
+    def describe(check: Check) -> Check:
+        check.__doc__ = f"Refuses {what}."
+        return check
+
+    return describe
+
+
 def dtypes(parameter: str, allowed: Iterable[torch.dtype]) -> Check:
     """Refuses a tensor argument of any other type."""
     known = frozenset(allowed)
 
+    @refuses(f"`{parameter}` that is not {_listed(map(dtype_name, known))}")
     def check(call: Call) -> Verdict | None:
         tensor = _given(call, parameter)
         if tensor is None or tensor.dtype in known:
@@ -43,6 +58,7 @@ def dtypes(parameter: str, allowed: Iterable[torch.dtype]) -> Check:
 def constant(*parameters: str) -> Check:
     """Refuses arguments that are computed by the graph."""
 
+    @refuses(f"{_listed(_quoted(parameters), 'and')} that the graph computes")
     def check(call: Call) -> Verdict | None:
         for parameter in parameters:
             if not call.is_constant(parameter):
@@ -55,6 +71,7 @@ def constant(*parameters: str) -> Check:
 def static_shape(*parameters: str) -> Check:
     """Refuses tensor arguments with symbolic extents."""
 
+    @refuses(f"{_listed(_quoted(parameters), 'and')} of symbolic shape")
     def check(call: Call) -> Verdict | None:
         for parameter in parameters:
             tensor = _given(call, parameter)
@@ -68,6 +85,7 @@ def static_shape(*parameters: str) -> Check:
 def static_axis(parameter: str, axis: str | int) -> Check:
     """Refuses a tensor argument whose extent along an axis (a number, or the parameter that names it) is symbolic."""
 
+    @refuses(f"`{parameter}` whose dimension {axis} is symbolic")
     def check(call: Call) -> Verdict | None:
         tensor = _given(call, parameter)
         index = call[axis] if isinstance(axis, str) else axis
@@ -81,6 +99,7 @@ def static_axis(parameter: str, axis: str | int) -> Check:
 def rank(parameter: str, low: int, high: int = MAX_RANK) -> Check:
     """Refuses a tensor argument whose rank lies outside [low, high]."""
 
+    @refuses(f"`{parameter}` of rank other than {low} to {high}")
     def check(call: Call) -> Verdict | None:
         tensor = _given(call, parameter)
         if tensor is None or low <= tensor.dim() <= high:
@@ -99,6 +118,7 @@ def argument(parameter: str, accepted: Callable[[Any], bool], why: str) -> Check
         why: What cannot be expressed, for the message.
     """
 
+    @refuses(f"some values of `{parameter}`: {why}")
     def check(call: Call) -> Verdict | None:
         value = call[parameter]
         if accepted(value):
@@ -112,6 +132,7 @@ def argument(parameter: str, accepted: Callable[[Any], bool], why: str) -> Check
 def fixed_number(*parameters: str) -> Check:
     """Refuses numbers that vary with the sizes of tensors, for attributes of layers that no operand stands for."""
 
+    @refuses(f"{_listed(_quoted(parameters), 'and')} that varies with a size")
     def check(call: Call) -> Verdict | None:
         for parameter in parameters:
             if is_size_number(call[parameter]):
@@ -124,6 +145,7 @@ def fixed_number(*parameters: str) -> Check:
 def absent(*parameters: str) -> Check:
     """Refuses a call that gives an optional argument at all."""
 
+    @refuses(f"{_listed(_quoted(parameters), 'and')}")
     def check(call: Call) -> Verdict | None:
         for parameter in parameters:
             if call[parameter] is not None:
@@ -136,6 +158,7 @@ def absent(*parameters: str) -> Check:
 def never(reason: Reason, message: str) -> Check:
     """Refuses every call: for operators that TensorRT is known not to express, so that the report says why."""
 
+    @refuses(f"every call: {message}")
     def check(call: Call) -> Verdict | None:
         return Verdict.refuse(reason, message)
 
@@ -145,6 +168,7 @@ def never(reason: Reason, message: str) -> Check:
 def only_results(*indices: int) -> Check:
     """Refuses a call of which another item of the result is used."""
 
+    @refuses(f"calls that use other results than {_listed(map(str, indices), 'and')}")
     def check(call: Call) -> Verdict | None:
         for index in range(len(call.result)):
             if index not in indices and call.uses(index):
@@ -152,6 +176,16 @@ def only_results(*indices: int) -> Check:
         return None
 
     return check
+
+
+def _quoted(names: Iterable[str]) -> Iterator[str]:
+    return (f"`{name}`" for name in names)
+
+
+def _listed(names: Iterable[str], last: str = "or") -> str:
+    """Names as a sentence lists them, in order."""
+    *others, end = sorted(names)
+    return f"{', '.join(others)} {last} {end}" if others else end
 
 
 def _given(call: Call, parameter: str) -> torch.Tensor | None:

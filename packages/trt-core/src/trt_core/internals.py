@@ -5,7 +5,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 
 | from | what for | releases |
 |---|---|---|
-| `torch._C` | which operators and kernels there are | |
+| `torch._C` | which operators and kernels there are; who sees operators | |
 | `torch._dispatch.python` | fake tensors take the shapes of composite operators from their parts | |
 | `torch._dynamo.convert_frame` | the lock that Dynamo holds while it compiles | |
 | `torch._dynamo.source` | where a size of ours comes from, as PyTorch's guards say it | |
@@ -33,6 +33,7 @@ from torch import fx
 from torch._C import _dispatch_get_all_op_names as all_operator_names
 from torch._C import _dispatch_has_kernel as has_operator
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode

@@ -2,8 +2,9 @@
 
 The annotation of a field is its rule: type, range, and how users may write it; `read_setting` applies it,
 whether the value comes from a keyword or from the constructor. To add a setting, add an annotated field, describe it
-in the docstring, and show in `tests/settings` what it changes. One that conversion or building reads has
-`metadata=read_by_building(...)`, which says what it becomes on each provider.
+in the docstring, and show in `tests/settings` what it changes. One whose other values its type does not tell has an
+`Example` of them. One that conversion or building reads has `metadata=read_by_building(...)`, which says what it
+becomes on each provider.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ class ReadBy:
     """A function that brings what users write into the form that the setting has, before its type is checked."""
 
     function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A value other than the default, as users may write it."""
+
+    value: Any
 
 
 def read_setting(name: str, annotation: Any, value: Any) -> Any:
@@ -418,26 +426,30 @@ class CompilationSettings:
     """
 
     precision: Annotated[torch.dtype, _COMPUTED] = torch.float32
-    enabled_precisions: frozenset[torch.dtype] = frozenset({torch.float32})
+    enabled_precisions: Annotated[frozenset[torch.dtype], Example([torch.float32, torch.float16])] = frozenset(
+        {torch.float32}
+    )
     use_explicit_typing: bool = True
     enable_autocast: bool = False
     autocast_dtype: Annotated[torch.dtype, _COMPUTED] = torch.float16
-    autocast_excluded_ops: Annotated[frozenset[str], ReadBy(read_excluded_operators)] = frozenset()
-    autocast_excluded_nodes: Annotated[frozenset[str], ReadBy(read_patterns)] = frozenset()
-    autocast_max_output_threshold: Annotated[float | None, Range(0)] = None
-    autocast_max_depth_of_reduction: Annotated[int | None, Range(1)] = None
-    max_error: Annotated[float | None, Range(0)] = None
+    autocast_excluded_ops: Annotated[frozenset[str], ReadBy(read_excluded_operators), Example(["aten.softmax"])] = (
+        frozenset()
+    )
+    autocast_excluded_nodes: Annotated[frozenset[str], ReadBy(read_patterns), Example(["^head"])] = frozenset()
+    autocast_max_output_threshold: Annotated[float | None, Range(0), Example(512.0)] = None
+    autocast_max_depth_of_reduction: Annotated[int | None, Range(1), Example(1024)] = None
+    max_error: Annotated[float | None, Range(0), Example(1e-2)] = None
     truncate_long_and_double: bool = False
-    torch_executed_ops: Annotated[frozenset[str], ReadBy(read_operators)] = frozenset()
-    torch_executed_modules: Annotated[frozenset[str], ReadBy(read_modules)] = frozenset()
+    torch_executed_ops: Annotated[frozenset[str], ReadBy(read_operators), Example(["aten.relu"])] = frozenset()
+    torch_executed_modules: Annotated[frozenset[str], ReadBy(read_modules), Example(["encoder.layers.0"])] = frozenset()
     check_indices: bool = False
     enable_experimental_decompositions: bool = False
     lowering_passes: Annotated[tuple[Any, ...], ReadBy(read_passes)] = ()
 
-    min_block_size: Annotated[int | float, Range(1, whole=True)] = 5
+    min_block_size: Annotated[int | float, Range(1, whole=True), Example(3)] = 5
     use_fast_partitioner: bool = True
     require_full_compilation: bool = False
-    dryrun: Annotated[bool | str, ReadBy(read_report_path)] = False
+    dryrun: Annotated[bool | str, ReadBy(read_report_path), Example("report.html")] = False
     debug: bool = field(
         default=False,
         metadata=read_by_building(
@@ -446,7 +458,7 @@ class CompilationSettings:
         ),
     )
 
-    device: Annotated[Device, ReadBy(read_device)] = field(
+    device: Annotated[Device, ReadBy(read_device), Example("cuda:1")] = field(
         default_factory=Device.current,
         metadata=read_by_building(
             "IBuilderConfig.default_device_type",
@@ -455,25 +467,25 @@ class CompilationSettings:
             portable="CPU or GPU; a DLA is refused",
         ),
     )
-    workspace_size: Annotated[int, Range(0)] = field(
+    workspace_size: Annotated[int, Range(0), Example(1 << 30)] = field(
         default=0,
         metadata=read_by_building(
             "MemoryPoolType.WORKSPACE", portable="no effect: PyTorch allocates what its kernels need", since="8.4"
         ),
     )
-    optimization_level: Annotated[int | None, Range(0, 5)] = field(
+    optimization_level: Annotated[int | None, Range(0, 5), Example(5)] = field(
         default=None,
         metadata=read_by_building(
             "IBuilderConfig.builder_optimization_level", portable="0 interprets; more times more tactics", since="8.6"
         ),
     )
-    max_aux_streams: Annotated[int | None, Range(0)] = field(
+    max_aux_streams: Annotated[int | None, Range(0), Example(2)] = field(
         default=None,
         metadata=read_by_building(
             "IBuilderConfig.max_aux_streams", portable="no effect: an engine uses one stream", since="8.6"
         ),
     )
-    num_avg_timing_iters: Annotated[int, Range(1)] = field(
+    num_avg_timing_iters: Annotated[int, Range(1), Example(4)] = field(
         default=1,
         metadata=read_by_building(
             "IBuilderConfig.avg_timing_iterations", portable="as TensorRT, of every tactic that is timed"
@@ -521,15 +533,15 @@ class CompilationSettings:
         default="standard",
         metadata=read_by_building("IBuilderConfig.engine_capability", portable="anything but standard is refused"),
     )
-    dla_sram_size: Annotated[int, _DLA_BYTES] = field(
+    dla_sram_size: Annotated[int, _DLA_BYTES, Example(2 * MiB)] = field(
         default=1 * MiB,
         metadata=read_by_building("MemoryPoolType.DLA_MANAGED_SRAM", portable="never read: a DLA is refused"),
     )
-    dla_local_dram_size: Annotated[int, _DLA_BYTES] = field(
+    dla_local_dram_size: Annotated[int, _DLA_BYTES, Example(512 * MiB)] = field(
         default=1024 * MiB,
         metadata=read_by_building("MemoryPoolType.DLA_LOCAL_DRAM", portable="never read: a DLA is refused"),
     )
-    dla_global_dram_size: Annotated[int, _DLA_BYTES] = field(
+    dla_global_dram_size: Annotated[int, _DLA_BYTES, Example(256 * MiB)] = field(
         default=512 * MiB,
         metadata=read_by_building("MemoryPoolType.DLA_GLOBAL_DRAM", portable="never read: a DLA is refused"),
     )
@@ -541,9 +553,9 @@ class CompilationSettings:
 
     cache_built_engines: bool | None = None
     reuse_cached_engines: bool | None = None
-    engine_cache_dir: str = ""
-    engine_cache_size: Annotated[int, Range(0)] = 5 * 1024 * MiB
-    timing_cache_path: str = ""
+    engine_cache_dir: Annotated[str, Example("engines")] = ""
+    engine_cache_size: Annotated[int, Range(0), Example(20 * 1024 * MiB)] = 5 * 1024 * MiB
+    timing_cache_path: Annotated[str, Example("timings.cache")] = ""
 
     check_weights: bool = True
     gradients: Annotated[str, OneOf("raise", "pytorch")] = "raise"
@@ -598,6 +610,25 @@ def setting_names() -> tuple[str, ...]:
 def setting_annotations() -> dict[str, Any]:
     """Returns the resolved annotation of every setting, with what it is annotated with."""
     return typing.get_type_hints(CompilationSettings, include_extras=True)
+
+
+def other_value(name: str) -> Any:
+    """Returns a value of a setting that is not its default: its example, the other of two, or another that there is.
+
+    Raises:
+        ValueError: The setting should have an `Example`, and has none.
+    """
+    kind, rules = _unwrap(setting_annotations()[name])
+    default = next(item.default for item in dataclasses.fields(CompilationSettings) if item.name == name)
+    for rule in rules:
+        if isinstance(rule, Example):
+            return rule.value
+    for rule in rules:
+        if isinstance(rule, OneOf):
+            return next(value for value in rule.values if value != default)
+    if bool in (kind, *typing.get_args(kind)):
+        return not default
+    raise ValueError(f"what would another value of {name} be? annotate it with an Example")
 
 
 def _stable(value: Any) -> str:

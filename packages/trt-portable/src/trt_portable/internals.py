@@ -46,6 +46,9 @@ def _nothing() -> None:
 clear_product_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)
 """Makes matrix products take their workspace anew."""
 
+ATTRIBUTES: Final = {"_is_profiler_enabled": "of torch.autograd.profiler"}
+"""Private attributes of PyTorch's objects that this package reads, and what has them."""
+
 LATE: Final = {
     "functorch_config": "torch._functorch:config",
     "inductor_config": "torch._inductor:config",

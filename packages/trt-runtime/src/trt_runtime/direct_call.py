@@ -15,9 +15,9 @@ import torch
 from torch.autograd import forward_ad, profiler
 
 from trt_core.errors import InputError
+from trt_core.internals import dispatch_modes
 from trt_runtime.header import PlanHeader
 from trt_runtime.internals import (
-    dispatch_modes,
     function_modes,
     is_batchedtensor,
     peek_interpreter_stack,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 from torch._C import _get_tracing_state as tracing_state
-from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._C import _len_torch_function_stack as function_modes
 from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 

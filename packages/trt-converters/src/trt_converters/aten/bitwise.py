@@ -108,6 +108,7 @@ def aten_bitwise_not(ctx: ConversionContext, self: Operand) -> Any:
 
 
 def _integers(call: Call) -> Verdict | None:
+    """Refuses shifts of types that have no bits to shift."""
     if call.result.dtype in _BITS:
         return None
     return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"shifts of {call.result.dtype} have no layers")

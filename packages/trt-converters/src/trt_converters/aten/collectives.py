@@ -30,6 +30,7 @@ _REDUCTIONS: Final = {"sum": "SUM", "avg": "AVG", "product": "PROD", "max": "MAX
 
 
 def _known_group(call: Call) -> Verdict | None:
+    """Refuses process groups that this process does not know."""
     if group_members(call["group_name"]) is not None:
         return None
     return Verdict.refuse(
@@ -61,6 +62,7 @@ def _has_communicator(call: Call) -> Verdict | None:
 
 
 def _movable(call: Call) -> Verdict | None:
+    """Refuses types that collectives do not move."""
     dtype = call.tensor("input").dtype
     if dtype in _TYPES:
         return None
@@ -68,12 +70,14 @@ def _movable(call: Call) -> Verdict | None:
 
 
 def _has_axis(call: Call) -> Verdict | None:
+    """Refuses 0-d tensors, which have no axis to gather or scatter along."""
     if call.tensor("input").dim():
         return None
     return Verdict.refuse(Reason.UNSUPPORTED_RANK, "it has no dimension to gather or scatter along")
 
 
 def _reduces(call: Call) -> Verdict | None:
+    """Refuses reductions that no layer has."""
     if str(call["reduce_op"]).lower() in _REDUCTIONS:
         return None
     return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"no layer reduces by {call['reduce_op']!r}")
@@ -88,6 +92,7 @@ def _even(call: Call) -> Verdict | None:
 
 
 def _started_here(call: Call) -> Verdict | None:
+    """Refuses to wait for what another graph has started."""
     if is_wait(call.node):
         return None
     return Verdict.refuse(Reason.SIDE_EFFECT, "it waits for a collective that another graph has started")

@@ -28,6 +28,7 @@ def _same_device(call: Call) -> Verdict | None:
 
 
 def _strided(call: Call) -> Verdict | None:
+    """Refuses layouts other than strided."""
     layout = call.arguments.get("layout")
     if layout in (None, torch.strided):
         return None

@@ -222,6 +222,7 @@ def _triangle(ctx: ConversionContext, value: Operand, diagonal: Size, relation: 
 
 
 def _selectable(call: Call) -> Verdict | None:
+    """Refuses int8 and float8, between whose elements no layer selects."""
     dtype = call.result.dtype
     if dtype in (torch.int8, torch.float8_e4m3fn):
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"no layer selects between elements of type {dtype}")

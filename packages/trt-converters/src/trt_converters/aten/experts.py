@@ -118,6 +118,7 @@ def _by_group(ctx: ConversionContext, rows: Operand, matrices: Operand, places: 
 
 
 def _grouped_mm_form(call: Call) -> Verdict | None:
+    """Refuses a bias, another type of the result, and groups of other forms than rows of a matrix."""
     if call["bias"] is not None:
         return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "bias is given")
     if call["out_dtype"] not in (None, call.tensor("self").dtype):

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from trt_converters.call import Call
+from trt_converters.checks import refuses
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
 from trt_converters.converter import Check
 from trt_converters.layers import binary, permute, reduce, squeeze, unsqueeze, with_rank
@@ -22,6 +23,7 @@ INTEGER_LIMIT: Final = 1 << 24
 def multiplies(left: str, right: str) -> Check:
     """Refuses operands that cannot be multiplied: other types, and integers beyond `INTEGER_LIMIT`."""
 
+    @refuses(f"integers in more than {INTEGER_LIMIT} products, and types that no layer multiplies")
     def check(call: Call) -> Verdict | None:
         first, second = call.tensor(left), call.tensor(right)
         if first.dtype in FLOATS:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from trt_converters.call import Call
+from trt_converters.checks import refuses
 from trt_converters.context import ConversionContext, Operand, Size, rank_of
 from trt_converters.converter import Check
 from trt_converters.layers import crop_and_pad, pad_by_sampling
@@ -22,6 +23,7 @@ SAMPLE_MODES: Final = {"reflect": "REFLECT", "replicate": "CLAMP", "circular": "
 def takes_amounts(parameter: str) -> Check:
     """Refuses amounts that depend on a shape where the way to pad depends on their sign."""
 
+    @refuses(f"`{parameter}` that depends on a shape, of int64 or circular")
     def check(call: Call) -> Verdict | None:
         if all(isinstance(amount, int) for amount in call[parameter]):
             return None

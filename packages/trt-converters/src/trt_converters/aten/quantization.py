@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import dtypes, never, rank
+from trt_converters.checks import dtypes, never, rank, refuses
 from trt_converters.context import ConversionContext, Operand, rank_of
 from trt_converters.converter import Check
 from trt_converters.layers import cast, promote, reshape
@@ -43,6 +43,7 @@ _INTEGER_TYPES = frozenset({torch.int8, torch.uint8, torch.int32})
 def _quantized_values(parameter: str) -> Check:
     """Refuses a type, given or of a tensor, that no layer quantizes to."""
 
+    @refuses(f"`{parameter}` of a type that no layer quantizes to")
     def check(call: Call) -> Verdict | None:
         value = call[parameter]
         dtype = value.dtype if isinstance(value, torch.Tensor) else value

@@ -41,6 +41,7 @@ def aten__int_mm(ctx: ConversionContext, self: Operand, mat2: Operand) -> Any:
 
 
 def _float8_e4m3(call: Call) -> Verdict | None:
+    """Refuses other types than float8_e4m3fn, scales for each block, and `scale_result`."""
     for name in ("self", "mat2"):
         dtype = call.tensor(name).dtype
         if dtype is not torch.float8_e4m3fn:
@@ -55,6 +56,7 @@ def _float8_e4m3(call: Call) -> Verdict | None:
 
 
 def _fits_rows_or_columns(call: Call) -> Verdict | None:
+    """Refuses scales that are not those of rows and columns."""
     rows, columns = call.tensor("scale_a"), call.tensor("scale_b")
     broadcast = (rows.dim() < 2 or rows.shape[1] == 1) and (columns.dim() < 2 or columns.shape[0] == 1)
     if broadcast:

@@ -70,6 +70,7 @@ def aten_randn(ctx: ConversionContext, **options: Any) -> Any:
 
 
 def _narrow_range(call: Call) -> Verdict | None:
+    """Refuses ranges with more integers than uniform floats can tell apart."""
     low, high = call.arguments.get("low", 0), call["high"]
     if isinstance(low, int) and isinstance(high, int) and high - low <= _EXACT:
         return None

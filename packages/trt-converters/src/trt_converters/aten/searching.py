@@ -48,6 +48,7 @@ def _count_before(ctx: ConversionContext, sequence: Operand, values: Operand, ri
 
 
 def _room_for_pairs(call: Call) -> Verdict | None:
+    """Refuses results of rank 8: comparing pairs needs an axis more."""
     rank = call.result.dim()
     if rank < 8:
         return None

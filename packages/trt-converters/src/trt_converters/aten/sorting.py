@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import computable
+from trt_converters.checks import computable, refuses
 from trt_converters.context import ConversionContext, Operand, Size, combine, dtype_of, normalize_axis, rank_of
 from trt_converters.converter import Check
 from trt_converters.layers import (
@@ -103,6 +103,7 @@ def _largest_extent(extent: int | torch.SymInt) -> int:
 def _at_most(limit: int, axis: str | int | None, why: str) -> Check:
     """Refuses an axis (its parameter's name, a number, or None for all axes together) that may exceed a limit."""
 
+    @refuses(f"more elements than {limit}: {why} that many")
     def check(call: Call) -> Verdict | None:
         shape = call.tensor("self").shape
         index = call[axis] if isinstance(axis, str) else axis
@@ -170,6 +171,7 @@ def aten_msort(ctx: ConversionContext, self: Operand) -> Any:
 
 
 def _k_in_limit(call: Call) -> Verdict | None:
+    """Refuses more elements than a top-k layer returns."""
     if _largest_extent(call["k"]) <= TOPK_LIMIT:
         return None
     return Verdict.refuse(Reason.TENSORRT_LIMIT, f"k={call['k']}; a top-k layer returns at most {TOPK_LIMIT} elements")
@@ -275,6 +277,7 @@ def aten_nanmedian_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim:
 
 
 def _room_for_pairs(call: Call) -> Verdict | None:
+    """Refuses tensors of rank 8: comparing pairs needs an axis more."""
     rank = call.tensor("self").dim()
     if rank < 8:
         return None

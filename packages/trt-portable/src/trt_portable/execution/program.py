@@ -9,6 +9,8 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
+from torch.autograd import profiler
+
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
 from trt_portable.execution import guard_pages
@@ -78,6 +80,24 @@ def _reader(slots: Sequence[int]) -> _Reader:
         return itemgetter(*slots)
     first = slots[0] if slots else ABSENT
     return itemgetter(slice(first, first + len(slots)))  # a sequence, of one value too
+
+
+def _in_range(name: str, compute: Compute, inputs: Sequence[Value | None]) -> Sequence[Value]:
+    """Computes a layer where PyTorch's profiler, and the NVTX ranges that it emits, show it under its name."""
+    with profiler.record_function(name):
+        return compute(inputs)
+
+
+def in_ranges(steps: Sequence[Step]) -> Sequence[Step]:
+    """Returns steps that PyTorch's profiler shows under the names of their layers."""
+    return [(partial(_in_range, step[4].name, step[0]), *step[1:]) for step in steps]
+
+
+def _is_rewritten() -> bool:
+    """Whether somebody sees the operators of this thread, such as a tracer, who would take ranges for some."""
+    from trt_core.internals import dispatch_modes  # costly to import
+
+    return bool(dispatch_modes())
 
 
 def _is_loaded(call: LayerCall) -> bool:
@@ -307,6 +327,8 @@ class Program:
         slots = self.start(values)
         call: LayerCall | None = None
         steps = self._aimed(targets) if targets and self._placed else self.steps
+        if profiler._is_profiler_enabled and not _is_rewritten():
+            steps = in_ranges(steps)
         try:
             for compute, read, outputs, dying, call in steps:  # noqa: B007
                 for at, result in zip(outputs, compute(read(slots))):  # noqa: B905
@@ -333,7 +355,8 @@ class Program:
             LayerFailure: A layer refused its operands or failed.
         """
         slots = self.start(values)
-        for compute, read, outputs, dying, call in self.steps:
+        steps = in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
+        for compute, read, outputs, dying, call in steps:
             observer.before(call)
             try:
                 results = compute(read(slots))

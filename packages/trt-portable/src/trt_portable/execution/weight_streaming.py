@@ -9,11 +9,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch.autograd import profiler
 
 from trt_portable.dtypes import PACKED, storage_bytes
 from trt_portable.enums import LayerType
 from trt_portable.execution.launcher import is_capturing
-from trt_portable.execution.program import LayerCall, LayerFailure, Observer, Program
+from trt_portable.execution.program import LayerCall, LayerFailure, Observer, Program, in_ranges
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.shape_tensors import Value, as_tensor, is_known_to_host
@@ -115,8 +116,9 @@ class StreamedProgram(Program):
         slots = self.start(values)
         plan, transfers = self._plan, WeightTransfers(self._batches, self._window, self._device, self._side)
         call: LayerCall | None = None
+        steps = in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
         try:
-            for step, (compute, read, outputs, dying, call) in enumerate(self.steps):
+            for step, (compute, read, outputs, dying, call) in enumerate(steps):
                 if observer is not None:
                     observer.before(call)
                 operands = read(slots)
