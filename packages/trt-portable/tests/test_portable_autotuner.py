@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trt_portable.builder.autotune import autotuner
 from trt_portable.builder.autotune import clock as clocks
-from trt_portable.builder.autotune import kernels
-from trt_portable.builder.autotune.autotuner import Autotuner, building, tactic_hash
-from trt_portable.builder.autotune.kernels import fastest
+from trt_portable.builder.autotune.autotuner import Autotuner, building, fastest, tactic_hash
 from trt_portable.builder.autotune.timing_cache import ITimingCache
 
 CPU = torch.device("cpu")
@@ -23,7 +22,7 @@ class Clock:
         self.wrong: set[str] = set()
         self.failing: set[str] = set()
         monkeypatch.setattr(clocks, "_on_device", lambda run: self.milliseconds[run()])
-        monkeypatch.setattr(kernels, "_process", Autotuner(ITimingCache()))
+        monkeypatch.setattr(autotuner, "_process", Autotuner(ITimingCache()))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_capturing)
         self.is_capturing = False
 
@@ -51,7 +50,7 @@ def test_the_fastest_right_kernel_is_chosen_and_remembered(monkeypatch: pytest.M
     with building(Autotuner(other, may_measure=True)):
         assert clock.choose() == "fast"  # this process knows
     assert other.queryKeys() == [key]  # and whoever asks later shall
-    kernels._process._cache.reset()
+    autotuner._process._cache.reset()
     with building(Autotuner(cache, may_measure=False)):
         assert clock.choose() == "fast"  # the cache does
     assert not clock.started

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from trt_portable.builder.autotune import clock, oracle
-from trt_portable.builder.autotune.oracle import first_difference
+from trt_portable.builder.autotune import autotuner, clock
+from trt_portable.builder.autotune.autotuner import first_difference
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_numbers_of_few_bits_may_be_rounded_either_way(dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("place", [0, 99, 100, 250])
 def test_differences_are_found_in_every_piece(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    monkeypatch.setattr(oracle, "_PIECE", 100)
+    monkeypatch.setattr(autotuner, "_PIECE", 100)
     wanted = torch.randn(251)
     for value, says in ((1e3, "off by"), (torch.nan, "finite in other places"), (torch.inf, "finite in other places")):
         found = wanted.clone()

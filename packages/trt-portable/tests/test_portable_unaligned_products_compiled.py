@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from triton_interpreter import run_interpreted
 
 import trt_portable as trt
-from trt_portable.builder.autotune import kernels
+from trt_portable.builder.autotune import autotuner
 from trt_portable.builder.autotune.autotuner import Autotuner
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.timing_cache import ITimingCache
@@ -190,7 +190,7 @@ def test_in_an_engine(
 ) -> None:
     """Every way, at the shape that is compiled and at others, replayed at addresses that stay."""
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
-    monkeypatch.setattr(kernels, "_process", Autotuner(ITimingCache()))
+    monkeypatch.setattr(autotuner, "_process", Autotuner(ITimingCache()))
     monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", TACTICS[:1])
     if way is not None:
         monkeypatch.setattr(
@@ -226,7 +226,7 @@ def test_in_an_engine(
 @pytest.mark.usefixtures("_on_cuda")
 def test_a_second_build_measures_no_kernel(builder: Any, load: Any, compiled_wins: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(Inductor, "LEAST_STEPS", 1)
-    monkeypatch.setattr(kernels, "_process", Autotuner(ITimingCache()))
+    monkeypatch.setattr(autotuner, "_process", Autotuner(ITimingCache()))
     monkeypatch.setitem(choose_tactic.__kwdefaults__, "tactics", TACTICS[:1])
     cache = builder.create_builder_config().create_timing_cache(b"")
     for flags in ([], [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]):
@@ -234,8 +234,8 @@ def test_a_second_build_measures_no_kernel(builder: Any, load: Any, compiled_win
         config.set_timing_cache(cache, False)
         engine = load(_logits(builder, 2051), {"x": ((16, 64), (600, 64), (700, 64))}, flags=flags, config=config)
         assert isinstance(engine._state.executable, SpecializedProgram)
-        kernels._process._cache.reset()
-        monkeypatch.setattr(kernels, "_runnable", lambda *_, **__: pytest.fail("measured again"))
+        autotuner._process._cache.reset()
+        monkeypatch.setattr(autotuner, "_runnable", lambda *_, **__: pytest.fail("measured again"))
     assert len(cache.queryKeys()) == 3  # the shape that it is tuned for, the range, and the kernel
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.autotune import engine_tactic, host_gemm
+from trt_portable.builder.autotune import engine_tactic
 from trt_portable.builder.autotune.clock import ColdWeights
-from trt_portable.builder.autotune.host_gemm import ProductRace
+from trt_portable.builder.autotune.engine_tactic import ProductRace
 from trt_portable.fusion import packed_products as prepack_products
 from trt_portable.fusion.epilogues import Epilogue, LinearForm, OneByOne
 from trt_portable.fusion.packed_products import (
@@ -123,7 +123,7 @@ def agree(engine: trt.ICudaEngine, execute: Callable[..., dict[str, torch.Tensor
 def test_every_kernel_computes_the_same(
     net: Net, logger: Any, execute: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(host_gemm, "_raced", lambda *_: name)
+    monkeypatch.setattr(engine_tactic, "_raced_products", lambda *_: name)
     engine = trt.Runtime(logger).deserialize_cuda_engine(net.plan())
     assert implementations(engine) == [name] * 4
     assert [type(compute) for compute in computes(engine)] == [KINDS[name]] * 4
@@ -146,18 +146,18 @@ def test_every_kernel_computes_the_same(
 def test_a_second_build_races_nothing(net: Net, builder: trt.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = builder.create_builder_config().create_timing_cache(b"")
     names = iter([LAYERS, ONEDNN, LAYERS, ONEDNN])
-    monkeypatch.setattr(host_gemm, "_raced", lambda *_: next(names))
+    monkeypatch.setattr(engine_tactic, "_raced_products", lambda *_: next(names))
     first = net.plan(cache=cache)
-    monkeypatch.setattr(host_gemm, "_raced", lambda *_: pytest.fail("raced again"))
+    monkeypatch.setattr(engine_tactic, "_raced_products", lambda *_: pytest.fail("raced again"))
     assert Net(builder).plan(cache=cache) == first
 
 
 def test_a_kernel_that_is_missing_gives_way(
     net: Net, logger: Any, execute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_gemm, "_raced", lambda *_: MKL)
+    monkeypatch.setattr(engine_tactic, "_raced_products", lambda *_: MKL)
     monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: True)
-    monkeypatch.setattr(host_gemm.RacedProduct, "__call__", _as_layers)
+    monkeypatch.setattr(engine_tactic.RacedProduct, "__call__", _as_layers)
     plan = net.plan()
     monkeypatch.setattr(prepack_products, "has_mkl_products", lambda: False)
     engine = trt.Runtime(logger).deserialize_cuda_engine(plan)

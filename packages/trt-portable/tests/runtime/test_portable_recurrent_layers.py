@@ -13,12 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder.autotune import engine_tactic, host_gemm
+from trt_portable.builder.autotune import engine_tactic
 from trt_portable.fusion.epilogues import OneByOne
-from trt_portable.fusion.loops import FusedLoop
+from trt_portable.fusion.loops import FusedLoop, PackedLstm, RecurrentKernel
 from trt_portable.fusion.packed_products import has_prepacked_kernels
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
-from trt_portable.fusion.recurrent import PackedLstm, RecurrentKernel
 from trt_portable.network.serialization import leaf_entries
 
 A, E, L = trt.ActivationType, trt.ElementWiseOperation, trt.LoopOutput
@@ -379,7 +378,7 @@ def test_a_build_chooses_between_the_kernel_and_the_loop(
     kind: str, way: str, built: Any, execute: Any, compiled_wins: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_tactic, "_LEAST_PACKED_WEIGHTS", 0)
-    monkeypatch.setattr(host_gemm, "_raced", lambda product, *_: way if way in product.ways else LAYERS)
+    monkeypatch.setattr(engine_tactic, "_raced_products", lambda product, *_: way if way in product.ways else LAYERS)
     layer = Layer(kind, is_dynamic=True, is_reverse=True)
     engine = built(layer)
     named = [layer for layer in leaf_entries(engine._state.structure["layers"]) if layer["implementation"]]

@@ -20,9 +20,8 @@ from trt_portable.shape_tensors import Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.weight_streaming import StreamedProgram
-    from trt_portable.fusion.loops import Fuse
+    from trt_portable.fusion.loops import Fuse, MakeRecurrent, RecurrentForm
     from trt_portable.fusion.product_choice import ProductChoice, Ways
-    from trt_portable.fusion.recurrent import MakeRecurrent, RecurrentForm
 
 _FEW_WEIGHTS: Final = 1 << 16
 
@@ -70,7 +69,7 @@ def _recurrent_layers(calls: Sequence[LayerCall], make: MakeRecurrent) -> list[C
     """What makes one call of each loop that is a recurrent layer; nothing where there are no loops."""
     if not _has_loops(calls):
         return []
-    from trt_portable.fusion.recurrent import RecurrentLayer
+    from trt_portable.fusion.loops import RecurrentLayer
 
     return [RecurrentLayer(make)]
 
@@ -82,7 +81,7 @@ def _recurrent_kernel(form: RecurrentForm, product: LayerCall, loop: LayerCall) 
 
 def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *, most_packed: float) -> Ways:
     """What computes a recurrent layer: one kernel, or the product and the loop."""
-    from trt_portable.fusion.recurrent import one_by_one, recurrent_kernel
+    from trt_portable.fusion.loops import one_by_one, recurrent_kernel
 
     plain = one_by_one(product, loop)
     return {RECURRENT: recurrent_kernel(form, loop, plain, most_packed=most_packed), LAYERS: plain}

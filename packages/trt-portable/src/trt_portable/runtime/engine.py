@@ -17,12 +17,11 @@ from trt_portable.execution.bounded_runs import RunBounds
 from trt_portable.memory import IHostMemory
 from trt_portable.plan.container import Plan
 from trt_portable.plan.engine_plan import write_engine
-from trt_portable.pybind import instance_of, to_integer
+from trt_portable.pybind import Sealed, instance_of, to_integer
 from trt_portable.reporting import Reporter
 from trt_portable.runtime.engine_queries import EngineQueries
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.runtime.execution_context import IExecutionContext
-from trt_portable.runtime.runtime_config import IRuntimeConfig, ISerializationConfig
 
 if TYPE_CHECKING:
     from trt_portable.runtime.inspector import EngineInspector
@@ -194,3 +193,68 @@ class ICudaEngine(EngineQueries):
             strip=exclude,
             keep_refit=keep_refit,
         )
+
+
+class IRuntimeConfig(Sealed):
+    """How contexts are created; made by `ICudaEngine.create_runtime_config`."""
+
+    def __init__(self) -> None:
+        self._strategy = ExecutionContextAllocationStrategy.STATIC
+
+    def set_execution_context_allocation_strategy(
+        self,
+        strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
+    ) -> None:
+        """Chooses who provides memory for intermediate values.
+
+        Raises:
+            TypeError: It is no `ExecutionContextAllocationStrategy`.
+        """
+        if not isinstance(strategy, ExecutionContextAllocationStrategy):
+            kind = type(strategy).__name__
+            raise TypeError(f"strategy must be ExecutionContextAllocationStrategy, not {kind}")
+        self._strategy = strategy
+
+    def get_execution_context_allocation_strategy(self) -> ExecutionContextAllocationStrategy:
+        """Who provides memory for intermediate values."""
+        return self._strategy
+
+
+class ISerializationConfig(Sealed):
+    """What a serialized engine contains; made by `ICudaEngine.create_serialization_config`."""
+
+    def __init__(self) -> None:
+        self._flags = 0
+
+    @property
+    def flags(self) -> int:
+        """Bit mask of ``1 << int(flag)``."""
+        return self._flags
+
+    @flags.setter
+    def flags(self, flags: int) -> None:
+        known = sum(1 << int(flag) for flag in SerializationFlag)
+        mask = to_integer(flags)
+        if mask & ~known:
+            raise RuntimeError(f"serialization flags {mask:#x} name unknown flags")
+        self._flags = mask
+
+    def set_flag(self, flag: SerializationFlag) -> bool:
+        """Sets one flag."""
+        self._flags |= _bit(flag)
+        return True
+
+    def clear_flag(self, flag: SerializationFlag) -> bool:
+        """Clears one flag."""
+        self._flags &= ~_bit(flag)
+        return True
+
+    def get_flag(self, flag: SerializationFlag) -> bool:
+        """Whether a flag is set."""
+        return bool(self._flags & _bit(flag))
+
+
+def _bit(flag: SerializationFlag) -> int:
+    if not isinstance(flag, SerializationFlag):
+        raise TypeError(f"flag must be SerializationFlag, not {type(flag).__name__}")
+    return 1 << int(flag)

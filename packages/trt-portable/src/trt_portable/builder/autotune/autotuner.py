@@ -1,6 +1,6 @@
 """One contest for every choice of a build: an engine's tactic, a kernel on a GPU, on the CPU, one of few bits.
 
-Who chooses says what the candidates are, holds them to the oracle (`autotune.oracle`) and times them by a clock
+Who chooses says what the candidates are, holds them to the oracle (`SameResult`) and times them by a clock
 (`autotune.clock`). The autotuner knows whether that is necessary: it asks the timing cache first, records who won
 there, and reports it.
 """
@@ -14,13 +14,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import torch
+
+from trt_portable.builder.autotune.clock import race_on_device
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.errors import Refusal
+from trt_portable.execution.replay import record_run
+from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
     from trt_portable.reporting import Reporter
+
 
 NEVER: Final = float("inf")
 """The time of what cannot run, or computes something else."""
@@ -146,3 +152,163 @@ def tactic_hash(name: str) -> int:
     """Identity of a tactic, or of a kernel, in the timing cache."""
     digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+# Relative to the size of an output. Products in another order, TF32 and 10 or 7 bits of mantissa differ by less;
+# a wrong kernel by more.
+_TOLERANCES: Final = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+_ROUNDED: Final = {torch.float8_e4m3fn: 0.1, torch.float8_e5m2: 0.2}
+"""The same for outputs of types that nothing is computed in: numbers between two of theirs may go either way."""
+_LEAST_SIZE: Final = 1e-6  # of an element: smaller numbers are what is left where large ones cancel
+_PIECE: Final = 1 << 22  # elements
+_LEAST_EQUAL: Final = 0.99  # of integers: a maximum among equals may be another one
+
+
+def first_difference(
+    found: Sequence[Value], expected: Sequence[Value], computed_in: Collection[torch.dtype] = ()
+) -> str | None:
+    """What is wrong with outputs, in words; None when they agree as far as types allow.
+
+    Args:
+        found: What a candidate makes.
+        expected: What it should make.
+        computed_in: Types of what the outputs are computed from: a float32 that comes from half precision is no better.
+    """
+    within = max((_TOLERANCES.get(dtype, 0.0) for dtype in computed_in), default=0.0)
+    if len(found) != len(expected):
+        return f"{len(found)} outputs instead of {len(expected)}"
+    for index, (have, want) in enumerate(zip(map(as_tensor, found), map(as_tensor, expected), strict=True)):
+        if have.shape != want.shape or have.dtype is not want.dtype:
+            return f"output {index} is {have.dtype} {tuple(have.shape)}, not {want.dtype} {tuple(want.shape)}"
+        if not want.numel():
+            continue
+        tolerance = _TOLERANCES.get(want.dtype) or _ROUNDED.get(want.dtype)
+        parts = _parts(have, want)
+        if tolerance is None:
+            equal = sum(int((left == right).sum()) for left, right in parts) / want.numel()
+            if equal < _LEAST_EQUAL:
+                return f"output {index}: {equal:.1%} of the elements are equal"
+            continue
+        said = _float_difference(parts, max(tolerance, within), want.dtype)
+        if said is not None:
+            return f"output {index} {said}"
+    return None
+
+
+def _parts(have: torch.Tensor, want: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Two tensors piece by piece: what is computed of a piece in double precision is a small part of either."""
+    pieces = (tensor.reshape(-1).split(_PIECE) for tensor in (have, want))
+    return list(zip(*pieces, strict=True))
+
+
+def _float_difference(
+    parts: Sequence[tuple[torch.Tensor, torch.Tensor]], tolerance: float, dtype: torch.dtype
+) -> str | None:
+    """How numbers differ by more than a part of their size, or where they are finite."""
+    least = max(_LEAST_SIZE, torch.finfo(dtype).smallest_normal)  # below it, half precision loses bits
+    sums: list[torch.Tensor] = []  # per piece: places finite in one only, other infinities, error, size, finite places
+    for left, right in parts:
+        have, want = left.double(), right.double()
+        finite = torch.isfinite(want)
+        elsewhere = finite != torch.isfinite(have)
+        other = ~finite & (have.nan_to_num() != want.nan_to_num())
+        errors, sizes = (torch.where(finite & ~elsewhere, value, 0.0).square().sum() for value in (have - want, want))
+        sums.append(torch.stack([elsewhere.sum(), other.sum(), errors, sizes, finite.sum()]))
+    places, others, error, size, count = torch.stack(sums).sum(0).tolist()
+    if places:
+        return "is finite in other places"
+    if others:
+        return "has other infinities or NaN"
+    error, size = error**0.5, size**0.5
+    if error > tolerance * max(size, least * count**0.5):
+        return f"is off by {error / max(size, 1e-30):.2g} of its size"
+    return None
+
+
+class SameResult:
+    """Holds what was written to what was written first.
+
+    Args:
+        result: Where.
+    """
+
+    def __init__(self, result: torch.Tensor) -> None:
+        self._result = result
+        self._wanted: torch.Tensor | None = None
+
+    def __call__(self) -> bool:
+        """Whether the result is what it was, and gives it other values."""
+        if self._wanted is None:
+            self._wanted = self._result.clone()
+        is_right = first_difference([self._result], [self._wanted]) is None
+        self._result.fill_(torch.nan)
+        return is_right
+
+
+_process = Autotuner(ITimingCache({}))
+"""Remembers what was measured in this process."""
+
+
+def fastest(
+    starts: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *form: object,
+    replayed: bool = False,
+    is_right: Callable[[], bool] = lambda: True,
+) -> str:
+    """The name of the fastest of several kernels.
+
+    Args:
+        starts: What starts each on the current stream, the surest first; one that fails is not chosen.
+        device: Where they run.
+        form: What else decides about the time: extents, types.
+        replayed: Whether they are several kernels each, whose starts one by one would be what is measured.
+        is_right: The oracle, asked after each of them ran, in order, whether it computed the right thing.
+
+    Returns:
+        The first name where nothing can be measured: inside of a capture, or because a build may not.
+    """
+    first = next(iter(starts))
+    if len(starts) == 1:
+        return first
+    key = TimingCacheKey.of("kernel", str(device), *map(repr, form), *starts)
+    build = current_autotuner()
+    winner = (None if build is None else build.remembered(key, starts)) or _process.remembered(key, starts)
+    if winner is None:
+        if torch.cuda.is_current_stream_capturing() or not (build is None or build.may_measure):
+            return first
+        runs = _runnable(starts, device, replayed=replayed, is_right=is_right)
+        if not runs:
+            return first
+        winner = (build or _process).judge(" ".join(map(str, form)), race_on_device(runs))
+    for autotuner in (_process, build):
+        if autotuner is not None:
+            autotuner.record(key, winner)
+    return winner.name
+
+
+def _runnable(
+    starts: Mapping[str, Callable[[], object]], device: torch.device, *, replayed: bool, is_right: Callable[[], bool]
+) -> dict[str, Callable[[], object]]:
+    """What starts each kernel that runs, and computes the right thing."""
+    runs: dict[str, Callable[[], object]] = {}
+    for name, start in starts.items():
+        with contextlib.suppress(Exception):  # whatever this Triton or this GPU cannot do
+            start()
+            if is_right():
+                runs[name] = (record_run(_Alone(start), (), (), device) if replayed else None) or start
+    return runs
+
+
+class _Alone:
+    """A kernel as an executable, which leaves its result wherever it does."""
+
+    constants = None
+
+    def __init__(self, start: Callable[[], object]) -> None:
+        self._start = start
+
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
+        """Starts it."""
+        self._start()
+        return []

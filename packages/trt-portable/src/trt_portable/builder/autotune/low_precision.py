@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.builder.autotune.autotuner import NEVER, Autotuner
+from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, first_difference
 from trt_portable.builder.autotune.clock import milliseconds
-from trt_portable.builder.autotune.oracle import first_difference
 from trt_portable.builder.autotune.timing_cache import TimingCacheKey
 from trt_portable.builder.tactic import Subject
 from trt_portable.device import current_device

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from trt_portable.builder.autotune.kernels import fastest
-from trt_portable.builder.autotune.oracle import SameResult
+from trt_portable.builder.autotune.autotuner import SameResult, fastest
 from trt_portable.builder.inductor.operators import (
     KernelLaunch,
     OwnOperators,

@@ -23,7 +23,7 @@ import triton  # type: ignore[import-untyped]
 from torch import fx
 from triton import language as tl
 
-from trt_portable.builder.autotune.kernels import fastest
+from trt_portable.builder.autotune.autotuner import fastest
 from trt_portable.builder.inductor.operators import (
     KernelLaunch,
     OwnOperators,

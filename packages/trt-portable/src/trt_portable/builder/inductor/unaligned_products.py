@@ -13,8 +13,7 @@ import torch
 from torch import fx
 
 from trt_core.internals import FakeTensor
-from trt_portable.builder.autotune.kernels import fastest
-from trt_portable.builder.autotune.oracle import SameResult
+from trt_portable.builder.autotune.autotuner import SameResult, fastest
 from trt_portable.builder.inductor.operators import (
     KernelLaunch,
     OwnOperators,

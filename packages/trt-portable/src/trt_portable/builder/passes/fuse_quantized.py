@@ -1,4 +1,4 @@
-"""Products with dequantized constant matrices as products of few bits.
+"""Products and convolutions with dequantized constant operands, as those of few bits.
 
 TensorRT's explicit quantization puts Q/DQ around a product: ``DQ(Q(x)) @ DQ(codes)``. Taken literally that is a float
 product with much conversion before it; meant is a product of the codes. The kernel is chosen later, by measurement.
@@ -13,14 +13,168 @@ from typing import Any, Final
 import torch
 
 from trt_portable.attributes import Attribute
-from trt_portable.builder.passes.quantized_patterns import Dequantized, Tail, dequantized
 from trt_portable.dims import Dims
-from trt_portable.dtypes import volume
-from trt_portable.enums import DataType, LayerType, MatrixOperation
-from trt_portable.layers.low_precision import LowPrecisionProductLayer, PreparedMatrixLayer
+from trt_portable.dtypes import FLOATS, volume
+from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, MatrixOperation, PaddingMode
+from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.layers.low_precision import (
+    LowPrecisionConvolutionLayer,
+    LowPrecisionProductLayer,
+    PreparedKernelLayer,
+    PreparedMatrixLayer,
+)
+from trt_portable.layers.movement import IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer
+from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
-from trt_portable.layers.quantization import IDequantizeLayer, spread
+from trt_portable.layers.quantization import IDequantizeLayer, IQuantizeLayer, spread
+from trt_portable.layers.sources import ICastLayer, IIdentityLayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
+
+_MOVEMENT: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer, IIdentityLayer)
+_QUANTIZED_RESULTS: Final = frozenset({DataType.INT8, DataType.FP8})
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """A tensor that a dequantization made, moved but not changed since then.
+
+    Attributes:
+        node: The dequantization.
+        movement: Layers between it and the tensor, in order, but for casts between float types.
+    """
+
+    node: Node
+    movement: tuple[Node, ...]
+
+    @property
+    def codes(self) -> int:
+        """The tensor that was dequantized."""
+        return _there(self.node.inputs[0])
+
+    @property
+    def scale(self) -> int:
+        """The tensor of its scale."""
+        return _there(self.node.inputs[1])
+
+    @property
+    def axis(self) -> int:
+        """The axis of scales per channel."""
+        return self.node[IDequantizeLayer.axis]
+
+    @property
+    def has_zero_point(self) -> bool:
+        """Whether there is a zero point, which can only be zero, but may be anything before a refit."""
+        return len(self.node.inputs) > 2
+
+
+def _there(tensor: int | None) -> int:
+    assert tensor is not None
+    return tensor
+
+
+def dequantized(graph: PlanGraph, tensor: int | None) -> Dequantized | None:
+    """What a tensor is moved from, if that is a dequantization."""
+    movement: list[Node] = []
+    while (node := graph.maker(tensor)) is not None:
+        if node.is_a(IDequantizeLayer):
+            return Dequantized(node, tuple(reversed(movement)))
+        if node.is_a(*_MOVEMENT):
+            movement.append(node)
+        elif not is_float_cast(graph, node):
+            return None
+        tensor = node.inputs[0]
+    return None
+
+
+def is_float_cast(graph: PlanGraph, node: Node) -> bool:
+    """Whether a layer changes one float type to another."""
+    return node.is_a(ICastLayer) and {graph.dtype(node.inputs[0]), graph.dtype(node.outputs[0])} <= FLOATS
+
+
+class Tail:
+    """What follows a product and can join it: bias, rectification, quantization, each read by nothing else.
+
+    Args:
+        graph: The layers.
+        product: A product or convolution.
+        channels: Number of columns or output channels.
+        axis: The axis that these are on, from the end; no axis takes a bias if it is 0.
+
+    Attributes:
+        result: Float type of the product.
+        bias: Tensor of the bias, a constant, or None.
+        scale: Tensor of the scale of the quantization, or None.
+        rectifies: Whether negative numbers become 0.
+    """
+
+    def __init__(self, graph: PlanGraph, product: Node, channels: int, axis: int = -1) -> None:
+        self._graph = graph
+        self._nodes = [product]
+        self.bias: int | None = None
+        self.scale: int | None = None
+        self.rectifies = False
+        self.result = graph.dtype(self.output)
+        if axis:
+            self._take_bias(channels, axis)
+        following = self._next(self.output)
+        if following is not None and following.is_a(IActivationLayer):
+            self.rectifies = following[IActivationLayer.type] is ActivationType.RELU
+            self._nodes += [following] if self.rectifies else []
+        self._take_quantization()
+
+    @property
+    def output(self) -> int:
+        """The tensor that the last layer makes."""
+        return self._nodes[-1].outputs[0]
+
+    @property
+    def dtype(self) -> DataType:
+        """Type of the output."""
+        return self._graph.dtype(self.output)
+
+    @property
+    def name(self) -> str:
+        """Names of all layers that are replaced."""
+        return " + ".join(node.name for node in self._nodes)
+
+    def replaced_by(self, fresh: Sequence[Node]) -> NodeFusion:
+        """Layers where the last one of those that they replace was: all that they read is there by then."""
+        return NodeFusion(fresh, self._nodes, self._nodes[-1])
+
+    def _next(self, tensor: int) -> Node | None:
+        """The only reader of a tensor that nobody outside wants."""
+        return self._graph.all_readers(tensor)[0] if self._graph.is_private(tensor) else None
+
+    def _take_bias(self, channels: int, axis: int) -> None:
+        addition = self._next(self.output)
+        if addition is None or not addition.is_a(IElementWiseLayer):
+            return
+        if addition[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
+            return
+        other = addition.inputs[1 - addition.inputs.index(self.output)]
+        shape = self._graph.shape(other)
+        if not self._graph.is_constant(other) or volume(shape) != channels:
+            return
+        if len(shape) >= -axis and shape[axis] == channels:
+            self.bias = other
+            self._nodes.append(addition)
+
+    def _take_quantization(self) -> None:
+        taken: list[Node] = []
+        following = self._next(self.output)
+        if following is not None and is_float_cast(self._graph, following):
+            taken.append(following)
+            following = self._next(following.outputs[0])
+        if following is None or not following.is_a(IQuantizeLayer) or len(following.inputs) > 2:
+            return
+        scale = following.inputs[1]
+        if not self._graph.is_constant(scale) or volume(self._graph.shape(scale)) != 1:
+            return
+        if self._graph.dtype(following.outputs[0]) not in _QUANTIZED_RESULTS:
+            return
+        self.scale = scale
+        self._nodes += [*taken, following]
+
 
 _MULTIPLIED: Final = frozenset({DataType.INT8, DataType.FP8})
 """Types that kernels multiply with each other."""
@@ -84,10 +238,10 @@ class FuseQuantizedProducts(PlanPattern):
 
     def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
         """Preparation and product, if the right operand is a dequantized constant."""
-        return _Fusion(graph).fused(operation)
+        return _ProductFusion(graph).fused(operation)
 
 
-class _Fusion:
+class _ProductFusion:
     """One product among the layers as they are now."""
 
     def __init__(self, graph: PlanGraph) -> None:
@@ -265,3 +419,92 @@ def _without_repeats(scale: torch.Tensor, most: int) -> torch.Tensor:
             if bool((split == split[..., :1]).all()):
                 return split[..., 0]
     return scale
+
+
+class FuseQuantizedConvolutions(PlanPattern):
+    """Replaces convolutions in two dimensions by preparations of their kernels and convolutions of codes.
+
+    Padding is explicit and equal on both sides; a kernel has one scale, or one per output channel. Sums are exact or in
+    float32 where Q/DQ would round operands to the float type, so results differ by rounding.
+    """
+
+    name = "fuse_quantized_convolutions"
+    kinds = frozenset({LayerType.CONVOLUTION})
+
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """Preparation and convolution, where the last layer stood that joins the convolution."""
+        x, kernel, given_bias = (*operation.inputs, None, None)[:3]
+        if kernel is None or not _is_plain(operation):
+            return None
+        found = dequantized(graph, kernel)
+        if found is None or found.movement or found.has_zero_point:
+            return None
+        if not graph.is_constant(found.codes) or not graph.is_constant(found.scale):
+            return None
+        shape, scales = graph.shape(found.codes), volume(graph.shape(found.scale))
+        is_per_channel = scales == shape[0] and len(graph.shape(found.scale)) == 1 and found.axis == 0
+        if -1 in shape or not (scales == 1 or is_per_channel):
+            return None
+        if given_bias is not None and not graph.is_constant(given_bias):
+            return None
+        codes = graph.dtype(found.codes)
+        x, left_scale = _left(graph, x, codes)
+        is_static = left_scale is not None and graph.is_constant(left_scale)
+        has_bias = "BIAS" in operation.weights or given_bias is not None
+        tail = Tail(graph, operation, shape[0], 0 if has_bias else -3)
+        name = tail.name if graph.is_fixed(operation) else operation.name  # a refit finds the bias by this name
+        layer = LowPrecisionConvolutionLayer
+        form: dict[Attribute[Any], Any] = {
+            layer.kernel_shape: Dims(shape),
+            layer.stride: operation[IConvolutionLayer.stride_nd],
+            layer.padding: operation[IConvolutionLayer.pre_padding],
+            layer.dilation: operation[IConvolutionLayer.dilation_nd],
+            layer.groups: operation[IConvolutionLayer.num_groups],
+            layer.code_type: codes,
+            layer.left_type: graph.dtype(x),
+            layer.result_type: tail.result,
+            layer.scales: scales,
+            layer.is_scaled: left_scale is not None and not is_static,
+        }
+        outputs = (
+            graph.new_tensor(f"{name} kernel", codes, shape),
+            graph.new_tensor(f"{name} kernel scale", DataType.FLOAT, (scales,)),
+        )
+        statics = (left_scale,) if is_static else ()
+        prepared = Node(
+            PreparedKernelLayer, f"{name} [kernel]", (found.codes, found.scale, *statics), outputs, values=form
+        )
+        fused = replace(
+            operation,
+            layer=layer,
+            name=name,
+            inputs=(
+                x,
+                None if is_static else left_scale,
+                given_bias if tail.bias is None else tail.bias,
+                tail.scale,
+                *outputs,
+            ),
+            outputs=(tail.output,),
+            values={**form, layer.output_type: tail.dtype, layer.rectify: tail.rectifies},
+            weights={role: use for role, use in operation.weights.items() if role == "BIAS"},
+        )
+        return tail.replaced_by([prepared, fused])
+
+
+def _left(graph: PlanGraph, tensor: int | None, codes: DataType) -> tuple[int | None, int | None]:
+    """The input as codes with their scale, or as it is where only the kernel is quantized."""
+    found = dequantized(graph, tensor)
+    if found is None or found.movement or found.has_zero_point or graph.dtype(found.codes) is not codes:
+        return tensor, None
+    if codes not in _MULTIPLIED or volume(graph.shape(found.scale)) != 1:
+        return tensor, None
+    return found.codes, found.scale
+
+
+def _is_plain(convolution: Node) -> bool:
+    return (
+        len(convolution[IConvolutionLayer.kernel_size_nd]) == 2
+        and convolution[IConvolutionLayer.padding_mode] is PaddingMode.EXPLICIT_ROUND_DOWN
+        and list(convolution[IConvolutionLayer.pre_padding]) == list(convolution[IConvolutionLayer.post_padding])
+    )
