@@ -233,8 +233,8 @@ from trt_portable.plugin.version_2 import (
 )
 from trt_portable.pybind import common_enter, common_exit
 from trt_portable.reporting import IErrorRecorder, ILogger, Logger
-from trt_portable.runtime.engine import ICudaEngine, IRuntimeConfig, ISerializationConfig
-from trt_portable.runtime.execution_context import IExecutionContext
+from trt_portable.runtime.engine import ICudaEngine, ISerializationConfig
+from trt_portable.runtime.execution_context import IExecutionContext, IRuntimeConfig
 from trt_portable.runtime.inspector import EngineInspector
 from trt_portable.runtime.observers import IDebugListener, IProfiler, Profiler
 from trt_portable.runtime.refitter import Refitter

@@ -21,7 +21,7 @@ from trt_portable.pybind import Sealed, instance_of, to_integer
 from trt_portable.reporting import Reporter
 from trt_portable.runtime.engine_queries import EngineQueries
 from trt_portable.runtime.engine_state import EngineState
-from trt_portable.runtime.execution_context import IExecutionContext
+from trt_portable.runtime.execution_context import IExecutionContext, IRuntimeConfig
 
 if TYPE_CHECKING:
     from trt_portable.runtime.inspector import EngineInspector
@@ -193,31 +193,6 @@ class ICudaEngine(EngineQueries):
             strip=exclude,
             keep_refit=keep_refit,
         )
-
-
-class IRuntimeConfig(Sealed):
-    """How contexts are created; made by `ICudaEngine.create_runtime_config`."""
-
-    def __init__(self) -> None:
-        self._strategy = ExecutionContextAllocationStrategy.STATIC
-
-    def set_execution_context_allocation_strategy(
-        self,
-        strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
-    ) -> None:
-        """Chooses who provides memory for intermediate values.
-
-        Raises:
-            TypeError: It is no `ExecutionContextAllocationStrategy`.
-        """
-        if not isinstance(strategy, ExecutionContextAllocationStrategy):
-            kind = type(strategy).__name__
-            raise TypeError(f"strategy must be ExecutionContextAllocationStrategy, not {kind}")
-        self._strategy = strategy
-
-    def get_execution_context_allocation_strategy(self) -> ExecutionContextAllocationStrategy:
-        """Who provides memory for intermediate values."""
-        return self._strategy
 
 
 class ISerializationConfig(Sealed):

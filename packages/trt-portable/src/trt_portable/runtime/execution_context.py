@@ -26,7 +26,6 @@ from trt_portable.runtime.observers import DebugTensors, IDebugListener, IProfil
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.runtime.engine import IRuntimeConfig
     from trt_portable.runtime.engine_queries import EngineQueries
     from trt_portable.runtime.engine_state import EngineState
 
@@ -599,6 +598,31 @@ def _replay(state: EngineState) -> Launcher | None:
     from trt_portable.execution.replay import ReplayLauncher, can_replay  # only CUDA needs it
 
     return ReplayLauncher(state, state.runner) if can_replay(state) else None
+
+
+class IRuntimeConfig(Sealed):
+    """How contexts are created; made by `ICudaEngine.create_runtime_config`."""
+
+    def __init__(self) -> None:
+        self._strategy = ExecutionContextAllocationStrategy.STATIC
+
+    def set_execution_context_allocation_strategy(
+        self,
+        strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
+    ) -> None:
+        """Chooses who provides memory for intermediate values.
+
+        Raises:
+            TypeError: It is no `ExecutionContextAllocationStrategy`.
+        """
+        if not isinstance(strategy, ExecutionContextAllocationStrategy):
+            kind = type(strategy).__name__
+            raise TypeError(f"strategy must be ExecutionContextAllocationStrategy, not {kind}")
+        self._strategy = strategy
+
+    def get_execution_context_allocation_strategy(self) -> ExecutionContextAllocationStrategy:
+        """Who provides memory for intermediate values."""
+        return self._strategy
 
 
 _DETAIL: Final = (ProfilingVerbosity.NONE, ProfilingVerbosity.LAYER_NAMES_ONLY, ProfilingVerbosity.DETAILED)
