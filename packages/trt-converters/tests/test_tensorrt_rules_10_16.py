@@ -16,7 +16,7 @@ from trt_core import CompilationSettings, Reason
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default
 LATER_NAMES = ("CausalMaskKind", "AttentionIOForm", "DLAWorkspaceAllocationStrategy")
-VERSIONED = ("trt_converters.aten.attention", "trt_converters.aten.grid_sampling", "trt_converters.support")
+VERSIONED = ("trt_converters.aten.attention", "trt_converters.aten.resampling", "trt_converters.support")
 randn = torch.randn
 
 

@@ -1,17 +1,19 @@
-"""Sums, differences and products with PyTorch's type promotion."""
+"""Sums, differences, products, quotients, remainders and powers, with PyTorch's type promotion."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from trt_converters.checks import computable, promotable
+from trt_converters.checks import computable, dtypes, never, promotable
 from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, is_size_number
-from trt_converters.layers import binary, cast, promote, select, unary
-from trt_converters.layers.elementary import log1p, maximum, negate, widen
+from trt_converters.layers import binary, cast, logical_not, promote, select, unary
+from trt_converters.layers.elementary import has_sign, log1p, maximum, negate, truncate, widen
 from trt_converters.registry import converter
+from trt_core import Reason
+from trt_core.dtypes import FLOATS, INTEGERS
 
 aten = torch.ops.aten
 
@@ -178,3 +180,309 @@ def aten_xlogy(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     zero = torch.zeros((), dtype=dtype_of(left))
     found = select(ctx, binary(ctx, "EQUAL", left, 0.0), zero, product)
     return cast(ctx, select(ctx, unary(ctx, "ISNAN", right), right, found), ctx.result_dtype)
+
+
+@converter(torch.ops.prims.div.default, checks=dtypes("self", FLOATS | INTEGERS))
+def prims_div(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """div(Tensor self, Tensor other) -> Tensor"""
+    return binary(ctx, "DIV", self, other)
+
+
+# Quotients and remainders -------------------------------------------------------------------------------------------
+# What a division of floats leaves over is exact: no layer computes it.
+
+
+@converter(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar, checks=computable)
+def aten_div(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """div.Tensor(Tensor self, Tensor other) -> Tensor"""
+    return _quotient(ctx, self, other)
+
+
+@converter(aten.div.Tensor_mode, aten.div.Scalar_mode, checks=computable)
+def aten_div_mode(ctx: ConversionContext, self: Operand, other: Operand, rounding_mode: str | None) -> Any:
+    """div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor"""
+    if rounding_mode is None:
+        return _quotient(ctx, self, other)
+    if rounding_mode == "floor":
+        return _floor_quotient(ctx, self, other)
+    if ctx.result_dtype.is_floating_point:
+        return cast(ctx, truncate(ctx, binary(ctx, "DIV", *_float_operands(ctx, self, other))), ctx.result_dtype)
+    return binary(ctx, "DIV", *promote(ctx, self, other, dtype=ctx.result_dtype))
+
+
+@converter(aten.floor_divide.default, aten.floor_divide.Scalar, checks=computable)
+def aten_floor_divide(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """floor_divide(Tensor self, Tensor other) -> Tensor"""
+    return _floor_quotient(ctx, self, other)
+
+
+@converter(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, checks=computable)
+def aten_remainder(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """remainder.Tensor(Tensor self, Tensor other) -> Tensor"""
+    if not ctx.result_dtype.is_floating_point:
+        return _integer_rest(ctx, self, other, "FLOOR_DIV")
+    left, right = (widen(ctx, item) for item in promote(ctx, self, other, dtype=ctx.result_dtype))
+    rest, _ = with_sign_of_divisor(ctx, exact_remainder(ctx, left, right), right)
+    return cast(ctx, rest, ctx.result_dtype)
+
+
+@converter(aten.fmod.Tensor, aten.fmod.Scalar, checks=computable)
+def aten_fmod(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """fmod.Tensor(Tensor self, Tensor other) -> Tensor"""
+    if not ctx.result_dtype.is_floating_point:
+        return _integer_rest(ctx, self, other, "DIV")
+    left, right = (widen(ctx, item) for item in promote(ctx, self, other, dtype=ctx.result_dtype))
+    return cast(ctx, exact_remainder(ctx, left, right), ctx.result_dtype)
+
+
+def _quotient(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    left, right = promote(ctx, left, right, dtype=compute_type(ctx.result_dtype, left, right))
+    return cast(ctx, binary(ctx, "DIV", left, right), ctx.result_dtype)
+
+
+def _floor_quotient(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """Rounds a quotient down as `c10::div_floor_floating` does.
+
+    The floor of a rounded quotient is one too many where rounding lifts it to an integer: 1 // 0.1 is 9. So the rest is
+    taken away before dividing.
+    """
+    if not ctx.result_dtype.is_floating_point:
+        return binary(ctx, "FLOOR_DIV", *promote(ctx, self, other, dtype=ctx.result_dtype))
+    left, right = _float_operands(ctx, self, other)
+    quotient = binary(ctx, "DIV", left, right)
+    rest = cast(ctx, exact_remainder(ctx, widen(ctx, left), widen(ctx, right)), dtype_of(left))
+    _, moved = with_sign_of_divisor(ctx, rest, right)
+    exact = binary(ctx, "DIV", binary(ctx, "SUB", left, rest), right)
+    exact = select(ctx, moved, binary(ctx, "SUB", exact, 1.0), exact)
+    whole = unary(ctx, "FLOOR", exact)
+    short = binary(ctx, "GREATER", binary(ctx, "SUB", exact, whole), 0.5)
+    whole = select(ctx, short, binary(ctx, "SUM", whole, 1.0), whole)
+    whole = select(ctx, binary(ctx, "EQUAL", whole, 0.0), binary(ctx, "PROD", quotient, 0.0), whole)
+    # nothing is to be rounded in a quotient beyond the range, by 0 or not, unless the dividend was infinite already
+    finite = logical_not(ctx, unary(ctx, "ISINF", left))
+    beyond = binary(ctx, "AND", unary(ctx, "ISINF", quotient), finite)
+    plain = binary(ctx, "OR", beyond, binary(ctx, "EQUAL", right, 0.0))
+    return cast(ctx, select(ctx, plain, quotient, whole), ctx.result_dtype)
+
+
+def _float_operands(ctx: ConversionContext, self: Operand, other: Operand) -> list[Any]:
+    """Returns the operands of a float quotient that is rounded, in the type that PyTorch computes it in.
+
+    That is the result's, each step rounded to it, and float32 where the divisor of half values is a Python number.
+    """
+    left = promote(ctx, self, dtype=ctx.result_dtype)[0]
+    if isinstance(other, (int, float)) or is_size_number(other):
+        return promote(ctx, left, other, dtype=torch.float32)
+    return promote(ctx, left, other, dtype=ctx.result_dtype)
+
+
+def _integer_rest(ctx: ConversionContext, left: Operand, right: Operand, division: str) -> Any:
+    left, right = promote(ctx, left, right, dtype=ctx.result_dtype)
+    whole = binary(ctx, division, left, right)
+    return binary(ctx, "SUB", left, binary(ctx, "PROD", whole, right))
+
+
+_EUCLID = never(Reason.TENSORRT_LIMIT, "Euclid's algorithm takes as many steps as the numbers want, and no layer does")
+
+
+@converter(aten.gcd.default, aten.lcm.default, checks=_EUCLID)
+def aten_gcd(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """gcd(Tensor self, Tensor other) -> Tensor"""
+    raise ctx.fail("no layer finds common divisors")
+
+
+_STEPS: Final = (46, 23, 0)
+"""Powers of two that the divisor is multiplied by, one after the other: each leaves a quotient below 2 ** 24."""
+
+_LARGE: Final = 2.0**96
+_SCALE: Final = 2.0**-32
+
+
+def exact_remainder(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    """Returns `left - trunc(left / right) * right` of float32 operands, as C's `fmod` does.
+
+    It is exact while the quotient is below 2 ** 70, and 0 beyond. A rest of 0 has the sign of `left`; infinite `left`
+    and `right` of 0 give NaN.
+    """
+    # where products of the halves of large numbers would overflow, both are made smaller first
+    large = binary(ctx, "GREATER", unary(ctx, "ABS", left), _LARGE)
+    dividend = select(ctx, large, binary(ctx, "PROD", left, _SCALE), left)
+    divisor = select(ctx, large, binary(ctx, "PROD", right, _SCALE), right)
+    rest = dividend
+    for power in _STEPS:
+        rest = _step(ctx, rest, binary(ctx, "PROD", divisor, 2.0**power) if power else divisor)
+    nothing = binary(ctx, "PROD", rest, 0.0)
+    beyond = binary(ctx, "GREATER", unary(ctx, "ABS", rest), unary(ctx, "ABS", divisor))
+    rest = select(ctx, beyond, nothing, rest)
+    rest = select(ctx, large, binary(ctx, "DIV", rest, _SCALE), rest)
+    # nothing is taken away from what is smaller than the divisor, be that infinite
+    smaller = binary(ctx, "LESS", unary(ctx, "ABS", left), unary(ctx, "ABS", right))
+    rest = select(ctx, smaller, left, rest)
+    return select(ctx, binary(ctx, "EQUAL", rest, 0.0), binary(ctx, "PROD", left, 0.0), rest)
+
+
+def with_sign_of_divisor(ctx: ConversionContext, rest: Operand, divisor: Operand) -> tuple[Any, Any]:
+    """Moves a rest of the dividend's sign to the divisor's, as Python's `%` has it.
+
+    Returns:
+        The rest, and where it was moved, bool.
+    """
+    opposite = binary(ctx, "XOR", binary(ctx, "LESS", rest, 0.0), binary(ctx, "LESS", divisor, 0.0))
+    moved = binary(ctx, "AND", opposite, logical_not(ctx, binary(ctx, "EQUAL", rest, 0.0)))
+    return select(ctx, moved, binary(ctx, "SUM", rest, divisor), rest), moved
+
+
+def _step(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    """Returns what is left of a quotient below 2 ** 24.
+
+    The product is formed without rounding (as a sum of two floats), so that the difference keeps every digit.
+    """
+    whole = truncate(ctx, binary(ctx, "DIV", left, right))
+    product, error = _two_product(ctx, whole, right)
+    rest = binary(ctx, "SUB", binary(ctx, "SUB", left, product), error)
+    # a quotient that rounding lifted to the next integer leaves a rest of the wrong sign
+    overshot = binary(ctx, "LESS", binary(ctx, "PROD", unary(ctx, "SIGN", rest), unary(ctx, "SIGN", left)), 0.0)
+    back = binary(ctx, "PROD", unary(ctx, "ABS", right), unary(ctx, "SIGN", left))
+    rest = select(ctx, overshot, binary(ctx, "SUM", rest, back), rest)
+    smaller = binary(ctx, "LESS", unary(ctx, "ABS", left), unary(ctx, "ABS", right))
+    return select(ctx, smaller, left, rest)
+
+
+def _two_product(ctx: ConversionContext, left: Operand, right: Operand) -> tuple[Any, Any]:
+    """Returns the rounded product of float32 operands, and what rounding took away (Dekker's algorithm)."""
+    product = binary(ctx, "PROD", left, right)
+    left_high, left_low = _split(ctx, left)
+    right_high, right_low = _split(ctx, right)
+    error = binary(ctx, "SUB", binary(ctx, "PROD", left_high, right_high), product)
+    for one, other in ((left_high, right_low), (left_low, right_high), (left_low, right_low)):
+        error = binary(ctx, "SUM", error, binary(ctx, "PROD", one, other))
+    return product, error
+
+
+def _split(ctx: ConversionContext, value: Operand) -> tuple[Any, Any]:
+    """Splits a float32 value into two of 12 bits each, whose products are exact."""
+    scaled = binary(ctx, "PROD", value, 4097.0)
+    high = binary(ctx, "SUB", scaled, binary(ctx, "SUB", scaled, value))
+    return high, binary(ctx, "SUB", value, high)
+
+
+# Powers -------------------------------------------------------------------------------------------------------------
+
+
+@converter(aten.pow.Tensor_Scalar, checks=computable)
+def aten_pow_scalar(ctx: ConversionContext, self: Operand, exponent: Number) -> Any:
+    """pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor"""
+    dtype = ctx.result_dtype
+    base = cast(ctx, self, dtype)
+    if isinstance(exponent, torch.SymInt) and not dtype.is_floating_point:
+        _, _, most = ctx.ranges.bounds(exponent)
+        return _integer_tensor_power(ctx, base, cast(ctx, exponent, dtype), most.bit_length())
+    if is_size_number(exponent):
+        return _float_power(ctx, base, cast(ctx, exponent, torch.float32))
+    if not dtype.is_floating_point:
+        return _integer_power(ctx, base, int(exponent))
+    if exponent == 0:
+        # 1 whatever the base, NaN included: POW promises that, multiplication by 0 would not
+        return binary(ctx, "POW", base, 0.0)
+    if exponent in (1, 2, 3):
+        return _integer_power(ctx, base, int(exponent))
+    if exponent == -1:
+        return unary(ctx, "RECIP", base)
+    if exponent == 0.5:
+        return unary(ctx, "SQRT", base)
+    if exponent == -0.5:  # PyTorch's kernel is that of rsqrt, of which zeros and negative numbers know
+        return cast(ctx, unary(ctx, "RECIP", unary(ctx, "SQRT", widen(ctx, base))), dtype)
+    return _float_power(ctx, base, torch.tensor(exponent, dtype=torch.float32))
+
+
+def _float_power(ctx: ConversionContext, base: Operand, exponent: Operand) -> Any:
+    power = binary(ctx, "POW", widen(ctx, base), widen(ctx, exponent))
+    return cast(ctx, power, ctx.result_dtype)
+
+
+def _integer_power(ctx: ConversionContext, base: Operand, exponent: int) -> Any:
+    """Returns a power by repeated squaring, exact for integers."""
+    result = None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else binary(ctx, "PROD", result, base)
+        exponent >>= 1
+        if exponent:
+            base = binary(ctx, "PROD", base, base)
+    if result is None:
+        one = torch.ones((), dtype=dtype_of(base))
+        return select(ctx, binary(ctx, "EQUAL", base, base), one, one)
+    return result
+
+
+@converter(aten.pow.Tensor_Tensor, aten.pow.Scalar, checks=computable)
+def aten_pow(ctx: ConversionContext, self: Operand, exponent: Operand) -> Any:
+    """pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor"""
+    base, power = promote(ctx, self, exponent, dtype=ctx.result_dtype)
+    if ctx.result_dtype.is_floating_point:
+        return _float_power(ctx, base, power)
+    return _integer_tensor_power(ctx, base, power)
+
+
+def _integer_tensor_power(ctx: ConversionContext, base: Operand, exponent: Operand, bits: int | None = None) -> Any:
+    """Powers of integers by repeated squaring over the bits of the exponent, which wrap around as products do.
+
+    Modulo 2^n, powers of an odd number repeat after 2^(n-2), and nothing is left of an even one beyond n. So n-2 bits
+    matter, and fewer for numbers known ahead: six for even ones, one for 1 and -1. Negative exponents give the integer
+    part of the inverse: 1, -1, or 0. An exponent of which the largest is known has as many `bits` as that.
+    """
+    one = torch.ones((), dtype=ctx.result_dtype)
+    zero = torch.zeros((), dtype=ctx.result_dtype)
+    size = unary(ctx, "ABS", exponent)
+    result: Any = None
+    square, rest = base, size
+    matter = _bits_that_matter(base, ctx.result_dtype)
+    bits = matter if bits is None else min(max(bits, 1), matter)
+    for bit in range(bits):
+        half = binary(ctx, "FLOOR_DIV", rest, 2)
+        odd = binary(ctx, "GREATER", rest, binary(ctx, "PROD", half, 2))
+        factor = select(ctx, odd, square, one)
+        result = factor if result is None else binary(ctx, "PROD", result, factor)
+        rest = half
+        if bit < bits - 1:
+            square = binary(ctx, "PROD", square, square)
+    half = binary(ctx, "FLOOR_DIV", base, 2)
+    even = binary(ctx, "EQUAL", binary(ctx, "PROD", half, 2), base)
+    result = select(ctx, binary(ctx, "AND", binary(ctx, "GREATER", size, 63), even), zero, result)
+    unit = binary(ctx, "EQUAL", unary(ctx, "ABS", base), 1)
+    inverse = select(ctx, unit, result, zero)
+    return select(ctx, binary(ctx, "LESS", exponent, 0), inverse, result)
+
+
+def _bits_that_matter(base: Operand, dtype: torch.dtype) -> int:
+    """How many bits of an exponent change the power; what is beyond 63 is told from the rest where the base is even."""
+    if isinstance(base, torch.Tensor):
+        if bool((base.abs() == 1).all()):
+            return 1
+        if bool((base % 2 == 0).all()):
+            return 6
+    return torch.iinfo(dtype).bits - 2
+
+
+_NO_DOUBLE = never(Reason.UNSUPPORTED_DTYPE, "float_power computes in float64, which TensorRT does not have")
+
+
+@converter(aten.float_power.Tensor_Tensor, aten.float_power.Tensor_Scalar, aten.float_power.Scalar, checks=_NO_DOUBLE)
+def aten_float_power(ctx: ConversionContext, self: Operand, exponent: Operand) -> Any:
+    """float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor"""
+    raise ctx.fail("float_power computes in float64")
+
+
+@converter(aten.ldexp.Tensor, checks=computable)
+def aten_ldexp(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """ldexp.Tensor(Tensor self, Tensor other) -> Tensor"""
+    value, exponent = (widen(ctx, operand) for operand in promote(ctx, self, other, dtype=ctx.result_dtype))
+    return cast(ctx, binary(ctx, "PROD", value, binary(ctx, "POW", 2.0, exponent)), ctx.result_dtype)
+
+
+@converter(aten.copysign.Tensor, aten.copysign.Scalar, checks=computable)
+def aten_copysign(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """copysign.Tensor(Tensor self, Tensor other) -> Tensor"""
+    value, sign = promote(ctx, self, other, dtype=ctx.result_dtype)
+    size = unary(ctx, "ABS", value)
+    return select(ctx, has_sign(ctx, sign), negate(ctx, size), size)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trt_converters.aten.linear import matrix_multiply
+from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import argument, dtypes, only_results, rank
 from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, rank_of, shape_of

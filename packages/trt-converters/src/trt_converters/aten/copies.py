@@ -152,3 +152,15 @@ def aten_native_dropout(ctx: ConversionContext, input: Operand, p: float, train:
     from trt_converters.aten.creation import filled
 
     return input, filled(ctx, ctx.result[1].shape, True, torch.bool)
+
+
+@converter(torch.ops.prims.view_of.default)
+def prims_view_of(ctx: ConversionContext, a: Operand) -> Any:
+    """view_of(Tensor(a) a) -> Tensor(a)"""
+    return a
+
+
+@converter(torch.ops.prims.convert_element_type.default)
+def prims_convert_element_type(ctx: ConversionContext, a: Operand, dtype: torch.dtype) -> Any:
+    """convert_element_type(Tensor a, ScalarType dtype) -> Tensor"""
+    return cast(ctx, a, dtype)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_converters.aten.linear import matrix_multiply
+from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_converters.aten.linear import matrix_multiply
+from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import dtypes, rank
 from trt_converters.context import ConversionContext, Operand, dimension, shape_of

@@ -1,0 +1,545 @@
+"""Elementary and special functions of one operand, rounding and signs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trt_converters.checks import argument, computable
+from trt_converters.context import ConversionContext, Operand, dtype_of
+from trt_converters.layers import activation, binary, cast, logical_not, promote, select, unary
+from trt_converters.layers.elementary import (
+    expm1,
+    has_sign,
+    is_nan,
+    log1p,
+    maximum,
+    minimum,
+    negate,
+    polynomial,
+    truncate,
+    widen,
+)
+from trt_converters.registry import converter
+
+aten = torch.ops.aten
+
+
+def as_result(ctx: ConversionContext, value: Operand) -> Any:
+    """Casts an operand to the type of the node's result: integers become floats."""
+    return cast(ctx, value, ctx.result_dtype)
+
+
+def in_float32(ctx: ConversionContext, value: Operand, function: Callable[[Any], Any]) -> Any:
+    """Applies a function to a float value, in float32 when it is a half type, and returns the node's result type."""
+    return cast(ctx, function(widen(ctx, as_result(ctx, value))), ctx.result_dtype)
+
+
+@converter(aten.exp.default, checks=computable)
+def aten_exp(ctx: ConversionContext, self: Operand) -> Any:
+    """exp(Tensor self) -> Tensor"""
+    return unary(ctx, "EXP", as_result(ctx, self))
+
+
+@converter(aten.exp2.default, checks=computable)
+def aten_exp2(ctx: ConversionContext, self: Operand) -> Any:
+    """exp2(Tensor self) -> Tensor"""
+    return binary(ctx, "POW", 2.0, as_result(ctx, self))
+
+
+@converter(aten.expm1.default, checks=computable)
+def aten_expm1(ctx: ConversionContext, self: Operand) -> Any:
+    """expm1(Tensor self) -> Tensor"""
+    return in_float32(ctx, self, lambda value: expm1(ctx, value))
+
+
+@converter(aten.log.default, checks=computable)
+def aten_log(ctx: ConversionContext, self: Operand) -> Any:
+    """log(Tensor self) -> Tensor"""
+    return unary(ctx, "LOG", as_result(ctx, self))
+
+
+@converter(aten.log1p.default, checks=computable)
+def aten_log1p(ctx: ConversionContext, self: Operand) -> Any:
+    """log1p(Tensor self) -> Tensor"""
+    return in_float32(ctx, self, lambda value: log1p(ctx, value))
+
+
+@converter(aten.log2.default, checks=computable)
+def aten_log2(ctx: ConversionContext, self: Operand) -> Any:
+    """log2(Tensor self) -> Tensor"""
+    return in_float32(ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(2)))
+
+
+@converter(aten.log10.default, checks=computable)
+def aten_log10(ctx: ConversionContext, self: Operand) -> Any:
+    """log10(Tensor self) -> Tensor"""
+    return in_float32(ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(10)))
+
+
+@converter(aten.sqrt.default, checks=computable)
+def aten_sqrt(ctx: ConversionContext, self: Operand) -> Any:
+    """sqrt(Tensor self) -> Tensor"""
+    return unary(ctx, "SQRT", as_result(ctx, self))
+
+
+@converter(aten.rsqrt.default, checks=computable)
+def aten_rsqrt(ctx: ConversionContext, self: Operand) -> Any:
+    """rsqrt(Tensor self) -> Tensor"""
+    return in_float32(ctx, self, lambda value: unary(ctx, "RECIP", unary(ctx, "SQRT", value)))
+
+
+@converter(aten.reciprocal.default, checks=computable)
+def aten_reciprocal(ctx: ConversionContext, self: Operand) -> Any:
+    """reciprocal(Tensor self) -> Tensor"""
+    return unary(ctx, "RECIP", as_result(ctx, self))
+
+
+@converter(aten.square.default, checks=computable)
+def aten_square(ctx: ConversionContext, self: Operand) -> Any:
+    """square(Tensor self) -> Tensor"""
+    value = as_result(ctx, self)
+    return binary(ctx, "PROD", value, value)
+
+
+@converter(aten.sigmoid.default, aten.special_expit.default, checks=computable)
+def aten_sigmoid(ctx: ConversionContext, self: Operand) -> Any:
+    """sigmoid(Tensor self) -> Tensor"""
+    return activation(ctx, "SIGMOID", as_result(ctx, self))
+
+
+@converter(aten.logit.default, checks=computable)
+def aten_logit(ctx: ConversionContext, self: Operand, eps: float | None) -> Any:
+    """logit(Tensor self, float? eps=None) -> Tensor"""
+
+    def logit(value: Any) -> Any:
+        if eps is not None:
+            low, high = (cast(ctx, bound, dtype_of(value)) for bound in (eps, 1.0 - eps))
+            value = minimum(ctx, maximum(ctx, value, low), high)
+        return unary(ctx, "LOG", binary(ctx, "DIV", value, binary(ctx, "SUB", 1.0, value)))
+
+    return in_float32(ctx, self, logit)
+
+
+# Trigonometric and hyperbolic functions and their inverses ----------------------------------------------------------
+
+
+def _through_float32(ctx: ConversionContext, operation: str, value: Operand) -> Any:
+    """Layers that not every version of TensorRT has for bfloat16 compute it in float32."""
+    value = as_result(ctx, value)
+    if ctx.result_dtype is torch.bfloat16:
+        value = cast(ctx, value, torch.float32)
+    return cast(ctx, unary(ctx, operation, value), ctx.result_dtype)
+
+
+@converter(aten.sin.default, checks=computable)
+def aten_sin(ctx: ConversionContext, self: Operand) -> Any:
+    """sin(Tensor self) -> Tensor"""
+    return unary(ctx, "SIN", as_result(ctx, self))
+
+
+@converter(aten.cos.default, checks=computable)
+def aten_cos(ctx: ConversionContext, self: Operand) -> Any:
+    """cos(Tensor self) -> Tensor"""
+    return unary(ctx, "COS", as_result(ctx, self))
+
+
+@converter(aten.tan.default, checks=computable)
+def aten_tan(ctx: ConversionContext, self: Operand) -> Any:
+    """tan(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "TAN", self)
+
+
+@converter(aten.sinh.default, checks=computable)
+def aten_sinh(ctx: ConversionContext, self: Operand) -> Any:
+    """sinh(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "SINH", self)
+
+
+@converter(aten.cosh.default, checks=computable)
+def aten_cosh(ctx: ConversionContext, self: Operand) -> Any:
+    """cosh(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "COSH", self)
+
+
+@converter(aten.tanh.default, checks=computable)
+def aten_tanh(ctx: ConversionContext, self: Operand) -> Any:
+    """tanh(Tensor self) -> Tensor"""
+    return activation(ctx, "TANH", as_result(ctx, self))
+
+
+@converter(aten.asin.default, checks=computable)
+def aten_asin(ctx: ConversionContext, self: Operand) -> Any:
+    """asin(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "ASIN", self)
+
+
+@converter(aten.acos.default, checks=computable)
+def aten_acos(ctx: ConversionContext, self: Operand) -> Any:
+    """acos(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "ACOS", self)
+
+
+@converter(aten.atan.default, checks=computable)
+def aten_atan(ctx: ConversionContext, self: Operand) -> Any:
+    """atan(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "ATAN", self)
+
+
+@converter(aten.asinh.default, checks=computable)
+def aten_asinh(ctx: ConversionContext, self: Operand) -> Any:
+    """asinh(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "ASINH", self)
+
+
+@converter(aten.acosh.default, checks=computable)
+def aten_acosh(ctx: ConversionContext, self: Operand) -> Any:
+    """acosh(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "ACOSH", self)
+
+
+@converter(aten.atanh.default, checks=computable)
+def aten_atanh(ctx: ConversionContext, self: Operand) -> Any:
+    """atanh(Tensor self) -> Tensor"""
+    return _through_float32(ctx, "ATANH", self)
+
+
+@converter(aten.deg2rad.default, checks=computable)
+def aten_deg2rad(ctx: ConversionContext, self: Operand) -> Any:
+    """deg2rad(Tensor self) -> Tensor"""
+    return binary(ctx, "PROD", as_result(ctx, self), math.pi / 180)
+
+
+@converter(aten.rad2deg.default, checks=computable)
+def aten_rad2deg(ctx: ConversionContext, self: Operand) -> Any:
+    """rad2deg(Tensor self) -> Tensor"""
+    return binary(ctx, "PROD", as_result(ctx, self), 180 / math.pi)
+
+
+@converter(aten.sinc.default, checks=computable)
+def aten_sinc(ctx: ConversionContext, self: Operand) -> Any:
+    """sinc(Tensor self) -> Tensor"""
+    angle = binary(ctx, "PROD", widen(ctx, as_result(ctx, self)), math.pi)
+    ratio = binary(ctx, "DIV", unary(ctx, "SIN", angle), angle)
+    one = torch.ones((), dtype=torch.float32)
+    return cast(ctx, select(ctx, binary(ctx, "EQUAL", angle, 0.0), one, ratio), ctx.result_dtype)
+
+
+@converter(aten.atan2.default, aten.arctan2.default, checks=computable)
+def aten_atan2(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """atan2(Tensor self, Tensor other) -> Tensor"""
+    y, x = promote(ctx, self, other, dtype=ctx.result_dtype)
+    y, x = widen(ctx, y), widen(ctx, x)
+    # inf / inf has no value: only the signs of two infinities count
+    both = binary(ctx, "AND", unary(ctx, "ISINF", y), unary(ctx, "ISINF", x))
+    y = select(ctx, both, unary(ctx, "SIGN", y), y)
+    x = select(ctx, both, unary(ctx, "SIGN", x), x)
+    # nor has 0 / 0: a zero keeps its sign, unless the other operand is NaN
+    zero = binary(ctx, "AND", binary(ctx, "EQUAL", y, 0.0), logical_not(ctx, is_nan(ctx, x)))
+    angle = unary(ctx, "ATAN", select(ctx, zero, y, binary(ctx, "DIV", y, x)))
+    pi = torch.tensor(math.pi, dtype=torch.float32)
+    turn = binary(ctx, "SUM", angle, select(ctx, has_sign(ctx, y), -pi, pi))
+    return cast(ctx, select(ctx, has_sign(ctx, x), turn, angle), ctx.result_dtype)
+
+
+# Rounding, signs and absolute values --------------------------------------------------------------------------------
+
+
+def _round(ctx: ConversionContext, operation: str, value: Operand) -> Any:
+    return unary(ctx, operation, value) if dtype_of(value).is_floating_point else value
+
+
+@converter(aten.abs.default, checks=computable)
+def aten_abs(ctx: ConversionContext, self: Operand) -> Any:
+    """abs(Tensor self) -> Tensor"""
+    return self if dtype_of(self) is torch.bool else unary(ctx, "ABS", self)
+
+
+@converter(aten.neg.default, checks=computable)
+def aten_neg(ctx: ConversionContext, self: Operand) -> Any:
+    """neg(Tensor self) -> Tensor"""
+    return negate(ctx, self)
+
+
+@converter(aten.positive.default)
+def aten_positive(ctx: ConversionContext, self: Operand) -> Any:
+    """positive(Tensor(a) self) -> Tensor(a)"""
+    return self
+
+
+@converter(aten.sign.default, aten.sgn.default, checks=computable)
+def aten_sign(ctx: ConversionContext, self: Operand) -> Any:
+    """sign(Tensor self) -> Tensor"""
+    if dtype_of(self) is torch.bool:
+        return self
+    if not dtype_of(self).is_floating_point:
+        return unary(ctx, "SIGN", self)
+    # the layer's sign of NaN is not specified, PyTorch's is 0
+    positive = cast(ctx, binary(ctx, "GREATER", self, 0.0), dtype_of(self))
+    return binary(ctx, "SUB", positive, cast(ctx, binary(ctx, "LESS", self, 0.0), dtype_of(self)))
+
+
+@converter(aten.signbit.default, checks=computable)
+def aten_signbit(ctx: ConversionContext, self: Operand) -> Any:
+    """signbit(Tensor self) -> Tensor"""
+    if dtype_of(self) is torch.bool:
+        self = cast(ctx, self, torch.int32)
+    return has_sign(ctx, self)
+
+
+@converter(aten.ceil.default, checks=computable)
+def aten_ceil(ctx: ConversionContext, self: Operand) -> Any:
+    """ceil(Tensor self) -> Tensor"""
+    return _round(ctx, "CEIL", self)
+
+
+@converter(aten.floor.default, checks=computable)
+def aten_floor(ctx: ConversionContext, self: Operand) -> Any:
+    """floor(Tensor self) -> Tensor"""
+    return _round(ctx, "FLOOR", self)
+
+
+@converter(aten.round.default, checks=computable)
+def aten_round(ctx: ConversionContext, self: Operand) -> Any:
+    """round(Tensor self) -> Tensor"""
+    return _round(ctx, "ROUND", self)
+
+
+@converter(
+    aten.round.decimals,
+    checks=(computable, argument("decimals", lambda decimals: abs(decimals) <= 30, "10 ** decimals is not finite")),
+)
+def aten_round_decimals(ctx: ConversionContext, self: Operand, decimals: int) -> Any:
+    """round.decimals(Tensor self, *, int decimals) -> Tensor"""
+    dtype = dtype_of(self)
+    if decimals == 0 or not dtype.is_floating_point:
+        return _round(ctx, "ROUND", self)
+    scale = 10.0 ** abs(decimals)
+    self = widen(ctx, self)  # 65504 * 10 is no half number
+    forward, back = ("PROD", "DIV") if decimals > 0 else ("DIV", "PROD")
+    rounded = unary(ctx, "ROUND", binary(ctx, forward, self, scale))
+    return cast(ctx, binary(ctx, back, rounded, scale), dtype)
+
+
+@converter(aten.trunc.default, aten.fix.default, checks=computable)
+def aten_trunc(ctx: ConversionContext, self: Operand) -> Any:
+    """trunc(Tensor self) -> Tensor"""
+    return truncate(ctx, self) if dtype_of(self).is_floating_point else self
+
+
+@converter(aten.frac.default, checks=computable)
+def aten_frac(ctx: ConversionContext, self: Operand) -> Any:
+    """frac(Tensor self) -> Tensor"""
+    return binary(ctx, "SUB", self, truncate(ctx, self))
+
+
+@converter(aten.angle.default, checks=computable)
+def aten_angle(ctx: ConversionContext, self: Operand) -> Any:
+    """angle(Tensor self) -> Tensor"""
+    dtype = ctx.result_dtype
+    value = cast(ctx, self, dtype)
+    real = select(
+        ctx, binary(ctx, "LESS", value, 0.0), torch.tensor(torch.pi, dtype=dtype), torch.zeros((), dtype=dtype)
+    )
+    return select(ctx, unary(ctx, "ISNAN", value), value, real)
+
+
+# The error and gamma functions and their relatives ------------------------------------------------------------------
+# None of them has a layer but erf. Polynomials below approximate smooth factors of them in a variable that is scaled to
+# [-1, 1]; they are Chebyshev fits with errors below 1e-7, so that float32 results are right to a few units in the last
+# places. Coefficients stand from the highest power down.
+
+
+_ERFC = (
+    -1.10323004e-05,
+    -1.53977347e-05,
+    0.00012608398,
+    0.000159021482,
+    -0.0012098925,
+    -0.0026066636,
+    0.0111672138,
+    0.0763387419,
+    0.229341784,
+    0.456323064,
+)
+_ERFINV_CENTER = (
+    -3.33397449e-05,
+    3.55312599e-05,
+    0.000284074803,
+    -0.000845544523,
+    -0.000484350475,
+    0.00852916905,
+    -0.0195741754,
+    -0.0261086873,
+    0.61660059,
+    1.50140948,
+)
+_ERFINV_TAIL = (
+    7.97065725e-05,
+    -8.49990642e-05,
+    -0.000318747254,
+    0.000995847127,
+    -0.00171507015,
+    0.00255776502,
+    -0.00387041368,
+    0.00554395355,
+    0.986781331,
+    3.05175705,
+)
+_LGAMMA = (
+    7.81756283e-05,
+    -0.000158938519,
+    0.000130632441,
+    -0.000319052293,
+    0.000944296622,
+    -0.00214866367,
+    0.00499156091,
+    -0.0123766533,
+    0.0329656257,
+    -0.100317689,
+    0.422784326,
+)
+
+_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+
+def _scaled(ctx: ConversionContext, value: Operand, low: float, high: float) -> Any:
+    """Maps [low, high] to [-1, 1]."""
+    shifted = binary(ctx, "SUB", value, (low + high) / 2)
+    return binary(ctx, "PROD", shifted, 2 / (high - low))
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float32)
+
+
+@converter(aten.erf.default, checks=computable)
+def aten_erf(ctx: ConversionContext, self: Operand) -> Any:
+    """erf(Tensor self) -> Tensor"""
+    return unary(ctx, "ERF", cast(ctx, self, ctx.result_dtype))
+
+
+@converter(aten.erfc.default, checks=computable)
+def aten_erfc(ctx: ConversionContext, self: Operand) -> Any:
+    """erfc(Tensor self) -> Tensor"""
+
+    def erfc(x: Any) -> Any:
+        size = unary(ctx, "ABS", x)
+        # erfc(x) = exp(-x^2) u p(u) with u = 1 / (1 + x / 2); 1 - erf(x) would cancel
+        u = unary(ctx, "RECIP", binary(ctx, "SUM", binary(ctx, "PROD", size, 0.5), 1.0))
+        decay = unary(ctx, "EXP", negate(ctx, binary(ctx, "PROD", x, x)))
+        smooth = polynomial(ctx, _scaled(ctx, u, 0.03, 0.8), _ERFC)
+        tail = binary(ctx, "PROD", binary(ctx, "PROD", decay, u), smooth)
+        outer = select(ctx, binary(ctx, "LESS", x, 0.0), binary(ctx, "SUB", 2.0, tail), tail)
+        inner = binary(ctx, "SUB", 1.0, unary(ctx, "ERF", x))
+        return select(ctx, binary(ctx, "LESS", size, 0.5), inner, outer)
+
+    return in_float32(ctx, self, erfc)
+
+
+@converter(aten.erfinv.default, checks=computable)
+def aten_erfinv(ctx: ConversionContext, self: Operand) -> Any:
+    """erfinv(Tensor self) -> Tensor"""
+
+    def erfinv(x: Any) -> Any:
+        # erfinv(x) = x p(w) with w = -log(1 - x^2), in two pieces
+        product = binary(ctx, "PROD", binary(ctx, "SUB", 1.0, x), binary(ctx, "SUM", x, 1.0))
+        w = negate(ctx, unary(ctx, "LOG", product))
+        center = polynomial(ctx, _scaled(ctx, w, 1e-6, 5.0), _ERFINV_CENTER)
+        root = unary(ctx, "SQRT", binary(ctx, "MAX", w, 0.0))
+        tail = polynomial(ctx, _scaled(ctx, root, math.sqrt(5.0), 4.2), _ERFINV_TAIL)
+        factor = select(ctx, binary(ctx, "LESS", w, 5.0), center, tail)
+        found = binary(ctx, "PROD", x, factor)
+        end = binary(ctx, "EQUAL", unary(ctx, "ABS", x), 1.0)
+        found = select(ctx, end, binary(ctx, "PROD", x, float("inf")), found)
+        beyond = binary(ctx, "GREATER", unary(ctx, "ABS", x), 1.0)
+        return select(ctx, beyond, _number(float("nan")), found)
+
+    return in_float32(ctx, self, erfinv)
+
+
+@converter(aten.lgamma.default, checks=computable)
+def aten_lgamma(ctx: ConversionContext, self: Operand) -> Any:
+    """lgamma(Tensor self) -> Tensor"""
+
+    def lgamma(x: Any) -> Any:
+        left = binary(ctx, "LESS", x, 0.5)
+        z = select(ctx, left, binary(ctx, "SUB", 1.0, x), x)
+        right_half = _log_gamma_right(ctx, z)
+        # reflection: gamma(x) gamma(1 - x) = pi / sin(pi x), the angle reduced to where the sine is exact
+        rest = binary(ctx, "SUB", x, unary(ctx, "ROUND", x))
+        sine = unary(ctx, "ABS", unary(ctx, "SIN", binary(ctx, "PROD", rest, math.pi)))
+        reflected = binary(ctx, "SUB", binary(ctx, "SUB", math.log(math.pi), unary(ctx, "LOG", sine)), right_half)
+        found = select(ctx, left, reflected, right_half)
+        # poles are named: far to the left, where every number is one, the reflection takes infinity from infinity
+        pole = binary(ctx, "AND", left, binary(ctx, "EQUAL", rest, 0.0))
+        infinite = binary(ctx, "OR", pole, unary(ctx, "ISINF", x))
+        return select(ctx, infinite, _number(float("inf")), found)
+
+    return in_float32(ctx, self, lgamma)
+
+
+def _log_gamma_right(ctx: ConversionContext, z: Operand) -> Any:
+    """Returns log(gamma(z)) for z >= 0.5: its zeros 1 and 2 as factors below 3, Stirling's series above."""
+    low = binary(ctx, "LESS", z, 1.0)
+    y = select(ctx, low, binary(ctx, "SUM", z, 1.0), z)
+    zeros = binary(ctx, "PROD", binary(ctx, "SUB", y, 1.0), binary(ctx, "SUB", y, 2.0))
+    near = binary(ctx, "PROD", zeros, polynomial(ctx, _scaled(ctx, y, 1.0, 3.0), _LGAMMA))
+    near = select(ctx, low, binary(ctx, "SUB", near, unary(ctx, "LOG", z)), near)
+    inverse = unary(ctx, "RECIP", z)
+    square = binary(ctx, "PROD", inverse, inverse)
+    series = binary(ctx, "PROD", inverse, polynomial(ctx, square, (-1 / 1680, 1 / 1260, -1 / 360, 1 / 12)))
+    growth = binary(ctx, "PROD", binary(ctx, "SUB", z, 0.5), binary(ctx, "SUB", unary(ctx, "LOG", z), 1.0))
+    far = binary(ctx, "SUM", binary(ctx, "SUM", growth, _HALF_LOG_TAU - 0.5), series)
+    return select(ctx, binary(ctx, "LESS", z, 3.0), near, far)
+
+
+@converter(aten.digamma.default, checks=computable)
+def aten_digamma(ctx: ConversionContext, self: Operand) -> Any:
+    """digamma(Tensor self) -> Tensor"""
+
+    def digamma(x: Any) -> Any:
+        left = binary(ctx, "LESS", x, 0.5)
+        z = select(ctx, left, binary(ctx, "SUB", 1.0, x), x)
+        right_half = _digamma_right(ctx, z)
+        rest = binary(ctx, "SUB", x, unary(ctx, "ROUND", x))
+        tangent = unary(ctx, "TAN", binary(ctx, "PROD", rest, math.pi))
+        reflected = binary(ctx, "SUB", right_half, binary(ctx, "DIV", math.pi, tangent))
+        found = select(ctx, left, reflected, right_half)
+        # at 0 the function is infinite, with the sign of the side, at the negative integers PyTorch has no value
+        inverse = unary(ctx, "NEG", unary(ctx, "RECIP", x))
+        found = select(ctx, binary(ctx, "EQUAL", x, 0.0), inverse, found)
+        pole = binary(ctx, "AND", binary(ctx, "LESS", x, 0.0), binary(ctx, "EQUAL", rest, 0.0))
+        return select(ctx, pole, _number(float("nan")), found)
+
+    return in_float32(ctx, self, digamma)
+
+
+def _digamma_right(ctx: ConversionContext, z: Operand) -> Any:
+    """Returns digamma(z) for z >= 0.5: six steps of the recurrence lead to where the asymptotic series holds."""
+    steps: Any = unary(ctx, "RECIP", z)
+    for step in range(1, 6):
+        steps = binary(ctx, "SUM", steps, unary(ctx, "RECIP", binary(ctx, "SUM", z, float(step))))
+    far = binary(ctx, "SUM", z, 6.0)
+    inverse = unary(ctx, "RECIP", far)
+    square = binary(ctx, "PROD", inverse, inverse)
+    series = binary(ctx, "PROD", square, polynomial(ctx, square, (1 / 252, -1 / 120, 1 / 12)))
+    logarithm = binary(ctx, "SUB", unary(ctx, "LOG", far), binary(ctx, "PROD", inverse, 0.5))
+    return binary(ctx, "SUB", binary(ctx, "SUB", logarithm, series), steps)
+
+
+@converter(
+    aten.special_xlog1py.default,
+    aten.special_xlog1py.other_scalar,
+    aten.special_xlog1py.self_scalar,
+    checks=computable,
+)
+def aten_special_xlog1py(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    """special_xlog1py(Tensor self, Tensor other) -> Tensor"""
+    left, right = (widen(ctx, operand) for operand in promote(ctx, self, other, dtype=ctx.result_dtype))
+    product = binary(ctx, "PROD", left, log1p(ctx, right))
+    found = select(ctx, binary(ctx, "EQUAL", left, 0.0), _number(0.0), product)
+    return cast(ctx, select(ctx, unary(ctx, "ISNAN", right), right, found), ctx.result_dtype)
