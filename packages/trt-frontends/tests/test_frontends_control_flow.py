@@ -169,14 +169,31 @@ def test_a_saved_program_runs_branches_and_loops(kind: Callable[[], nn.Module], 
         torch.testing.assert_close(loaded(x), model(x))
 
 
-def test_a_branch_that_does_not_convert_runs_in_pytorch_with_its_reason() -> None:
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_saved_program_runs_what_stays_in_pytorch(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    names = {f"torch.ops.higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl")}
+    compiled = _compile(model, optimization_level=0, torch_executed_ops=names)
+    assert compiled.meta["partition_report"].coverage < 1
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_frontends.load(tmp_path / "model.trtp")
+    for rows in (2, 9):
+        for x in _inputs(rows):
+            torch.testing.assert_close(loaded(x), model(x))
+
+
+def test_a_branch_that_does_not_convert_runs_in_pytorch_with_its_reason(tmp_path: Path) -> None:
     model = Branch().eval()
     compiled = _compile(model, torch_executed_ops={torch.ops.aten.relu.default})
     verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
     refusal = verdicts["torch.ops.higher_order.cond"]
     assert refusal.code == "TRT-F053" and "aten.relu" in refusal.message
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_frontends.load(tmp_path / "model.trtp")
     for x in _inputs(4):
         torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(loaded(x), model(x))
 
 
 def test_a_body_that_draws_random_numbers_stays_in_pytorch() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn.attention.flex_attention import flex_attention
 
 from trt_core import ExportError, Input, InputError, PlanError
 from trt_runtime import LoadedProgram, TRTModule, load, save
@@ -242,13 +243,14 @@ def test_what_torch_compile_returns_cannot_be_saved(tmp_path: Path) -> None:
 
 
 def test_operators_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    class Conditional(nn.Module):
+    class Attends(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+            found: torch.Tensor = flex_attention(x, x, x)
+            return found
 
-    program = torch.export.export(Conditional(), (torch.ones(2),))
+    program = torch.export.export(Attends(), (torch.ones(1, 1, 16, 16),))
     with pytest.raises(
-        ExportError, match=r"the operator torch\.ops\.higher_order\.cond has no place in a saved program"
+        ExportError, match=r"the operator torch\.ops\.higher_order\.flex_attention has no place in a saved program"
     ) as caught:
         save(program, tmp_path / "model.trtp")
     assert "exported_program" in caught.value.hint

@@ -28,8 +28,8 @@ class SectionKind(IntEnum):
 
 PROGRAM: Final = Container(
     magic=b"TRTPROG\n",
-    version=8,
-    older=(6, 7),  # what stands in such files means the same; 7 has more functions of sizes, 8 signatures
+    version=9,
+    older=(6, 7, 8),  # what they hold means the same; 7 has more functions of sizes, 8 signatures, 9 branches and loops
     kinds=SectionKind,
     alignment=4096,  # so that sections can be mapped by themselves
     noun="saved program",

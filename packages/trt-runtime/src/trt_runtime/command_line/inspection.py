@@ -16,7 +16,7 @@ from trt_runtime.container import PLAN, plan_from_memory
 from trt_runtime.exchange import device_of
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.graph import OperatorCall, Program
+from trt_runtime.program.graph import Program, operator_calls
 from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
@@ -156,7 +156,7 @@ def _binding(entry: dict[str, Any]) -> str:
 
 
 def _operators(program: Program) -> list[str]:
-    return [f"{step.name}.{step.overload or 'default'}" for step in program.steps if isinstance(step, OperatorCall)]
+    return [f"{call.name}.{call.overload or 'default'}" for call in operator_calls(program.steps)]
 
 
 def _size(count: int) -> str:

@@ -7,7 +7,7 @@ What depends on data, or on a library's operator, is unknown here, and compared 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,6 +21,9 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.program.allowed_operators import why_not_an_argument
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import (
+    CONTROL_FLOW,
+    Body,
+    ControlFlowCall,
     EngineCall,
     FixedInput,
     ItemCall,
@@ -84,8 +87,11 @@ class _Agreement:
         self._known += [TensorType(tensor.dtype, tuple(tensor.shape)) for tensor in program.tensors]
 
     def check(self) -> None:
-        for index, step in enumerate(self._program.steps):
-            place = f"step {index}"
+        self._check_steps(self._program.steps, "")
+
+    def _check_steps(self, steps: Sequence[Step], inside: str) -> None:
+        for index, step in enumerate(steps):
+            place = f"{inside}step {index}"
             try:
                 self._known.append(self._step(step, place))
             except (ArithmeticError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -132,8 +138,38 @@ class _Agreement:
             if not isinstance(sequence, SequenceType) or step.index >= len(sequence.items):
                 raise malformed(place, f"value {step.sequence} has no item {step.index}")
             return sequence.items[step.index]
+        if isinstance(step, ControlFlowCall):
+            return self._control_flow(step, place)
         self._check_write(step, place)
         return None
+
+    def _control_flow(self, step: ControlFlowCall, place: str) -> Known:
+        given: list[Known] = []
+        for kind, operands in zip(CONTROL_FLOW[step.operator], step.operands, strict=True):
+            known = [self._known[operand.index] if type(operand) is Value else operand for operand in operands]
+            if any(item is None or isinstance(item, SequenceType) for item in known):
+                raise malformed(place, "branches and loops take tensors and numbers")
+            if kind == "sequence":
+                if any(not isinstance(item, TensorType) or not item.shape for item in known):
+                    raise malformed(place, "it takes the items of what has none")
+                given += [TensorType(item.dtype, item.shape[1:]) for item in known if isinstance(item, TensorType)]
+            elif kind != "predicate":
+                given += known
+        for number, body in enumerate(step.bodies):
+            self._check_body(body, given, f"{place}, body {number}, ")
+        return self._at_best(step.result, place)
+
+    def _check_body(self, body: Body, given: Sequence[Known], place: str) -> None:
+        outer = self._known
+        self._known = [self._at_best(kind, place) for kind in body.inputs]
+        for number, (declared, found) in enumerate(zip(self._known, given, strict=True)):
+            if _contradict(declared, found):
+                raise malformed(f"{place}input {number}", f"{found} is given where {declared} is declared")
+        self._check_steps(body.steps, place)
+        for number in values_in(list(body.output)):
+            if isinstance(self._known[number], SequenceType | None):
+                raise malformed(f"{place}value {number}", "bodies return tensors and numbers")
+        self._known = outer
 
     def _number_call(self, step: NumberCall, place: str) -> Known:
         operands = [self._known[arg.index] if type(arg) is Value else arg for arg in step.args]
@@ -255,6 +291,20 @@ class _Agreement:
             left != right for left, right in pairs if left is not None and right is not None
         ):
             raise malformed(place, f"a tensor of shape {source.shape} is written into one of {target.shape}")
+
+
+def _contradict(declared: Known, found: Known) -> bool:
+    """Whether a tensor stands where a number is declared, or a tensor of another type or shape."""
+    if not isinstance(declared, TensorType) or not isinstance(found, TensorType):
+        return isinstance(declared, TensorType) or isinstance(found, TensorType)
+    return (
+        declared.dtype is not found.dtype
+        or len(declared.shape) != len(found.shape)
+        or any(
+            None not in (ours, theirs) and ours != theirs
+            for ours, theirs in zip(declared.shape, found.shape, strict=True)
+        )
+    )
 
 
 def check_stored(tensors: tuple[StoredTensor, ...], device: str) -> None:

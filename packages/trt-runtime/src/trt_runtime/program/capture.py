@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import read_attribute
+from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.errors import ExportError
 from trt_core.internals import OpOverload
 from trt_core.operators import operator_name
@@ -28,7 +30,10 @@ from trt_runtime.program.allowed_operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.document import MAX_METADATA_TEXT
 from trt_runtime.program.fields import FACTS, is_path_part
 from trt_runtime.program.graph import (
+    CONTROL_FLOW,
+    Body,
     CapturedProgram,
+    ControlFlowCall,
     EngineCall,
     FixedInput,
     ItemCall,
@@ -60,6 +65,9 @@ _SAYS_NOTHING: Final = frozenset(
     {torch.ops.aten.sym_constrain_range.default, torch.ops.aten.sym_constrain_range_for_size.default}
 )
 """Operators that only tell a compiler something."""
+
+DETACH: Final = torch.ops.aten.detach_.default
+"""Writes only what is said of gradients, which a program computes none of. Literals of tensors in bodies bring it."""
 
 _GUARDS: Final = "_guards_fn"
 """Child that exported programs check their inputs with; the signature does that here."""
@@ -104,6 +112,9 @@ class _Capture:
 
     def __post_init__(self) -> None:
         self._homes = homes_of(self.signature).keys()
+        self._held_at: dict[int, int] = {}
+        self._first_result = 0
+        self._is_body = False
 
     def run(self) -> CapturedProgram:
         self._collect(self.module)
@@ -113,6 +124,8 @@ class _Capture:
                 self._checked(leaf.value, f"input {name}")
         placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         self._first_tensor = len(placeholders)
+        self._held_at = {number: self._first_tensor + number for number in range(len(self.tensors))}
+        self._first_result = self._first_tensor + len(self.tensors)
         values: dict[fx.Node, Any] = {node: Value(index) for index, node in enumerate(placeholders)}
         results = self._inline(self.module, values, "")
         info = getattr(self.module.graph._codegen, "pytree_info", None)
@@ -154,6 +167,8 @@ class _Capture:
     def _collect(self, module: fx.GraphModule) -> None:
         """Numbers the tensors of a graph and its children, and reserves the names of children."""
         for node in module.graph.nodes:
+            for _, body in bodies_of(node):
+                self._collect(body)
             if node.op == "get_attr" and not _is_plan(node):
                 value = read_attribute(module, str(node.target))
                 if isinstance(value, torch.Tensor):
@@ -223,7 +238,7 @@ class _Capture:
             if node.op == "get_attr":
                 found = read_attribute(module, str(node.target))
                 if isinstance(found, torch.Tensor) and not _is_plan(node):
-                    values[node] = Value(self._first_tensor + self._tensor_numbers[view_key(found)])
+                    values[node] = Value(self._held_at[self._tensor_numbers[view_key(found)]])
                 else:
                     values[node] = found
             elif node.op == "call_module":
@@ -240,7 +255,7 @@ class _Capture:
         child = module.get_submodule(str(node.target))
         name = f"{path}{node.target}"
         inputs = _resolve(node.args, values)
-        if isinstance(child, TRTModule):
+        if isinstance(child, TRTModule) and not self._is_body:
             return self._add(EngineCall(self._engine(name, child.header, child.plan), _numbers(inputs, node)))
         if node.target == _GUARDS:
             return None
@@ -257,7 +272,9 @@ class _Capture:
             if isinstance(sequence, (list, tuple)):
                 return sequence[index]
             return self._add(ItemCall(sequence.index, index))
-        if target is execute_engine:
+        if is_control_flow(target):
+            return self._control_flow(node, args)
+        if target is execute_engine and not self._is_body:
             return self._execute(node, *args)
         if target is _SIZE and isinstance(args[0], Value):
             tensor, axis = args
@@ -266,6 +283,8 @@ class _Capture:
             return self._write(node, *args)
         if target in _SAYS_NOTHING:
             return None
+        if target is DETACH:
+            return args[0]
         if target in BY_TARGET and not kwargs:
             operands = (self._checked(value, node) for value in _flat(args) if value is not None)  # `round(x, None)`
             return self._add(NumberCall(BY_TARGET[target].name, tuple(operands)))
@@ -279,7 +298,7 @@ class _Capture:
 
     def _write(self, node: fx.Node, target: Any, source: Any, non_blocking: bool = False) -> Any:
         held = range(self._first_tensor + len(self.tensors))
-        if not isinstance(target, Value) or target.index not in held or not isinstance(source, Value):
+        if self._is_body or not isinstance(target, Value) or target.index not in held or not isinstance(source, Value):
             raise _no_place("a write to what is neither an input nor a buffer", node)
         self._add(WriteCall(target.index, source.index))
         return target
@@ -319,7 +338,72 @@ class _Capture:
 
     def _add(self, step: Step) -> Value:
         self.steps.append(step)
-        return Value(self._first_tensor + len(self.tensors) + len(self.steps) - 1)
+        return Value(self._first_result + len(self.steps) - 1)
+
+    # Branches and loops
+
+    def _control_flow(self, node: fx.Node, args: Any) -> Value:
+        """A branch or loop, whose bodies are given the tensors that they hold beside their operands."""
+        name = node.target.name().removesuffix("_impl")  # type: ignore[union-attr]
+        bodies = [value for value in args if isinstance(value, fx.GraphModule)]
+        lists = [value if isinstance(value, (list, tuple)) else [value] for value in args if value not in bodies]
+        if len(lists) != len(CONTROL_FLOW[name]) or node.kwargs:
+            raise _no_place(f"this form of {name}", node)
+        held = list(dict.fromkeys(number for body in bodies for number in self._held_by(body)))
+        lists[-1] = [*lists[-1], *(Value(self._held_at[number]) for number in held)]
+        result = self._type(node.meta["val"])
+        if not isinstance(result, SequenceType) or None in result.items:
+            raise _no_place(f"{name} that makes what is neither tensor nor number", node)
+        return self._add(
+            ControlFlowCall(
+                operator=name,
+                bodies=tuple(self._body(body, held, node) for body in bodies),
+                operands=tuple(tuple(self._operand(value, node) for value in values) for values in lists),
+                result=result,
+            )
+        )
+
+    def _held_by(self, body: fx.GraphModule) -> Iterator[int]:
+        """Numbers of the tensors that a body and those inside of it hold."""
+        for node in body.graph.nodes:
+            for _, inner in bodies_of(node):
+                yield from self._held_by(inner)
+            if node.op == "get_attr":
+                found = read_attribute(body, str(node.target))
+                if isinstance(found, torch.Tensor):
+                    yield self._tensor_numbers[view_key(found)]
+            elif node.op == "call_module":
+                child = body.get_submodule(str(node.target))
+                if isinstance(child, fx.GraphModule):
+                    yield from self._held_by(child)
+
+    def _body(self, body: fx.GraphModule, held: Sequence[int], caller: fx.Node) -> Body:
+        placeholders = body.graph.find_nodes(op="placeholder")
+        inputs = [self._type(item.meta.get("val")) for item in placeholders]
+        inputs += [TensorType(self.entries[number].dtype, tuple(self.tensors[number].shape)) for number in held]
+        values: dict[fx.Node, Any] = {item: Value(index) for index, item in enumerate(placeholders)}
+        with self._inside({number: len(placeholders) + place for place, number in enumerate(held)}, len(inputs)):
+            output = self._inline(body, values, "")
+            output = output if isinstance(output, (list, tuple)) else [output]
+            kinds = tuple(kind for kind in inputs if isinstance(kind, TensorType | NumberType))
+            if len(kinds) != len(inputs):
+                raise _no_place("a branch or loop that takes what is neither tensor nor number", caller)
+            return Body(kinds, tuple(self.steps), tuple(self._operand(value, caller) for value in output))
+
+    @contextlib.contextmanager
+    def _inside(self, held_at: dict[int, int], inputs: int) -> Iterator[None]:
+        """Steps that are added meanwhile are those of a body, whose values are numbered for themselves."""
+        outer = self.steps, self._held_at, self._first_result, self._is_body
+        self.steps, self._held_at, self._first_result, self._is_body = [], held_at, inputs, True
+        try:
+            yield
+        finally:
+            self.steps, self._held_at, self._first_result, self._is_body = outer
+
+    def _operand(self, value: Any, node: fx.Node) -> Any:
+        if not isinstance(value, (Value, int, float)):
+            raise _no_place(f"{kind_of(value)} that a branch or loop takes or returns", node)
+        return self._checked(value, node)
 
     def _checked(self, value: Any, where: fx.Node | str) -> Any:
         try:

@@ -19,6 +19,9 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals, tables
 from trt_runtime.program.fields import MAX_EXTENT, malformed
 from trt_runtime.program.graph import (
+    CONTROL_FLOW,
+    Body,
+    ControlFlowCall,
     Dimension,
     EngineCall,
     FixedInput,
@@ -384,6 +387,14 @@ def step_to_json(step: Step) -> dict[str, Any]:
         return {"do": "size", "tensor": step.tensor, "axis": step.axis}
     if isinstance(step, ItemCall):
         return {"do": "item", "sequence": step.sequence, "index": step.index}
+    if isinstance(step, ControlFlowCall):
+        return {
+            "do": "control_flow",
+            "operator": step.operator,
+            "bodies": [_body_to_json(body) for body in step.bodies],
+            "operands": [[literals.to_json(value) for value in values] for values in step.operands],
+            "result": _type_to_json(step.result),
+        }
     return {"do": "write", "target": step.target, "source": step.source}
 
 
@@ -453,6 +464,68 @@ def _read_write_call(values: Mapping[str, Any], place: str, known: int, symbols:
     )
 
 
+def _body_to_json(body: Body) -> dict[str, Any]:
+    return {
+        "inputs": [_type_to_json(kind) for kind in body.inputs],
+        "steps": [step_to_json(step) for step in body.steps],
+        "output": [literals.to_json(value) for value in body.output],
+    }
+
+
+def _read_control_flow(values: Mapping[str, Any], place: str, known: int, symbols: Collection[str]) -> ControlFlowCall:
+    name = values["operator"]
+    lists = typed.choice(CONTROL_FLOW, name, place, "branch or loop")
+    operands = tuple(
+        _read_operands(items, place, known) for items in typed.items(values["operands"], place, len(lists))
+    )
+    count = 2 if name in ("cond", "while_loop") else 1
+    bodies = tuple(
+        _read_body(item, f"{place}, body {number}", symbols)
+        for number, item in enumerate(typed.items(values["bodies"], place, count))
+    )
+    result = _read_type(values["result"], place, symbols)
+    given = sum(len(items) for kind, items in zip(lists, operands, strict=True) if kind != "predicate")
+    carried = sum(len(items) for kind, items in zip(lists, operands, strict=True) if kind == "carried")
+    if any(len(body.inputs) != given for body in bodies):
+        raise malformed(place, f"its bodies do not take the {given} operands that it has")
+    if name == "cond" and len(operands[0]) != 1:
+        raise malformed(place, "it needs one predicate")
+    if "sequence" in lists and not operands[lists.index("sequence")]:
+        raise malformed(place, "it has no sequence")
+    if name == "while_loop" and (len(bodies[0].output) != 1 or len(bodies[1].output) != carried):
+        raise malformed(place, "its bodies do not return a condition and what is carried")
+    makes = bodies[1:] if name == "while_loop" else bodies
+    if not isinstance(result, SequenceType) or any(len(body.output) != len(result.items) for body in makes):
+        raise malformed(place, "its bodies do not return what it makes")
+    if carried > len(result.items) or None in result.items:
+        raise malformed(place, "it does not make what is carried")
+    return ControlFlowCall(name, bodies, operands, result)
+
+
+def _read_operands(value: Any, place: str, known: int) -> tuple[Any, ...]:
+    operands = tuple(literals.from_json(item, place, known) for item in typed.items(value, place))
+    if not all(isinstance(item, (int, float)) or type(item) is Value for item in operands):
+        raise malformed(place, "branches and loops take and return values and numbers")
+    return operands
+
+
+def _read_body(value: Any, place: str, symbols: Collection[str]) -> Body:
+    values = typed.fields(value, place, tables.BODY)
+    inputs = []
+    for item in typed.items(values["inputs"], place):
+        kind = _read_type(item, place, symbols)
+        if kind is None or isinstance(kind, SequenceType):
+            raise malformed(place, "it takes tensors and numbers")
+        inputs.append(kind)
+    steps: list[Step] = []
+    for index, item in enumerate(typed.items(values["steps"], place)):
+        step = read_step(item, f"{place}, step {index}", len(inputs) + len(steps), symbols)
+        if isinstance(step, EngineCall | WriteCall):
+            raise malformed(place, "bodies call no engines, and write nothing")
+        steps.append(step)
+    return Body(tuple(inputs), tuple(steps), _read_operands(values["output"], place, len(inputs) + len(steps)))
+
+
 _STEPS: Final[dict[str, Any]] = {
     "engine": _read_engine_call,
     "operator": _read_operator_call,
@@ -460,6 +533,7 @@ _STEPS: Final[dict[str, Any]] = {
     "size": _read_size_call,
     "item": _read_item_call,
     "write": _read_write_call,
+    "control_flow": _read_control_flow,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,12 +14,15 @@ import torch
 from trt_core.device import is_autocast_on, without_autocast
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
-from trt_core.internals import OpOverload
+from trt_core.internals import FakeTensor, OpOverload
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import kind_of
 from trt_runtime.plan_notes import Bounds
 from trt_runtime.program.graph import (
+    CONTROL_FLOW,
+    Body,
+    ControlFlowCall,
     EngineCall,
     ItemCall,
     NumberCall,
@@ -28,10 +32,12 @@ from trt_runtime.program.graph import (
     SequenceType,
     SizeCall,
     Step,
+    StoredEngine,
     TensorType,
     Value,
     ValueType,
     WriteCall,
+    operator_calls,
 )
 from trt_runtime.program.literals import leaves, replace_values, values_in
 
@@ -55,7 +61,17 @@ def declares_symbols(program: Program) -> bool:
             return any(symbols_in(extent) for extent in kind.shape)
         return isinstance(kind, SequenceType) and any(has_symbols(item) for item in kind.items)
 
-    return any(isinstance(step, OperatorCall) and has_symbols(step.result) for step in program.steps)
+    def reads_symbols(steps: Sequence[Step]) -> bool:
+        return any(
+            (isinstance(step, OperatorCall | ControlFlowCall) and has_symbols(step.result))
+            or (isinstance(step, ControlFlowCall) and any(map(body_reads_symbols, step.bodies)))
+            for step in steps
+        )
+
+    def body_reads_symbols(body: Body) -> bool:
+        return any(map(has_symbols, body.inputs)) or reads_symbols(body.steps)
+
+    return reads_symbols(program.steps)
 
 
 def elements_told(kind: ValueType | None, symbols: Symbols) -> int | None:
@@ -167,6 +183,57 @@ Engine = Callable[..., Any]
 """Runs an engine on tensors and returns its output or the tuple of them."""
 
 
+class _Steps:
+    """Steps that are ready to run one after the other: those of a program, or of a body.
+
+    Args:
+        steps: What they are.
+        first: Slot of what the first one makes.
+        output: Tree of what is returned.
+        engines: What runs each engine.
+        stored: The engines themselves.
+        calls: What runs each step that calls an operator, in the order of `operator_calls`.
+
+    Attributes:
+        steps: Of each step what runs it, its slot, and the slots that die with it.
+        output: Builds the result from the slots.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        first: int,
+        output: Any,
+        engines: Sequence[Engine],
+        stored: Sequence[StoredEngine],
+        calls: Iterator[Run],
+    ) -> None:
+        self.first = first
+        runs = [_run_of(step, engines, calls) for step in steps]
+        dying = _deaths(steps, first, output)
+        self.steps = [(run, first + index, dying.get(index, ())) for index, run in enumerate(runs)]
+        self.output = _picker(output)
+        self._titles = [_title(step, stored) for step in steps]
+
+    def run(self, slots: list[Any], symbols: Symbols) -> Any:
+        """Runs all of them and returns the result."""
+        at = self.first
+        try:
+            for run, at, dying in self.steps:
+                slots[at] = run(slots, symbols)
+                for dead in dying:
+                    slots[dead] = None
+            return self.output(slots)
+        except TrtError:
+            raise
+        except Exception as error:  # whatever an operator raises
+            raise self.failure(at, error) from error
+
+    def failure(self, at: int, error: Exception) -> ExecutionError:
+        """The error for a step that raised."""
+        return ExecutionError(f"{self._titles[at - self.first]} failed", why=f"{type(error).__name__}: {error}")
+
+
 class Executor:
     """A program that is ready to run. Any number of threads may run it at once.
 
@@ -188,14 +255,10 @@ class Executor:
         untold: int,
         bounds: Bounds | None = None,
     ) -> None:
-        self._first_result = program.first_result
         calls = _operator_runs(program, operators, device, untold)
-        runs = [next(calls) if isinstance(step, OperatorCall) else _run_of(step, engines) for step in program.steps]
-        dying = _deaths(program)
-        self._steps = [(run, self._first_result + index, dying.get(index, ())) for index, run in enumerate(runs)]
-        self._output = _picker(program.output)
+        self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
+        self._run = self._all.run
         self._has_operators = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
-        self._named = [_title(step, program) for step in program.steps]
         self._watch = None if bounds is None or not self._has_operators else _Watch(program, bounds)
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
@@ -212,7 +275,7 @@ class Executor:
             ExecutionError: A step failed, or made something else than the program declares.
         """
         slots = [*inputs, *tensors]
-        slots.extend(itertools.repeat(None, len(self._steps)))
+        slots.extend(itertools.repeat(None, len(self._all.steps)))
         if self._has_operators and not torch.compiler.is_compiling():
             if is_autocast_on():
                 with without_autocast("cpu", "cuda"), torch.no_grad():
@@ -239,10 +302,10 @@ class Executor:
         return result
 
     def _run_watched(self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int]) -> Any:
-        at = self._first_result
+        at = self._all.first
         try:
             with watch.charging(slots) as account:
-                for run, at, dying in self._steps:
+                for run, at, dying in self._all.steps:
                     if at in steps:
                         with account.watching():
                             slots[at] = run(slots, symbols)
@@ -252,27 +315,11 @@ class Executor:
                             account.note(slots[at])
                     for dead in dying:
                         slots[dead] = None
-            return self._output(slots)
+            return self._all.output(slots)
         except TrtError:
             raise
         except Exception as error:  # whatever an operator raises
-            raise self._failure(at, error) from error
-
-    def _failure(self, at: int, error: Exception) -> ExecutionError:
-        return ExecutionError(f"{self._named[at - self._first_result]} failed", why=f"{type(error).__name__}: {error}")
-
-    def _run(self, slots: list[Any], symbols: Symbols) -> Any:
-        at = self._first_result
-        try:
-            for run, at, dying in self._steps:
-                slots[at] = run(slots, symbols)
-                for dead in dying:
-                    slots[dead] = None
-            return self._output(slots)
-        except TrtError:
-            raise
-        except Exception as error:  # whatever an operator raises
-            raise self._failure(at, error) from error
+            raise self._all.failure(at, error) from error
 
 
 _MOST_SIZES: Final = 256
@@ -296,8 +343,8 @@ class _Watch:
         self._inputs = program.first_tensor
         slots = list(enumerate(program.steps, self._first))
         self.engine_calls = frozenset(at for at, step in slots if isinstance(step, EngineCall))
-        self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall))
-        loose: set[int] = set()
+        self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall | ControlFlowCall))
+        loose = {at for at, step in slots if isinstance(step, ControlFlowCall)}  # which branch, and how many turns
         for at, step in slots:
             if not loose.isdisjoint(values_read(step)) or _depends_on_data(step, program):
                 loose.add(at)
@@ -344,7 +391,7 @@ def _depends_on_data(step: Step, program: Program) -> bool:
 
     if isinstance(step, EngineCall):
         return any(None in binding.shape for binding in program.engines[step.engine].header.outputs)
-    return isinstance(step, OperatorCall) and is_unknown(step.result)
+    return isinstance(step, OperatorCall | ControlFlowCall) and is_unknown(step.result)
 
 
 def _operator_runs(
@@ -354,13 +401,16 @@ def _operator_runs(
     if not operators:
         return
 
-    steps = (step for step in program.steps if isinstance(step, OperatorCall))
     is_settled = program.is_static  # then sizes were compared when the program was loaded
-    for operator, step in zip(operators, steps, strict=True):
+    for operator, step in zip(operators, operator_calls(program.steps), strict=True):
         yield operator_run(operator, step, device, is_settled, untold)
 
 
-def _run_of(step: Step, engines: Sequence[Engine]) -> Run:
+def _run_of(step: Step, engines: Sequence[Engine], calls: Iterator[Run]) -> Run:
+    if isinstance(step, OperatorCall):
+        return next(calls)
+    if isinstance(step, ControlFlowCall):
+        return control_flow_run(step, [_body_run(body, calls) for body in step.bodies])
     if isinstance(step, EngineCall):
         return _engine_run(engines[step.engine], step.inputs)
     if isinstance(step, NumberCall):
@@ -427,27 +477,30 @@ def values_read(step: Step) -> list[int]:
         return [step.tensor]
     if isinstance(step, ItemCall):
         return [step.sequence]
+    if isinstance(step, ControlFlowCall):
+        return values_in(list(step.operands))
     return [step.target, step.source]
 
 
-def _deaths(program: Program) -> dict[int, tuple[int, ...]]:
+def _deaths(steps: Sequence[Step], first: int, output: Any) -> dict[int, tuple[int, ...]]:
     """Slots of results that die with each step: read there last, or made there and never read."""
-    first = program.first_result
     last: dict[int, int] = {}
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(steps):
         last[first + index] = index
         for value in values_read(step):
             if value >= first:
                 last[value] = index
     deaths: dict[int, list[int]] = {}
-    for value in set(last) - set(values_in(program.output)):
+    for value in set(last) - set(values_in(output)):
         deaths.setdefault(last[value], []).append(value)
     return {index: tuple(sorted(values)) for index, values in deaths.items()}
 
 
-def _title(step: Step, program: Program) -> str:
+def _title(step: Step, engines: Sequence[StoredEngine]) -> str:
     if isinstance(step, EngineCall):
-        return program.engines[step.engine].header.title
+        return engines[step.engine].header.title
+    if isinstance(step, ControlFlowCall):
+        return f"the operator {step.operator}"
     if isinstance(step, OperatorCall):
         return f"the operator {step.name}.{step.overload or 'default'}"
     if isinstance(step, NumberCall):
@@ -544,3 +597,117 @@ def _makes_list(operator: OpOverload) -> bool:
     """Whether an operator makes one list of tensors: splits do."""
     returns = operator._schema.returns
     return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+
+
+# Branches and loops ------------------------------------------------------------------------------------------------
+
+BodyRun = Callable[[Sequence[Any], Symbols], list[Any]]
+"""Runs a body on what it is given."""
+
+
+def _body_run(body: Body, calls: Iterator[Run]) -> BodyRun:
+    steps = _Steps(body.steps, len(body.inputs), list(body.output), (), (), calls)
+    checks = [result_checker(kind, f"what gives a body its input {number}") for number, kind in enumerate(body.inputs)]
+    room = [None] * len(body.steps)
+
+    def run(given: Sequence[Any], symbols: Symbols) -> list[Any]:
+        for check, value in zip(checks, given, strict=True):
+            check(value, symbols)
+        made: list[Any] = steps.run([*given, *room], symbols)
+        return made
+
+    return run
+
+
+def control_flow_run(step: ControlFlowCall, bodies: Sequence[BodyRun]) -> Run:
+    """Returns what runs a branch or a loop.
+
+    Args:
+        step: The step.
+        bodies: What runs each of its bodies.
+    """
+    kinds = CONTROL_FLOW[step.operator]
+    check = result_checker(step.result, step.operator)
+    from trt_core.limits import open_account  # which other programs need only where nobody trusts them
+
+    operate = {"cond": _branch, "while_loop": _loop, "map": _over_sequences, "scan": _over_sequences}[step.operator]
+
+    def run(slots: list[Any], symbols: Symbols) -> Any:
+        lists: dict[str, list[Any]] = {"carried": [], "sequence": []}
+        for kind, operands in zip(kinds, step.operands, strict=True):
+            lists[kind] = [slots[value.index] if type(value) is Value else value for value in operands]
+        if any(_is_traced(value) for values in lists.values() for value in values):
+            raise ExecutionError(
+                f"a program with {step.operator} outside of engines cannot be traced",
+                why="which way it goes is decided while it runs",
+                hint="trace the model that it was compiled from",
+            )
+        account = open_account()
+        charge = None if account is None else functools.partial(account.turn, step.operator)
+        result = tuple(operate(step, bodies, lists, symbols, charge))
+        check(result, symbols)
+        return result
+
+    return run
+
+
+def _is_traced(value: Any) -> bool:
+    return torch.compiler.is_compiling() or isinstance(value, (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+Operands = Mapping[str, list[Any]]
+"""Lists of operands by what they are, as `CONTROL_FLOW` says."""
+
+Charge = Callable[[], None] | None
+"""Counts a turn; None where nothing is counted."""
+
+
+def _branch(
+    step: ControlFlowCall, bodies: Sequence[BodyRun], lists: Operands, symbols: Symbols, charge: Charge
+) -> list[Any]:
+    (predicate,) = lists["predicate"]
+    return bodies[0 if _truth(predicate, step) else 1](lists["same"], symbols)
+
+
+def _loop(
+    step: ControlFlowCall, bodies: Sequence[BodyRun], lists: Operands, symbols: Symbols, charge: Charge
+) -> list[Any]:
+    goes_on, turn = bodies
+    same = lists["same"]
+    # a loop without a turn hands out copies, as eager does: writes to a result reach no input
+    carried, is_first = lists["carried"], True
+    while _truth(goes_on([*carried, *same], symbols)[0], step):
+        if charge is not None:
+            charge()
+        carried, is_first = turn([*carried, *same], symbols), False
+    return [value.clone() if is_first and isinstance(value, torch.Tensor) else value for value in carried]
+
+
+def _over_sequences(
+    step: ControlFlowCall, bodies: Sequence[BodyRun], lists: Operands, symbols: Symbols, charge: Charge
+) -> list[Any]:
+    """`scan` and `map`: a turn for each item of sequences, whose further results are stacked."""
+    carried, sequences, same = lists["carried"], lists["sequence"], lists["same"]
+    (turn,) = bodies
+    lengths = {len(sequence) for sequence in sequences}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ExecutionError(f"{step.operator} takes sequences of one length, with at least one item")
+    collected: list[list[Any]] = []
+    for index in range(lengths.pop()):
+        if charge is not None:
+            charge()
+        made = turn([*carried, *(sequence[index] for sequence in sequences), *same], symbols)
+        carried = made[: len(carried)]
+        collected.append(made[len(carried) :])
+    return [*carried, *(torch.stack(values) for values in zip(*collected, strict=True))]
+
+
+def _truth(value: Any, step: ControlFlowCall) -> bool:
+    """What decides a branch or a turn.
+
+    Raises:
+        ExecutionError: It is not one value.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise ExecutionError(f"{step.operator} is decided by one value, not by a tensor of shape {tuple(value.shape)}")
+    return bool(value)

@@ -6,9 +6,9 @@ names only values before its own, so a program has neither cycles nor values tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -295,7 +295,58 @@ class WriteCall:
     source: int
 
 
-Step = EngineCall | OperatorCall | NumberCall | SizeCall | ItemCall | WriteCall
+@dataclass(frozen=True)
+class Body:
+    """A graph that a branch or loop runs. Its values are numbered for themselves: what it is given, then its steps.
+
+    Attributes:
+        inputs: What it is given; tensors and numbers.
+        steps: What it computes. Steps of bodies call no engines and write nothing.
+        output: `Value`s and numbers that it returns.
+    """
+
+    inputs: tuple[ValueType, ...]
+    steps: tuple[Step, ...]
+    output: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ControlFlowCall:
+    """Runs a branch or a loop: an operator of `CONTROL_FLOW`. Makes a tuple.
+
+    Attributes:
+        operator: Its name.
+        bodies: The graphs that it runs.
+        operands: `Value`s and numbers that it is given, by its lists. `cond` has its predicate for a list of its own;
+            a body takes all others, one list after the other, and of sequences one item.
+        result: What it makes.
+    """
+
+    operator: str
+    bodies: tuple[Body, ...]
+    operands: tuple[tuple[Any, ...], ...]
+    result: SequenceType
+
+
+CONTROL_FLOW: Final[dict[str, tuple[str, ...]]] = {
+    "cond": ("predicate", "same"),
+    "map": ("sequence", "same"),
+    "scan": ("carried", "sequence", "same"),
+    "while_loop": ("carried", "same"),
+}
+"""What the lists of operands of each branch or loop are."""
+
+Step = EngineCall | OperatorCall | NumberCall | SizeCall | ItemCall | WriteCall | ControlFlowCall
+
+
+def operator_calls(steps: Iterable[Step]) -> Iterator[OperatorCall]:
+    """Yields the steps that call operators, those of bodies included, in the order in which a file has them."""
+    for step in steps:
+        if isinstance(step, OperatorCall):
+            yield step
+        elif isinstance(step, ControlFlowCall):
+            for body in step.bodies:
+                yield from operator_calls(body.steps)
 
 
 @dataclass(frozen=True)
@@ -352,7 +403,9 @@ class Program:
         if self.symbols or any(isinstance(leaf, NumberInput) for leaf in self.signature.leaves):
             return False
         outputs = (binding for engine in self.engines for binding in engine.header.outputs)
-        calls = (step for step in self.steps if isinstance(step, OperatorCall))
+        if any(isinstance(step, ControlFlowCall) for step in self.steps):
+            return False
+        calls = operator_calls(self.steps)
         return not any(None in binding.shape for binding in outputs) and not any(varies(step.result) for step in calls)
 
 

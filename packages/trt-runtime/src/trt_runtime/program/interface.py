@@ -13,6 +13,7 @@ from trt_core.sizes.conditions import Home
 from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, symbols_in
 from trt_runtime.program.fields import malformed
 from trt_runtime.program.graph import (
+    ControlFlowCall,
     EngineCall,
     FixedInput,
     ItemCall,
@@ -226,7 +227,7 @@ def _types(program: Program) -> list[Any]:
     for step in program.steps:
         if isinstance(step, EngineCall):
             known.append(_of_engine(program, step, known))
-        elif isinstance(step, OperatorCall):
+        elif isinstance(step, OperatorCall | ControlFlowCall):
             known.append(step.result)
         elif isinstance(step, ItemCall):
             sequence = known[step.sequence]

@@ -30,7 +30,7 @@ from trt_runtime.program.agreement import check_agreement, check_stored
 from trt_runtime.program.allowed_operators import find_operator, needs_trust
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
-from trt_runtime.program.graph import OperatorCall, Program
+from trt_runtime.program.graph import Program, operator_calls
 from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
@@ -201,9 +201,7 @@ def program_from_memory(
         PROGRAM.verify(data, section)
     (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
     program = program_from_bytes(bytes(graph.of(data)))
-    targets = [
-        find_operator(step.name, step.overload, operators) for step in program.steps if isinstance(step, OperatorCall)
-    ]
+    targets = [find_operator(call.name, call.overload, operators) for call in operator_calls(program.steps)]
     if not any_operator:
         _require_reviewed(targets, trusted)
     check_agreement(program, targets, data_dependent_elements)

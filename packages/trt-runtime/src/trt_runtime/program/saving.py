@@ -23,7 +23,7 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profiles import InputRanges
-from trt_runtime.program.capture import can_capture, capture
+from trt_runtime.program.capture import DETACH, can_capture, capture
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
 from trt_runtime.program.fields import FACTS
 from trt_runtime.program.graph import (
@@ -234,7 +234,8 @@ def _without_examples(compiled: nn.Module | ExportedProgram) -> CapturedProgram 
 
 
 def _from_exported(program: ExportedProgram) -> CapturedProgram:
-    if any(_writes_in_place(node.target) for node in program.graph.nodes):
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, fx.GraphModule)]
+    if any(_writes_in_place(node.target) for graph in graphs for node in graph.nodes):
         program = program.run_decompositions({})  # makes the graph functional, with writes to state at its end
     module = program.module()
     assert isinstance(module, fx.GraphModule)
@@ -243,7 +244,7 @@ def _from_exported(program: ExportedProgram) -> CapturedProgram:
 
 
 def _writes_in_place(target: Any) -> bool:
-    return isinstance(target, OpOverload) and target._schema.is_mutable
+    return isinstance(target, OpOverload) and target._schema.is_mutable and target is not DETACH
 
 
 def _from_engine(engine: TRTModule) -> CapturedProgram:

@@ -38,5 +38,7 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
     "size": ("do", "tensor", "axis"),
     "item": ("do", "sequence", "index"),
     "write": ("do", "target", "source"),
+    "control_flow": ("do", "operator", "bodies", "operands", "result"),
 }
 """By what a step does."""
+BODY: Final = ("inputs", "steps", "output")
