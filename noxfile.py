@@ -230,7 +230,8 @@ def stress(session: nox.Session) -> None:
         minutes = arguments[at + 1]
         del arguments[at : at + 2]
     factor, seed = (*arguments, *("10", "0")[len(arguments) :])
-    tests = ("tests/test_stress.py", "tests/test_long_running.py", "tests/conformance/test_operator_counts.py")
+    names = ("test_stress", "test_long_running", "test_hostile_corpus", "conformance/test_operator_counts")
+    tests = [f"tests/{name}.py" for name in names]
     session.run(
         sys.executable,
         *("-m", "pytest", "-q", *tests, "packages/trt-portable/tests/test_portable_hostile_plans.py"),

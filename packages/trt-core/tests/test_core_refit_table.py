@@ -205,3 +205,19 @@ def test_a_table_cannot_make_memory_explode() -> None:
     (weight,) = RefitTable.from_json(table).weights
     with pytest.raises(RefitError, match="would take"):
         replay(weight.recipe, {"w": torch.ones(2, 3)})
+
+
+def test_a_result_that_is_no_tensor_makes_no_weight() -> None:
+    """Several results, none of which is named, and one that is not there, left as a foreign error."""
+    weight = torch.ones(2, 3)
+    for item in (None, 5):
+        made = Applied(aten.split.Tensor, (W, 1), {}, item)
+        with pytest.raises(RefitError, match="is no tensor"):
+            replay(made, {"w": weight})
+
+
+def test_a_single_element_of_any_stride_has_content() -> None:
+    single = torch.ones(4, 7)[:1, 0]
+    assert single.stride() == (7,)
+    assert content_digest(single) == content_digest(torch.ones(1))
+    assert content_digest(torch.ones(4, 7)[:0, 0]) == content_digest(torch.ones(0))

@@ -324,6 +324,11 @@ def _histogram(operands: Operands) -> float:
     return float(math.prod(math.prod(size) if isinstance(size, tuple) else size for size in sizes))
 
 
+def _bins(operands: Operands) -> float:
+    bins = operands["bins"]
+    return float(math.prod(bins) if isinstance(bins, tuple) else bins + 1)
+
+
 def _strided(operands: Operands) -> float:
     pairs = zip(
         operands.get("size", operands.get("shape")), operands.get("stride", operands.get("strides")), strict=True
@@ -552,6 +557,7 @@ _BY_NAME: Final[dict[Count, Sequence[str]]] = {
     _grid: ("affine_grid_generator",),
     _sequences: ("pad_sequence",),
     _histogram: ("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"),
+    _bins: ("histogram",),
     _places: ("nonzero",),
     _sampled: ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
     _pooled: tuple(

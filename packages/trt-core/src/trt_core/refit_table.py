@@ -17,6 +17,7 @@ from trt_core.weight_recipes import (
     Literal,
     Recipe,
     Source,
+    content_of,
     lost_in,
     walk,
     why_not_repeatable,
@@ -299,8 +300,8 @@ def _operator(name: _Json) -> OpOverload:
 def _write_tensor(value: torch.Tensor) -> _Json:
     if value.nbytes > LARGEST_LITERAL:
         raise RefitError(f"it is combined with a constant of {value.nbytes} bytes")
-    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return [dtype_name(value.dtype), list(value.shape), base64.b64encode(bytes(content.tolist())).decode()]
+    content = bytes(content_of(value).tolist())
+    return [dtype_name(value.dtype), list(value.shape), base64.b64encode(content).decode()]
 
 
 def _read_tensor(dtype: _Json, shape: _Json, content: _Json) -> torch.Tensor:

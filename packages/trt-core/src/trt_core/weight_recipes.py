@@ -243,8 +243,13 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
 
 def content_digest(value: torch.Tensor) -> str:
     """Returns the SHA-256 of a tensor's numbers in hexadecimal."""
-    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(content.numpy().data).hexdigest()
+    return hashlib.sha256(content_of(value).numpy().data).hexdigest()
+
+
+def content_of(value: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's numbers as bytes on the host: its own memory, or a copy."""
+    dense = value.detach().cpu().contiguous()
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # a single element has any stride
 
 
 _Calls = Mapping[OpOverload, Callable[..., Any]]
@@ -263,7 +268,13 @@ def _run(item: Recipe, calls: _Calls, values: Mapping[Recipe, Any], device: torc
         raise RefitError(
             "a weight cannot be made again", where=str(item.operator), why=f"{type(error).__name__}: {error}"
         ) from error
-    return result if item.item is None else result[item.item]
+    if item.item is not None and isinstance(result, (tuple, list)) and item.item < len(result):
+        result = result[item.item]
+    if not isinstance(result, torch.Tensor):
+        raise RefitError(
+            "a weight cannot be made again", where=str(item.operator), why=f"its result {item.item} is no tensor"
+        )
+    return result
 
 
 def _put(value: Any, values: Mapping[Recipe, Any]) -> Any:

@@ -24,6 +24,7 @@ from trt_core.files.opening import opened
 from trt_core.files.replacing import Path, file_name, replacing
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import fields, integers, items, text
+from trt_core.weight_recipes import content_of
 from trt_runtime import LoadedProgram
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.saving import program_of, write_program
@@ -51,7 +52,7 @@ def write(path: Path, weights: Mapping[str, torch.Tensor], programs: Sequence[nn
         archive.writestr(_TABLE, json.dumps(table))
         for number, value in enumerate(weights.values()):
             with archive.open(f"weights/{number}", "w", force_zip64=True) as entry:
-                entry.write(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+                entry.write(content_of(value).numpy().data)
         for number, program in enumerate(programs):
             with tempfile.TemporaryFile() as whole:
                 write_program(whole, program_of(program))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -14,11 +15,13 @@ from trt_core import to_trt, trt
 from trt_core.attributes import is_state
 from trt_core.errors import RefitError
 from trt_core.internals import OpOverload
+from trt_core.limits import Account
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.refit_table import RefitTable
 from trt_core.weight_recipes import (
     RECIPE,
+    Admit,
     Literal,
     Recipe,
     check_weight,
@@ -33,7 +36,7 @@ from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import bounds_of, is_own, note_bounds, note_own, plan_bytes, plan_digest
-from trt_runtime.program.allowed_operators import why_not_an_argument, why_refused
+from trt_runtime.program.allowed_operators import needs_trust, why_not_an_argument, why_refused
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked
@@ -62,7 +65,8 @@ def refit_engine(
         PlanError: The engine cannot be loaded in this process.
     """
     table = _table_of(header)
-    check_replaceable(table, weights, header.title)
+    admit = _admitting((plan,))
+    check_replaceable(table, weights, header.title, admit)
     device = torch.device(header.device)
     check_compatible(header)
     check_payload(header, plan)
@@ -77,7 +81,7 @@ def refit_engine(
         refitter = trt.Refitter(engine, provider_logger())
         if hasattr(refitter, "weights_are_kept"):  # the portable provider then copies none: `held` outlives the engine
             refitter.weights_are_kept = True
-        held = _supply(refitter, table, weights, header.title)
+        held = _supply(refitter, table, weights, header.title, admit)
         if not refitter.refit_cuda_engine():
             raise RefitError(f"{header.title} cannot be refitted", why=take_errors())
         serialized = engine.serialize()
@@ -120,8 +124,9 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
             "the module has no engines to refit",
             hint="give a module that compile or load returned; one that is wholly in PyTorch is compiled again",
         )
+    admit = _admitting([engine.plan for engine in engines])
     for engine in engines:
-        check_replaceable(_table_of(engine.header), weights, engine.header.title)
+        check_replaceable(_table_of(engine.header), weights, engine.header.title, admit)
     attributes = list(_attributes(compiled))
     _refuse_unknown(compiled, attributes)
     for item in attributes:
@@ -130,7 +135,7 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
         held = captured_from(module).program.refit if isinstance(module, LoadedProgram) else None
         check_constants(held.table.constants if held else {}, weights)
     attributes = [item for item in attributes if sources_of(item.recipe)]
-    made = [item.make(weights) for item in attributes]
+    made = [item.make(weights, admit) for item in attributes]
     refitted = [refit_engine(engine.header, engine.plan, weights) for engine in engines]
     target = compiled
     if not in_place:
@@ -151,8 +156,14 @@ def _table_of(header: PlanHeader) -> RefitTable:
     return header.refit
 
 
-def check_replaceable(table: RefitTable, weights: Weights, title: str) -> None:
+def check_replaceable(table: RefitTable, weights: Weights, title: str, admit: Admit | None = None) -> None:
     """Checks that an engine is right for other weights once they are in it.
+
+    Args:
+        table: Of the engine.
+        weights: The other weights.
+        title: How messages call the engine.
+        admit: Which operators may make weights again; by default those that programs may call which are trusted.
 
     Raises:
         RefitError: A weight is missing or does not fit, or one changed that cannot be replaced.
@@ -166,7 +177,7 @@ def check_replaceable(table: RefitTable, weights: Weights, title: str) -> None:
                 f"the weight {name!r} of {title} cannot be replaced", why=why, hint="compile the model again"
             )
     for recipe, digest in table.reads:
-        if content_digest(replay(recipe, weights, admit=_admit)) != digest:
+        if content_digest(replay(recipe, weights, admit=admit or _admitting(()))) != digest:
             names = ", ".join(repr(source.name) for source in RefitTable(reads=((recipe, digest),)).sources)
             raise RefitError(
                 f"the weight {names} of {title} cannot be replaced by other numbers",
@@ -190,11 +201,11 @@ def check_constants(digests: Mapping[str, str], weights: Weights) -> None:
             )
 
 
-def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str) -> list[torch.Tensor]:
+def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str, admit: Admit) -> list[torch.Tensor]:
     """Hands over the new weights, and returns their memory, which is read when the engine is refitted."""
     held = []
     for weight in table.weights:
-        value = replay(weight.recipe, weights, admit=_admit).detach().cpu().contiguous()
+        value = replay(weight.recipe, weights, admit=admit).detach().cpu().contiguous()
         if value.dtype != weight.dtype or value.numel() != weight.count:
             raise RefitError(
                 f"the weight {weight.name!r} of {title} was not made as its engine needs it",
@@ -210,20 +221,35 @@ def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str) -> l
     return held
 
 
-def _admit(operator: OpOverload) -> Callable[..., Any]:
-    """Tables come from files: what they name may do no more than what programs call."""
-    why = why_refused(operator)
-    if why:
-        raise RefitError(f"weights cannot be made again with {operator}", why=why)
-    run = checked(operator)
+def _admitting(plans: Sequence[torch.Tensor]) -> Admit:
+    """Tables come from files: what they name may do no more than what programs call of whoever wrote them.
 
-    def run_if_it_fits(*args: Any, **kwargs: Any) -> Any:
-        wrong = why_not_an_argument(operator, args, kwargs)
-        if wrong:
-            raise RefitError(f"weights cannot be made again with {operator}", why=wrong)
-        return run(*args, **kwargs)
+    Args:
+        plans: Of the engines whose weights are made again.
+    """
+    found = [bounds for plan in plans if (bounds := bounds_of(plan)) is not None]
+    is_strange = bool(found)
+    given = sum(plan.numel() for plan in plans)
+    account = Account(found[0].limits, given, is_exempt=found[0].is_exempt) if found else None
 
-    return run_if_it_fits
+    def admit(operator: OpOverload) -> Callable[..., Any]:
+        why = why_refused(operator)
+        if not why and is_strange and needs_trust(operator) and not all(map(is_own, plans)):
+            why = "only files may do so that are trusted: signed with a trusted key, or loaded with trust=True"
+        if why:
+            raise RefitError(f"weights cannot be made again with {operator}", why=why)
+        run = checked(operator)
+
+        def run_if_it_fits(*args: Any, **kwargs: Any) -> Any:
+            wrong = why_not_an_argument(operator, args, kwargs)
+            if wrong:
+                raise RefitError(f"weights cannot be made again with {operator}", why=wrong)
+            with nullcontext() if account is None else account.watching():
+                return run(*args, **kwargs)
+
+        return run_if_it_fits
+
+    return admit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,9 +268,9 @@ class _Attribute:
     recipe: Recipe
     is_state: bool
 
-    def make(self, weights: Weights) -> torch.Tensor:
+    def make(self, weights: Weights, admit: Admit) -> torch.Tensor:
         """Returns the attribute's new value: shared with the given weights where it is one of them and only read."""
-        value, present = replay(self.recipe, weights, admit=_admit), self.read()
+        value, present = replay(self.recipe, weights, admit=admit), self.read()
         if value.shape != present.shape or value.dtype != present.dtype:  # a file need not tell the truth
             raise RefitError(
                 f"the tensor {self.paths[0]!r} was not made as PyTorch needs it",

@@ -20,6 +20,7 @@ from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
 from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
+from trt_core.weight_recipes import content_of
 from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Remedy, Stage, describe_tensor
 from trt_frontends.accuracy.subject import (
     EngineCase,
@@ -487,7 +488,7 @@ def _identity(lowered: LoweredModel, expected: Sequence[Sequence[torch.Tensor]])
     digest.update(str(lowered.settings).encode())
     for results in expected:  # what eager computes depends on the weights and the inputs
         for tensor in results:
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(content_of(tensor).numpy().tobytes())
     return digest.hexdigest()[:32]
 
 

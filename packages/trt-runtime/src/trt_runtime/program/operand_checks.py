@@ -136,6 +136,21 @@ def _batch_norm(operands: Operands) -> str:
     return ""
 
 
+def _group_norm(operands: Operands) -> str:
+    """Numbers say what the operand's shape says; statistics are made as large as the numbers say."""
+    x, groups = operands["input"], operands["group"]
+    counts = (operands["N"], operands["C"], operands["HxW"])
+    if x.dim() < 2 or counts != (x.shape[0], x.shape[1], math.prod(x.shape[2:])):
+        return f"sequences, channels and elements of each {counts} for an input of shape {tuple(x.shape)}"
+    if groups < 1 or x.shape[1] % groups:
+        return f"{groups} groups of {x.shape[1]} channels"
+    for name in ("weight", "bias"):
+        value = operands.get(name)
+        if value is not None and tuple(value.shape) != (x.shape[1],):
+            return f"{name} has shape {tuple(value.shape)}, the input {x.shape[1]} channels"
+    return ""
+
+
 def _weight_norm(operands: Operands) -> str:
     """Magnitudes have one number per index of an axis at either end."""
     v, g, axis = operands["v"], operands["g"], operands["dim"]
@@ -266,6 +281,41 @@ def _states(operands: Operands) -> str:
     return "" if x.numel() else f"an input of shape {tuple(x.shape)} has nothing in it"
 
 
+def _recurrence(gates: int) -> Check:
+    """Steps, states and weights of a recurrent operator fit each other.
+
+    Args:
+        gates: Vectors that weights make of each hidden one.
+    """
+
+    def check(operands: Operands) -> str:
+        return _packed_steps(operands) or _recurrent_weights(operands, gates)
+
+    return check
+
+
+def _recurrent_weights(operands: Operands, gates: int) -> str:
+    """Kernels of one library copy weights as the first of them says, and take the rest for granted."""
+    x, states = operands.get("data", operands.get("input")), operands["hx"]
+    assert isinstance(x, torch.Tensor)
+    states = states if isinstance(states, (list, tuple)) else [states]
+    shown, hidden = states[0].shape[-1], states[-1].shape[-1]
+    is_projected = gates == 4 and shown != hidden
+    ways = 2 if operands["bidirectional"] else 1
+    weights, biases = operands["params"], 2 if operands["has_biases"] else 0
+    each = 2 + biases + is_projected
+    if len(weights) != each * ways * operands["num_layers"] or not hidden or len(states) != (2 if gates == 4 else 1):
+        return f"{len(weights)} weights for {operands['num_layers']} layers, and states of width {hidden}"
+    rows = gates * hidden
+    for at in range(0, len(weights), each):
+        width = x.shape[-1] if at < each * ways else ways * shown
+        wanted = [(rows, width), (rows, shown), *[(rows,)] * biases, *[(shown, hidden)] * is_projected]
+        for weight, shape in zip(weights[at : at + each], wanted, strict=True):
+            if tuple(weight.shape) != shape or weight.dtype is not x.dtype:
+                return f"a weight of shape {tuple(weight.shape)} and {weight.dtype}, not {shape} and {x.dtype}"
+    return ""
+
+
 def _packed_steps(operands: Operands) -> str:
     """There is a first step, and each has as many sequences as the one before, or fewer."""
     if "data" not in operands:
@@ -390,7 +440,10 @@ _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys(("aten::div", "aten::divide", "aten::floor_divide", "aten::remainder", "aten::fmod"), _quotient),
     **dict.fromkeys(("aten::lcm", "prims::div", "prims::fmod", "prims::remainder"), _quotient),
     **dict.fromkeys(("aten::linalg_eig", "aten::linalg_eigvals"), _finite),
-    **dict.fromkeys(("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"), _packed_steps),
+    "aten::lstm": _recurrence(4),
+    "aten::gru": _recurrence(3),
+    **dict.fromkeys(("aten::rnn_tanh", "aten::rnn_relu"), _recurrence(1)),
+    "aten::native_group_norm": _group_norm,
     "aten::repeat_interleave": _repetitions,
     "aten::_stack": _stacked,
     **{

@@ -1,0 +1,1077 @@
+"""Hostile programs, plans and data by class, as an attacker who knows the format writes them, and what comes of each.
+
+A `Case` is one call of an operator, or some. It comes through one of three doors: as a stranger's file, which may call
+reviewed operators only; as a file that is trusted and has limits, so that checks of operands and counts have to hold
+for operators that no stranger calls; and as a recipe in a table by which weights are made again. A `PlanCase` is a
+known network that says something else, sealed again, a `DataCase` an honest network and values of a caller.
+Operands lie between pages that nobody may touch. `outcomes` runs cases in a child of this process, one after the other;
+one that dies is told by its case, and another child goes on.
+
+``python hostile_corpus.py [CLASS ...]`` runs all cases of classes and prints how many ended how.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import itertools
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import plan_fuzzer
+import torch
+
+import trt_portable as trt
+from trt_core import PlanError, RefitError, TrtError
+from trt_core.dtypes import dtype_name
+from trt_core.limits import CallLimits
+from trt_core.refit_table import RefitTable
+from trt_portable.execution.guard_pages import VARIABLE, guarded
+from trt_portable.loop_turns import TURNS_VARIABLE
+from trt_portable.network.serialization import leaf_entries
+from trt_portable.plan.container import Plan, read_plan, write_plan
+from trt_runtime.plan_notes import Bounds, note_bounds
+from trt_runtime.program.loading import program_from_memory
+from trt_runtime.refit import _admitting, check_replaceable
+from trt_runtime.testing import ProgramFile
+
+MEMORY: Final = 6 << 30
+"""Bytes of address space that cases may add; what is refused for lack of them should have been refused before."""
+GROWTH: Final = 1 << 30
+"""Resident bytes that a case may take: limits let 512 MiB live, and a kernel has room to work in."""
+SECONDS: Final = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program that calls one operator, or one after the other.
+
+    Attributes:
+        name: Of the case.
+        steps: Operators with their overloads, and arguments: `At(n)` is input n, `At(-1)` what the step before made.
+        inputs: Makes the inputs.
+        is_trusted: Which door it comes through.
+        is_exact: Whether results are equal to the bit; algorithms of LAPACK round by where their operands lie.
+    """
+
+    name: str
+    steps: tuple[tuple[str, tuple[Any, ...]], ...]
+    inputs: Callable[[], list[torch.Tensor]]
+    is_trusted: bool = False
+    is_exact: bool = True
+
+    def run(self) -> str:
+        """Loads and calls it twice; says how that ended, `refused`, `failed` or `ran`, or what is wrong.
+
+        Raises:
+            Exception: Whatever else left the interface.
+        """
+        given = self.inputs()
+        limits = CallLimits() if self.is_trusted else None
+        content = bytearray(_file(self.steps, given).to_bytes())
+        try:
+            module = program_from_memory(content, trust=self.is_trusted, limits=limits)
+        except TrtError:
+            return "refused"
+        operands = [guarded(tensor) for tensor in given]
+        found = []
+        for filler in (0x5A, 0xA5):
+            _soil(filler)
+            try:
+                found.append(_bytes_of(module(*operands)))
+            except TrtError as error:
+                return "out of memory" if "allocate" in str(error) else "failed"
+        return "ran" if found[0] == found[1] or not self.is_exact else "another result for the same operands"
+
+
+@dataclass(frozen=True)
+class RecipeCase:
+    """A case whose inputs are weights of a model, and whose call makes a weight again.
+
+    Attributes:
+        case: The call, which is the only one.
+    """
+
+    case: Case
+
+    @property
+    def name(self) -> str:
+        """Of the case."""
+        return f"{self.case.name}, by a recipe"
+
+    def run(self) -> str:
+        """Reads the table, and makes the weight again; see `Case.run`."""
+        ((name, args),) = self.case.steps
+        base, _, overload = name.partition(".")
+        operator = f"{base.replace('::', '.') if '::' in base else f'aten.{base}'}.{overload or 'default'}"
+        weights = {f"x{at}": guarded(tensor) for at, tensor in enumerate(self.case.inputs())}
+        table = {
+            "sources": [[key, dtype_name(x.dtype), list(x.shape), []] for key, x in weights.items()],
+            "literals": [],
+            "steps": [[operator, [_recipe(arg) for arg in args], {}]],
+            "weights": {},
+            "reads": [[{"step": 0}, ""]],
+            "fixed": {},
+            "constants": {},
+            "content": "",
+        }
+        plan = torch.zeros(1 << 10, dtype=torch.uint8)
+        if not self.case.is_trusted:
+            note_bounds(plan, Bounds(CallLimits(), lambda: False))
+        try:
+            check_replaceable(RefitTable.from_json(table), weights, "an engine", _admitting((plan,)))
+        except PlanError:
+            return "refused"
+        except RefitError as error:
+            return "out of memory" if "allocate" in str(error) else "failed"
+        return "ran"
+
+
+@dataclass(frozen=True)
+class PlanCase:
+    """A known network of which one thing was changed, and that was sealed again.
+
+    Attributes:
+        network: Its name among `plan_fuzzer.NETWORKS`.
+        name: Of the case.
+        change: Changes the structure.
+        agrees: Whether bindings and profiles are to say what tensors say then.
+    """
+
+    network: str
+    name: str
+    change: Callable[[dict[str, Any]], Any]
+    agrees: bool = True
+
+    def run(self) -> str:
+        """Loads and runs it on bound memory; see `Case.run`."""
+        plan = _plan(self.network)
+        structure = json.loads(json.dumps(plan.structure))
+        structure["engine"]["prepacked"] = True
+        self.change(structure)
+        if self.agrees:
+            plan_fuzzer._agree(structure)
+        parts = {part: structure[part] for part in ("network", "engine")}
+        try:
+            content = bytes(write_plan(parts, plan.weights, structure["features"]))
+        except (ValueError, OverflowError):
+            return "refused"  # what JSON cannot say
+        return _PLAN_ENDS.get(plan_fuzzer.run(content, random.Random(0)), "failed")
+
+
+_PLAN_ENDS: Final = {"ran": "ran", "refused": "refused"}
+
+
+@functools.cache
+def _plan(network: str) -> Plan:
+    os.environ[VARIABLE] = "end"
+    return read_plan(plan_fuzzer.NETWORKS[network]())
+
+
+@dataclass(frozen=True)
+class DataCase:
+    """An honest network, and values for its inputs.
+
+    Attributes:
+        name: Of the case.
+        make: Adds the network, and returns its outputs.
+        inputs: Makes its inputs, in order.
+    """
+
+    name: str
+    make: Callable[[plan_fuzzer.Net], list[Any]]
+    inputs: Callable[[], list[torch.Tensor]]
+
+    def run(self) -> str:
+        """Builds and runs it; see `Case.run`."""
+        os.environ[VARIABLE] = "end"
+        net = plan_fuzzer.Net()
+        plan = net.plan(*self.make(net))
+        engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(plan)
+        context = engine.create_execution_context()
+        given = iter(self.inputs())
+        memory = []
+        for name in engine:
+            if engine.get_tensor_mode(name) is trt.TensorIOMode.INPUT:
+                memory.append(guarded(next(given)))
+            else:
+                size = context.get_max_output_size(name)
+                if size < 0:
+                    return "failed"
+                memory.append(guarded(torch.zeros(max(size, 1), dtype=torch.uint8)))
+            assert context.set_tensor_address(name, memory[-1].data_ptr())
+        return "ran" if context.execute_async_v3(0) else "failed"
+
+
+class At(int):
+    """An input, or, counted from the end, what a step made."""
+
+
+def _soil(filler: int) -> None:
+    """Leaves memory behind that was written to, for whatever is made without being written."""
+    for size in (16, 64, 256, 1024, 4096, 65536):
+        [torch.full((size,), filler, dtype=torch.uint8) for _ in range(8)]
+
+
+def _bytes_of(result: Any) -> list[bytes]:
+    leaves = torch.utils._pytree.tree_leaves(result)
+    return [
+        bytes(leaf.detach().reshape(-1).clone().view(torch.uint8).tolist()) if leaf.numel() > 1 else repr(leaf).encode()
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.numel() < 1 << 16
+    ]
+
+
+def _file(steps: Sequence[tuple[str, tuple[Any, ...]]], given: Sequence[torch.Tensor]) -> ProgramFile:
+    """A program that says of its results what its operators say of them, as far as PyTorch can tell."""
+    shown = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in given]
+    calls: list[dict[str, Any]] = []
+    for name, args in steps:
+        at = len(shown)
+        base, _, overload = name.partition(".")
+        meta = _told(name, [_with(arg, shown, at) for arg in args])
+        shown.append(meta if isinstance(meta, torch.Tensor) else None)  # type: ignore[arg-type]  # nobody reads it
+        calls.append(
+            {
+                "do": "operator",
+                "name": base if "::" in base else f"aten::{base}",
+                "overload": overload,
+                "args": [_literal(arg, at) for arg in args],
+                "kwargs": {},
+                "result": _declared(meta),
+            }
+        )
+    graph = {
+        "torch_version": torch.__version__,
+        "writer_version": "0.1.0",
+        "libraries": [],
+        "symbols": {},
+        "profiles": [],
+        "signature": {
+            "names": [f"x{at}" for at in range(len(given))],
+            "positional": len(given),
+            "structure": [{"value": at} for at in range(len(given))],
+            "leaves": [
+                {
+                    "tensor": dtype_name(x.dtype),
+                    "shape": [[extent] * 3 for extent in x.shape],
+                    "device": "cpu",
+                }
+                for x in given
+            ],
+            "conditions": [],
+        },
+        "storages": [],
+        "tensors": [],
+        "engines": [],
+        "steps": calls,
+        "output": {"value": len(given) + len(steps) - 1} if isinstance(shown[-1], torch.Tensor) else {"tuple": []},
+        "refit": None,
+        "metadata": {},
+    }
+    return ProgramFile(graph, b"", [], [])
+
+
+_DEADLY: Final = ("lstm", "gru", "rnn_tanh", "matrix_power", "linalg_matrix_power")
+"""Operators whose operands may end the process, or take years, without data as well."""
+
+
+def _told(name: str, args: list[Any]) -> Any:
+    """What the operator makes without data; a vector of unknown length where that cannot be told."""
+    base, _, overload = name.partition(".")
+    namespace, _, base = base.rpartition("::")
+    if base in _DEADLY:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(getattr(getattr(torch.ops, namespace or "aten"), base), overload or "default")(*args)
+    except Exception:
+        return None
+
+
+def _declared(meta: Any) -> Any:
+    if isinstance(meta, torch.Tensor):
+        return {"tensor": dtype_name(meta.dtype), "shape": list(meta.shape)}
+    if isinstance(meta, (list, tuple)):
+        return [_declared(item) for item in meta[:64]]
+    return {"tensor": "float32", "shape": [None]}
+
+
+def _with(arg: Any, shown: Sequence[Any], at: int) -> Any:
+    if isinstance(arg, At):
+        return shown[at + arg if arg < 0 else arg]
+    return [_with(item, shown, at) for item in arg] if isinstance(arg, list) else arg
+
+
+def _literal(arg: Any, at: int) -> Any:
+    if isinstance(arg, At):
+        return {"value": at + arg if arg < 0 else int(arg)}
+    if isinstance(arg, list):
+        return [_literal(item, at) for item in arg]
+    if isinstance(arg, torch.dtype):
+        return {"dtype": dtype_name(arg)}
+    if (isinstance(arg, float) and arg != arg) or arg in (float("inf"), -float("inf")):
+        return {"float": str(arg)}
+    return arg
+
+
+def _recipe(arg: Any) -> Any:
+    if isinstance(arg, At):
+        return {"source": int(arg)}
+    if isinstance(arg, list):
+        return [_recipe(item) for item in arg]
+    if isinstance(arg, torch.dtype):
+        return {"dtype": dtype_name(arg)}
+    return {"float": arg.hex()} if isinstance(arg, float) else arg
+
+
+# Cases -------------------------------------------------------------------------------------------------------------
+
+BIG: Final = (1 << 31, 1 << 40, (1 << 63) - 1)
+WRONG: Final = (-1, 0, 1 << 31, (1 << 63) - 1, -(1 << 63))
+N: Final = 1 << 30
+
+Steps = tuple[tuple[str, tuple[Any, ...]], ...]
+
+
+def ones(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[], list[torch.Tensor]]:
+    return lambda: [torch.ones(shape, dtype=dtype) for shape in shapes]
+
+
+def held(*tensors: Any) -> Callable[[], list[torch.Tensor]]:
+    return lambda: [torch.as_tensor(tensor).clone() for tensor in tensors]
+
+
+def both(name: str, steps: Steps, inputs: Callable[[], list[torch.Tensor]]) -> Iterator[Case]:
+    """The same through both doors."""
+    for is_trusted in (False, True):
+        yield Case(f"{name}{', trusted' if is_trusted else ''}", steps, inputs, is_trusted)
+
+
+def foreign_memory() -> Iterator[Case]:
+    """What would read, or hand out, memory that is somebody else's."""
+    x = ones((4, 6))
+    for name in ("as_strided", "as_strided_copy"):
+        for size, stride, offset in itertools.product(([4, 6], [100], [1 << 20]), ([1], [6, 1], [1 << 40]), (0, 5, -1)):
+            if len(size) == len(stride):
+                yield Case(f"{name} {size} {stride} {offset}", ((name, (At(0), size, stride, offset)),), x)
+    for size in ([4], [400], [1 << 20]):
+        steps = (("as_strided_scatter", (At(0), At(1), size, [1], 20)),)
+        yield Case(f"as_strided_scatter {size}", steps, ones((4, 6), (4,)))
+    for size in ([0], [7], [4, 6], [N, N]):
+        yield Case(f"empty {size}", (("empty.memory_format", (size,)),), x)
+        yield Case(f"new_empty {size}", (("new_empty", (At(0), size)),), x)
+        yield Case(f"empty_permuted {size}", (("empty_permuted", (size, list(range(len(size))))),), x)
+        strides = [1] * len(size)
+        yield Case(f"empty_strided {size}", (("empty_strided", (size, strides)),), x)
+        yield Case(f"new_empty_strided {size}", (("new_empty_strided", (At(0), size, strides)),), x)
+        yield Case(f"prims empty {size}", (("prims::empty_strided", (size, strides)),), x)
+    yield Case("empty_like", (("empty_like", (At(0),)),), x)
+    yield from _attention()
+    yield from _windows()
+    yield from _places()
+    yield from _parameters()
+
+
+def _attention() -> Iterator[Case]:
+    base = (1, 2, 5, 8)
+    others = [(1, 2, rows, 8) for rows in (0, 1, 4, 6, 700)]
+    others += [(1, 1, 5, 8), (1, 3, 5, 8), (2, 2, 5, 8), (1, 2, 5, 16), (1, 2, 5, 0), (2, 5, 8), (5, 8), (8,)]
+    masks = [(5, 5), (1, 1, 5, 4), (1, 1, 1, 700), (3, 5, 5), (1, 2, 5, 5, 1)]
+    public, private = "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"
+    for name in (public, private):
+        for place, shape in itertools.product(range(3), others):
+            shapes = [shape if at == place else base for at in range(3)]
+            call = (name, (At(0), At(1), At(2)))
+            yield from both(f"{name} {place} {shape}", (call,), ones(*shapes))
+        for shape in masks:
+            last: tuple[Any, ...] = (At(3),) if name == public else (0.0, False)
+            yield from both(f"{name} mask {shape}", ((name, (At(0), At(1), At(2), *last)),), ones(*[base] * 3, shape))
+        for count in (0, 3):
+            shapes = [(1, 2, count, 8)] * 3 if count else [(1, 2, 0, 8), base, base]
+            causal: tuple[Any, ...] = (None, 0.0, True) if name == public else (0.0, True)
+            yield from both(f"{name} causal {count}", ((name, (At(0), At(1), At(2), *causal)),), ones(*shapes))
+
+
+def _windows() -> Iterator[Case]:
+    image = ones((1, 4, 6, 6), (4, 4, 3, 3))
+    columns = ones((1, 36, 16))
+    pairs = [[value, value] for value in WRONG] + [[1 << 20, 1 << 20], [1, -5], [7, 7]]
+    for place in range(4):
+        for pair in pairs:
+            numbers = [[3, 3], [1, 1], [0, 0], [1, 1]]
+            numbers[place] = pair
+            yield Case(f"im2col {place} {pair}", (("im2col", (At(0), *numbers)),), image)
+            yield Case(f"col2im {place} {pair}", (("col2im", (At(0), [6, 6], *numbers)),), columns)
+    for pair in pairs:
+        yield Case(f"col2im size {pair}", (("col2im", (At(0), pair, [3, 3], [1, 1], [0, 0], [1, 1])),), columns)
+        for place, word in enumerate(("stride", "padding", "dilation", "output_padding")):
+            for transposed in (False, True):
+                numbers = [[1, 1], [0, 0], [1, 1], [0, 0]]
+                numbers[place] = pair
+                args = (At(0), At(1), None, *numbers[:3], transposed, numbers[3], 1)
+                yield from both(f"convolution {word} {pair} {transposed}", (("convolution", args),), image)
+        for name in ("avg_pool2d", "max_pool2d", "max_pool2d_with_indices"):
+            for place in range(3):
+                numbers = [[2, 2], [1, 1], [0, 0]]
+                numbers[place] = pair
+                yield from both(f"{name} {place} {pair}", ((name, (At(0), *numbers)),), image)
+        yield Case(f"adaptive_avg_pool2d {pair}", (("adaptive_avg_pool2d", (At(0), pair)),), image)
+        for name in ("upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d"):
+            flags = (False,) if "bi" in name else ()
+            yield from both(f"{name} {pair}", ((name, (At(0), pair, *flags)),), image)
+        yield Case(f"max_unpool2d {pair}", (("max_unpool2d", (At(0), At(1), pair)),), _unpooled, True)
+        for name in ("reflection_pad2d", "replication_pad2d"):
+            yield Case(f"{name} {pair}", ((name, (At(0), [*pair, 0, 0])),), image)
+    for groups in (-1, 0, 3, 1 << 31):
+        args = (At(0), At(1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], groups)
+        yield from both(f"convolution groups {groups}", (("convolution", args),), image)
+        yield from both(f"group_norm {groups}", (("group_norm", (At(0), groups)),), image)
+    for factor in (0.0, -1.0, 1e-30, 1e30, 0.5):
+        steps = (("upsample_bilinear2d", (At(0), [12, 12], False, factor, factor)),)
+        yield from both(f"upsample_bilinear2d factor {factor}", steps, image)
+
+
+def _unpooled() -> list[torch.Tensor]:
+    return [torch.ones(1, 2, 3, 3), torch.tensor([-1, 0, 1 << 40] * 6).reshape(1, 2, 3, 3)]
+
+
+def _places() -> Iterator[Case]:
+    """Numbers that name a place that is not there."""
+    for number in (-1, -5, 4, 1 << 31, (1 << 63) - 1, -(1 << 63)):
+        at = held(torch.ones(4, 6), torch.full((4, 6), number), torch.full((3,), number))
+        calls: list[tuple[str, tuple[Any, ...]]] = [
+            ("gather", (At(0), 0, At(1))),
+            ("take_along_dim", (At(0), At(1), 0)),
+            ("scatter.src", (At(0), 0, At(1), At(0))),
+            ("scatter_add", (At(0), 0, At(1), At(0))),
+            ("scatter_reduce.two", (At(0), 0, At(1), At(0), "sum")),
+            ("index_select", (At(0), 0, At(2))),
+            ("index.Tensor", (At(0), [At(2)])),
+            ("embedding", (At(0), At(2))),
+            ("index_put", (At(0), [At(2)], At(0))),
+            ("index_fill.int_Scalar", (At(0), 0, At(2), 1.0)),
+            ("index_add", (At(0), 0, At(2), At(0))),
+            ("index_copy", (At(0), 0, At(2), At(0))),
+            ("take", (At(0), At(2))),
+            ("put", (At(0), At(2), At(0))),
+            ("one_hot", (At(2), 4)),
+            ("one_hot", (At(2),)),
+            ("bincount", (At(2),)),
+            ("nll_loss", (At(0), At(2))),
+            ("multi_margin_loss", (At(0), At(2))),
+            ("searchsorted.Tensor", (At(0), At(0), False, False, None, At(1))),
+            ("repeat_interleave.Tensor", (At(2),)),
+            ("repeat_interleave.self_Tensor", (At(0), At(2), 0)),
+            ("select.int", (At(0), 0, number)),
+            ("narrow", (At(0), 0, number, 1)),
+            ("slice.Tensor", (At(0), 0, number, number)),
+            ("unfold", (At(0), 0, number, 1)),
+            ("diagonal", (At(0), number)),
+            ("roll", (At(0), [number], [0])),
+            ("nonzero_static", (At(0), number)),
+            ("index_reduce", (At(0), 0, At(2), At(0), "mean")),
+        ]
+        for name, args in calls:
+            yield from both(f"{name} {len(args)} at {number}", ((name, args),), at)
+    for bag in ([], [0, 9], [9], [-1], [3, 1], [0, 0, 0]):
+        for mode in (0, 1, 2):
+            for name in ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"):
+                inputs = held(torch.ones(4, 6), torch.tensor([0, 1, 2]), torch.tensor(bag, dtype=torch.int64))
+                steps = ((name, (At(0), At(1), At(2), False, mode)),)
+                yield Case(f"{name} {bag} mode {mode}", steps, inputs, True)
+
+
+def _parameters() -> Iterator[Case]:
+    """Weights, statistics and states of other extents than their operand has."""
+    x = (2, 4, 3)
+    for shape in ((1,), (3,), (5,), (0,), (4, 4)):
+        norm = (At(0), At(1), At(1), At(1), At(1))
+        inputs = ones(x, shape)
+        yield from both(f"native_batch_norm {shape}", (("native_batch_norm", (*norm, False, 0.1, 1e-5)),), inputs)
+        legit = ("_native_batch_norm_legit_no_training", (*norm, 0.1, 1e-5))
+        yield from both(f"_native_batch_norm_legit_no_training {shape}", (legit,), inputs)
+        group = ("native_group_norm", (At(0), At(1), At(1), 2, 4, 3, 2, 1e-5))
+        yield from both(f"native_group_norm {shape}", (group,), inputs)
+        yield from both(f"layer_norm {shape}", (("layer_norm", (At(0), [3], At(1), At(1))),), inputs)
+        yield Case(f"prelu {shape}", (("prelu", (At(0), At(1))),), inputs)
+        yield Case(f"_weight_norm {shape}", (("_weight_norm", (At(0), At(1), 0)),), inputs, True)
+        yield Case(f"linear {shape}", (("linear", (At(0), At(1))),), inputs)
+        yield Case(f"rms_norm {shape}", (("rms_norm", (At(0), [3], At(1))),), inputs)
+    for counts in itertools.product((0, 2, 1 << 31, -1), (4, 7, 0), (3, 1 << 31, 0)):
+        group = ("native_group_norm", (At(0), None, None, *counts, 2, 1e-5))
+        yield from both(f"native_group_norm counts {counts}", (group,), ones(x))
+    yield from _recurrent()
+    for one, two in itertools.product(
+        ((3, 4), (2, 3, 4), (3, 5), (4,), (0, 4)), ((6, 4), (2, 6, 4), (6, 4, 1), (0, 4))
+    ):
+        yield Case(
+            f"_cdist_forward {one} {two}", (("_cdist_forward", (At(0), At(1), 2.0, None)),), ones(one, two), True
+        )
+        yield Case(f"mm {one} {two}", (("mm", (At(0), At(1))),), ones(one, two))
+        yield Case(f"matmul {one} {two}", (("matmul", (At(0), At(1))),), ones(one, two))
+
+
+def _recurrent() -> Iterator[Case]:
+    """States, weights and steps that do not fit."""
+    width, hidden = 6, 4
+    for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
+        weights = [(gates * hidden, width), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,)]
+        for state in ((1, 3, 4), (1, 1, 4), (1, 2, 4), (0, 3, 4), (2, 3, 4), (1, 3, 1), (1, 3, 700), (3, 4), (1, 0, 4)):
+            for steps in (5, 0):
+                states = [At(1), At(1)] if name == "lstm" else At(1)
+                args = (At(0), states, [At(2), At(3), At(4), At(5)], True, 1, 0.0, False, False, False)
+                call = (f"{name}.input", args)
+                yield Case(f"{name} {state} {steps}", (call,), ones((steps, 3, width), state, *weights), True)
+        for sizes in ([], [0], [3, 2], [2, 3], [3, -1, 3], [5], [1 << 40], [3, 2, 0]):
+            states = [At(2), At(2)] if name == "lstm" else At(2)
+            args = (At(0), At(1), states, [At(3), At(4), At(5), At(6)], True, 1, 0.0, False, False)
+            shapes = [torch.ones(5, width), torch.tensor(sizes, dtype=torch.int64), torch.ones(1, 3, hidden)]
+            inputs = held(*shapes, *map(torch.ones, weights))
+            yield Case(f"{name}.data {sizes}", ((f"{name}.data", args),), inputs, True)
+        for place, extent in itertools.product(range(4), (0, 1, 3, 700)):
+            changed = list(weights)
+            changed[place] = (extent, *weights[place][1:])
+            states = [At(1), At(1)] if name == "lstm" else At(1)
+            args = (At(0), states, [At(2), At(3), At(4), At(5)], True, 1, 0.0, False, False, False)
+            inputs = ones((5, 3, width), (1, 3, hidden), *changed)
+            yield Case(f"{name} weight {place} {extent}", ((f"{name}.input", args),), inputs, True)
+
+
+INTEGERS: Final = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def deadly_values() -> Iterator[Case]:
+    """Values that end a process where nobody looks: the least integer, what is no number, and nothing at all."""
+    for dtype in INTEGERS:
+        least = torch.iinfo(dtype).min
+        for first, second in ((least, -1), (least, 0), (-1, least), (1, 0), (0, 0)):
+            inputs = held(torch.full((70,), first, dtype=dtype), torch.full((70,), second, dtype=dtype))
+            pairs: list[tuple[str, tuple[Any, ...]]] = [
+                *((f"{name}.Tensor", (At(0), At(1))) for name in ("remainder", "fmod", "div", "bitwise_left_shift")),
+                *((f"{name}.Scalar", (At(0), second)) for name in ("remainder", "fmod", "floor_divide")),
+                *((f"{name}.Tensor_Tensor", (At(0), At(1))) for name in ("pow",)),
+                ("floor_divide", (At(0), At(1))),
+                ("bitwise_right_shift.Tensor", (At(0), At(1))),
+                ("gcd", (At(0), At(1))),
+                ("lcm", (At(0), At(1))),
+                ("prims::div", (At(0), At(1))),
+                ("prims::remainder", (At(0), At(1))),
+                ("prims::fmod", (At(0), At(1))),
+                *((f"div.{kind}_mode", (At(0), value, mode)) for kind, value in (("Tensor", At(1)), ("Scalar", second))
+                  for mode in ("trunc", "floor")),
+            ]  # fmt: skip
+            for at, (name, args) in enumerate(pairs):
+                yield from both(f"{name} {at} {dtype_name(dtype)} {first} {second}", ((name, args),), inputs)
+    yield from _linear_algebra()
+    values = [float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 2.0, 1e30]
+    for value in values:
+        inputs = held(torch.full((4, 4), value), torch.full((4, 4), abs(value)))
+        drawn: list[tuple[str, tuple[Any, ...]]] = [
+            ("binomial", (At(0), At(1))),
+            ("binomial", (At(1), At(0))),
+            ("poisson", (At(0),)),
+            ("bernoulli", (At(0),)),
+            ("multinomial", (At(0), 2)),
+            ("multinomial", (At(0), 2, True)),
+            ("normal.Tensor_Tensor", (At(0), At(0))),
+            ("grid_sampler_2d", (At(2), At(3), 0, 0, False)),
+            ("histc", (At(0), 10, value, value)),
+            ("_sample_dirichlet", (At(0),)),
+            ("_standard_gamma", (At(0),)),
+            ("quantile", (At(0), At(1))),
+            ("special_zeta", (At(0), At(1))),
+            ("igamma", (At(0), At(1))),
+            ("digamma", (At(0),)),
+            ("lgamma", (At(0),)),
+            ("to.dtype", (At(0), torch.int8)),
+            ("to.dtype", (At(0), torch.int64)),
+            ("to.dtype", (At(0), torch.bool)),
+            ("bucketize.Tensor", (At(0), At(4))),
+            ("sort", (At(0),)),
+            ("topk", (At(0), 2)),
+            ("median", (At(0),)),
+            ("mode", (At(0),)),
+            ("nanquantile", (At(0), At(1))),
+            ("cumsum", (At(0), 0)),
+        ]
+        more = [torch.ones(1, 1, 3, 3), torch.full((1, 2, 2, 2), value), torch.full((3,), value)]
+
+        def given(inputs: Any = inputs, more: Any = more) -> list[torch.Tensor]:
+            return [*inputs(), *(tensor.clone() for tensor in more)]
+
+        for at, (name, args) in enumerate(drawn):
+            is_random = at < 7 or name.startswith(("_sample", "_standard"))
+            steps: Steps = ((name, args), ("zeros_like", (At(-1),))) if is_random else ((name, args),)
+            yield from both(f"{name} {at} of {value}", steps, given)
+
+
+def _linear_algebra() -> Iterator[Case]:
+    matrices = {
+        "nan": torch.full((5, 5), float("nan")),
+        "infinite": torch.full((5, 5), float("inf")),
+        "greatest": torch.full((5, 5), torch.finfo(torch.float32).max),
+        "zero": torch.zeros(5, 5),
+        "empty": torch.zeros(0, 0),
+        "no rows": torch.zeros(0, 5),
+        "wide": torch.ones(2, 5),
+        "a vector": torch.ones(5),
+        "one nan": torch.eye(5).index_fill(0, torch.tensor([2]), float("nan")),
+        "no batch": torch.zeros(0, 3, 3),
+    }
+    names = [
+        *("linalg_eigvals", "linalg_eig", "linalg_eigh", "linalg_eigvalsh", "linalg_svd", "linalg_svdvals"),
+        *("linalg_qr", "linalg_cholesky", "linalg_inv", "linalg_det", "linalg_slogdet", "linalg_pinv"),
+        *("linalg_matrix_exp", "matrix_exp", "linalg_lu_factor", "linalg_cond", "linalg_matrix_norm", "trace"),
+        *("linalg_ldl_factor", "logdet", "cholesky", "cholesky_inverse", "svd", "qr", "inverse", "geqrf"),
+    ]
+    for name, (what, matrix) in itertools.product(names, matrices.items()):
+        yield Case(f"{name} {what}", ((name, (At(0),)),), held(matrix), True, is_exact=False)
+    for name in ("linalg_solve", "linalg_lstsq", "cholesky_solve", "triangular_solve", "linalg_householder_product"):
+        for what, matrix in matrices.items():
+            yield Case(f"{name} {what}", ((name, (At(0), At(0))),), held(matrix), True, is_exact=False)
+    for power in (0, 1, -1, 1 << 20, 1 << 62, -(1 << 62), (1 << 63) - 1, -(1 << 63)):
+        for name in ("matrix_power", "linalg_matrix_power"):
+            yield Case(f"{name} {power}", ((name, (At(0), power)),), held(torch.eye(4) * 0.5), True)
+
+
+def memory() -> Iterator[Case]:
+    """Far more than what is given: by repetition, by numbers, and by pairs."""
+    views: dict[str, tuple[Steps, Callable[[], list[torch.Tensor]]]] = {
+        "expand": ((("expand", (At(0), [N])),), ones((1,))),
+        "expand rows": ((("expand", (At(0), [1 << 20, 1 << 10])),), ones((1, 1 << 10))),
+        "broadcast_to": ((("broadcast_to", (At(0), [1 << 15, 1 << 15])),), ones((1,))),
+        "expand twice": ((("expand", (At(0), [1 << 15, 1])), ("expand", (At(-1), [1 << 15, 1 << 15]))), ones((1,))),
+        "expand, turned": ((("expand", (At(0), [1 << 15, 1 << 15])), ("t", (At(-1),))), ones((1,))),
+        "expand, a part": ((("expand", (At(0), [2, N])), ("select.int", (At(-1), 0, 0))), ones((1,))),
+    }
+    readers: list[tuple[str, tuple[Any, ...]]] = [
+        *((name, (At(-1),)) for name in ("clone", "relu", "sigmoid", "neg", "isnan", "nonzero", "sort", "argsort")),
+        *((name, (At(-1),)) for name in ("median", "logical_not", "trunc", "zeros_like")),
+        *((f"{name}.Tensor", (At(-1), At(-1))) for name in ("add", "mul", "div", "eq", "sub")),
+        *((name, (At(-1), 0)) for name in ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")),
+        ("cat", ([At(-1), At(-1)],)),
+        ("stack", ([At(-1), At(-1)],)),
+        ("softmax.int", (At(-1), 0)),
+        ("log_softmax.int", (At(-1), 0)),
+        ("topk", (At(-1), 1, 0)),
+        ("flip", (At(-1), [0])),
+        ("roll", (At(-1), [1], [0])),
+        ("reshape", (At(-1), [1 << 10, 1 << 20])),
+        ("flatten.using_ints", (At(-1),)),
+        ("to.dtype", (At(-1), torch.float64)),
+        ("where.self", (At(-1), At(-1), At(-1))),
+        ("pow.Tensor_Scalar", (At(-1), 2)),
+        ("repeat", (At(-1), [2, 2])),
+        ("contiguous", (At(-1),)),
+        ("unique_dim", (At(-1), 0)),
+        ("fft_fft", (At(-1),)),
+        ("constant_pad_nd", (At(-1), [1, 1])),
+        ("masked_fill.Scalar", (At(-1), At(-1), 1.0)),
+        ("var", (At(-1),)),
+        ("std", (At(-1),)),
+        ("bernoulli", (At(-1),)),
+        ("quantile.scalar", (At(-1), 0.5)),
+        ("kthvalue", (At(-1), 1, 0)),
+    ]
+    for (kind, (first, inputs)), (at, reader) in itertools.product(views.items(), enumerate(readers)):
+        yield from both(f"{kind}, then {reader[0]} {at}", (*first, reader), inputs)
+    yield from _growth()
+
+
+def _growth() -> Iterator[Case]:
+    doubled: Steps = (("cat", ([At(0), At(0)],)), *(("cat", ([At(-1), At(-1)],)) for _ in range(34)))
+    yield from both("cat of itself", doubled, ones((1,)))
+    row = ones((1 << 16,))
+    for number in BIG:
+        sized: list[tuple[str, tuple[Any, ...]]] = [
+            ("full", ([number], 1.0)),
+            ("ones", ([number],)),
+            ("zeros", ([number, number],)),
+            ("rand", ([number],)),
+            ("randn", ([number],)),
+            ("randint", (9, [number])),
+            ("arange", (number,)),
+            ("arange.start_step", (0.0, 1.0, 1.0 / number)),
+            ("linspace", (0.0, 1.0, number)),
+            ("logspace", (0.0, 1.0, number)),
+            ("eye", (number,)),
+            ("eye.m", (number, number)),
+            ("randperm", (number,)),
+            ("tril_indices", (number, number)),
+            ("triu_indices", (number, number)),
+            ("hann_window", (number,)),
+            ("kaiser_window", (number,)),
+            ("new_full", (At(0), [number], 1.0)),
+            ("new_zeros", (At(0), [number])),
+            ("repeat", (At(0), [number])),
+            ("tile", (At(0), [number])),
+            ("expand_copy", (At(1), [number])),
+            ("constant_pad_nd", (At(0), [0, number])),
+            ("diag_embed", (At(0), number)),
+            ("diagflat", (At(0), number)),
+            ("nonzero_static", (At(0), number)),
+            ("repeat_interleave.self_int", (At(0), number)),
+            ("one_hot", (At(2), number)),
+            ("bincount", (At(2), None, number)),
+            ("histc", (At(0), number)),
+            ("histogram.bin_ct", (At(0), number)),
+            ("histogramdd.int_bins", (At(3), number)),
+            ("_histogramdd_bin_edges", (At(3), [number, number])),
+            ("affine_grid_generator", (At(4), [1, 1, number, number], False)),
+            ("vander", (At(0), number)),
+            ("linalg_vander", (At(0),)),
+            ("fft_fft", (At(0), number)),
+            ("fft_irfft", (At(0), number)),
+            ("fft_fftfreq", (number,)),
+            ("upsample_nearest1d", (At(5), [number])),
+            ("upsample_linear1d", (At(5), [number], False)),
+            ("adaptive_avg_pool1d", (At(5), [number])),
+            ("multinomial", (At(0), number, True)),
+            ("unfold", (At(0), 0, 1 << 15, 1)),
+            ("unfold_copy", (At(0), 0, 1 << 15, 1)),
+            ("mvlgamma", (At(0), number)),
+            ("range", (0.0, float(number))),
+            ("cartesian_prod", ([At(0), At(0)],)),
+            ("combinations", (At(0), 3)),
+            ("meshgrid", ([At(0), At(0)],)),
+            ("outer", (At(0), At(0))),
+            ("kron", (At(0), At(0))),
+            ("block_diag", ([At(1)] * 4,)),
+            ("pad_sequence", ([At(0), At(1)] * 40000, True)),
+            ("tensor_split.sections", (At(0), number)),
+            ("split.Tensor", (At(1), 0)),
+            ("chunk", (At(0), number)),
+            ("unsafe_split.Tensor", (At(0), 1)),
+            ("unsafe_chunk", (At(0), number)),
+            ("unbind.int", (At(0),)),
+            ("hsplit.int", (At(0), number)),
+            ("tensordot", (At(0), At(0), [], [])),
+            ("einsum", ("i,j,k->ijk", [At(0), At(0), At(0)])),
+            ("cdist", (At(3), At(3))),
+            ("pdist", (At(3),)),
+            ("istft", (At(0), number)),
+            ("stft", (At(0), 4, 1)),
+            ("trapezoid", (At(0),)),
+            ("col2im", (At(6), [number, number], [1, 1], [1, 1], [0, 0], [1, 1])),
+            ("split_with_sizes", (At(0), [number, -number])),
+            ("pixel_shuffle", (At(7), number)),
+            ("native_channel_shuffle", (At(7), number)),
+            ("logspace", (0.0, 1e30, number)),
+        ]
+
+        def given() -> list[torch.Tensor]:
+            return [
+                *(torch.ones(1 << 16), torch.ones(1), torch.ones(4, dtype=torch.int64), torch.ones(1 << 16, 2)),
+                *(torch.ones(1, 2, 3), torch.ones(1, 1, 8), torch.ones(1, 1, 1), torch.ones(1, 4, 2, 2)),
+            ]
+
+        for at, (name, args) in enumerate(sized):
+            if name == "pad_sequence" and number != BIG[0]:
+                continue
+            yield from both(f"{name} {at} {number}", ((name, args),), given)
+    yield from both("unfold, then clone", (("unfold", (At(0), 0, 1 << 15, 1)), ("clone", (At(-1),))), row)
+    folded = (("reshape", (At(0), [1 << 16, 1])), ("reshape", (At(0), [1, 1 << 16])), ("matmul", (At(-2), At(-1))))
+    yield from both("an outer product of rows", folded, row)
+
+
+def time() -> Iterator[Case]:
+    """Work without end, of little memory."""
+    wide = (("expand", (At(0), [1 << 40])),)
+    for name in ("sum", "mean", "any", "all", "max", "min", "argmax", "amax", "prod", "logsumexp", "norm"):
+        args: tuple[Any, ...] = (At(-1), [0]) if name in ("logsumexp", "amax") else (At(-1),)
+        yield from both(f"{name} over 2^40", (*wide, (name, args)), ones((1,)))
+    many = (("expand", (At(0), [1 << 14, 1 << 24])), ("expand", (At(0), [1 << 24, 1 << 14])))
+    yield from both("a product 2^24 deep", (*many, ("mm", (At(-2), At(-1)))), ones((1, 1)))
+    for degree in (1 << 20, 1 << 40, (1 << 63) - 1):
+        for kind in (
+            "chebyshev_polynomial_t",
+            "hermite_polynomial_h",
+            "laguerre_polynomial_l",
+            "legendre_polynomial_p",
+        ):
+            steps = ((f"special_{kind}.n_scalar", (At(0), degree)),)
+            yield Case(f"{kind} {degree}", steps, ones((64,)), True)
+    for count in (1 << 20, 1 << 31, 1 << 40):
+        for name in ("split.Tensor", "tensor_split.sections", "chunk", "unsafe_chunk", "unbind.int"):
+            steps = (("expand", (At(0), [count])), (name, (At(-1),) if "unbind" in name else (At(-1), 1)))
+            if "chunk" in name or "sections" in name:
+                steps = (("expand", (At(0), [count])), (name, (At(-1), count)))
+            yield from both(f"{name} into {count}", steps, ones((1,)))
+    windows = (("expand", (At(0), [1, 1, 1 << 15, 1 << 15])),)
+    for name in ("avg_pool2d", "max_pool2d_with_indices"):
+        yield from both(f"{name} of 2^15", (*windows, (name, (At(-1), [1 << 14, 1 << 14], [1, 1]))), ones((1, 1, 1, 1)))
+    turns: Steps = tuple(("mm", (At(0), At(0))) if not turn else ("mm", (At(0), At(-1))) for turn in range(400))
+    yield Case("400 small products", turns, ones((64, 64)))
+
+
+def recipes() -> Iterator[RecipeCase]:
+    """What makes weights again, of all classes: a call that no stranger's program may make, or that does not fit."""
+    for case in itertools.chain(foreign_memory(), deadly_values()):
+        if len(case.steps) == 1:
+            yield RecipeCase(case)
+    for case in itertools.chain(_growth(), time()):
+        if len(case.steps) == 1 and not case.is_trusted:
+            yield RecipeCase(case)
+    for number in (999, -1, 1 << 40, "float32", [0], None):
+        words = (number, None, None, None, False, None)
+        yield RecipeCase(Case(f"_to_copy {number}", (("_to_copy", (At(0), *words)),), ones((4,))))
+        yield RecipeCase(Case(f"to.dtype {number}", (("to.dtype", (At(0), number)),), ones((4,))))
+        yield RecipeCase(Case(f"sum {number}", (("sum.dim_IntList", (At(0), number, False)),), ones((4,))))
+
+
+VECTORS: Final = (
+    *("CHW2", "HWC8", "CHW4", "CHW16", "CHW32", "DHWC8", "CDHW32", "HWC", "DLA_LINEAR", "DLA_HWC4", "HWC16", "DHWC"),
+)
+
+
+def written_heap() -> Iterator[PlanCase]:
+    """Memory that is larger than whoever binds it is told."""
+    for network in plan_fuzzer.NETWORKS:
+        structure = _plan(network).structure
+        for at, binding in enumerate(structure["engine"]["io"]):
+            for layout in VECTORS:
+
+                def vectorize(structure: dict[str, Any], at: int = at, layout: str = layout) -> None:
+                    structure["engine"]["io"][at]["format"] = layout
+
+                yield PlanCase(network, f"{network}: {binding['name']} as {layout}", vectorize, agrees=False)
+            for extents in ([0], [1], [4, 4], [1 << 20], [-1], [1 << 40], []):
+
+                def resize(structure: dict[str, Any], at: int = at, extents: list[int] = extents) -> None:
+                    structure["engine"]["io"][at].update(shape=extents, extents=[])
+
+                yield PlanCase(network, f"{network}: {binding['name']} of {extents}", resize, agrees=False)
+
+
+def forged_extents() -> Iterator[PlanCase]:
+    """Tensors of a plan whose extents are others than its kernels and weights were made for."""
+    for network in plan_fuzzer.NETWORKS:
+        for at, tensor in enumerate(_plan(network).structure["network"]["tensors"]):
+            for axis, extent in enumerate(tensor["shape"]):
+                for other in {0, 1, extent - 1, extent + 1, 2 * extent, 700, 1 << 31} - {extent}:
+
+                    def resize(structure: dict[str, Any], at: int = at, axis: int = axis, other: int = other) -> None:
+                        structure["network"]["tensors"][at]["shape"][axis] = other
+
+                    yield PlanCase(network, f"{network}: tensor {at} is {other} along {axis}", resize)
+
+
+def forged_numbers() -> Iterator[PlanCase]:
+    """Attributes of layers that make no sense: strides of 0, endless loops, roots of nothing."""
+    for network in plan_fuzzer.NETWORKS:
+        entries = list(leaf_entries(_plan(network).structure["network"]["layers"]))
+        for at, entry in enumerate(entries):
+            for key, value in entry["attributes"].items():
+                for turn, other in enumerate(_others(value)):
+
+                    def change(structure: dict[str, Any], at: int = at, key: str = key, other: Any = other) -> None:
+                        list(leaf_entries(structure["network"]["layers"]))[at]["attributes"][key] = other
+
+                    yield PlanCase(network, f"{network}: {key} of layer {at} is {turn} {other!r:.60}", change)
+
+
+def _others(value: Any) -> list[Any]:
+    """Values of the same type that nobody would write."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [number for number in (-1, 0, 7, 1 << 31, (1 << 63) - 1, -(1 << 63)) if number != value]
+    if isinstance(value, float):
+        return [number for number in (0.0, -1.0, 1e30) if number != value]
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        lists = [[number] * len(value) for number in (-1, 0, 1 << 31, (1 << 63) - 1)]
+        return [*lists, [*value, 1], value[:-1], []]
+    return [None]
+
+
+E = trt.ElementWiseOperation
+
+
+_UNKNOWN: Final = {
+    *itertools.product((trt.int8,), (E.EQUAL, E.GREATER, E.LESS)),
+    *itertools.product((trt.int32, trt.int64), (E.POW,)),
+}
+"""What no network has."""
+
+
+def honest_networks() -> Iterator[DataCase]:
+    """What a caller might give to an engine that somebody built in good faith."""
+    types = {trt.int8: torch.int8, trt.int32: torch.int32, trt.int64: torch.int64}
+    for (kind, dtype), operation in itertools.product(types.items(), E.__members__.values()):
+        if operation in (E.AND, E.OR, E.XOR) or (kind, operation) in _UNKNOWN:
+            continue
+        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        pairs = list(itertools.product((least, most, -1, 0, 1, 7), repeat=2)) * 4
+
+        def make(net: plan_fuzzer.Net, kind: Any = kind, operation: Any = operation, count: int = len(pairs)) -> Any:
+            x, y = (net.input(name, (count,), kind) for name in "xy")
+            return [net.network.add_elementwise(x, y, operation).get_output(0)]
+
+        def values(pairs: Any = pairs, dtype: torch.dtype = dtype) -> list[torch.Tensor]:
+            return [torch.tensor(column, dtype=dtype) for column in zip(*pairs, strict=True)]
+
+        yield DataCase(f"{operation.name} of {dtype_name(dtype)}", make, values)
+    strange = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, -1.0, 3.4e38, -3.4e38, 1e-45]
+    for operation in trt.UnaryOperation.__members__.values():
+
+        def unary(net: plan_fuzzer.Net, operation: Any = operation) -> Any:
+            return [net.network.add_unary(net.input("x", (len(strange),)), operation).get_output(0)]
+
+        if operation is not trt.UnaryOperation.NOT:
+            yield DataCase(f"{operation.name} of what is no number", unary, held(torch.tensor(strange)))
+    for activation in trt.ActivationType.__members__.values():
+
+        def bent(net: plan_fuzzer.Net, activation: Any = activation) -> Any:
+            return [net.network.add_activation(net.input("x", (len(strange),)), activation).get_output(0)]
+
+        yield DataCase(f"{activation.name} of what is no number", bent, held(torch.tensor(strange)))
+    yield from _honest_places()
+
+
+def _honest_places() -> Iterator[DataCase]:
+    for number in (-(1 << 31), -5, -1, 4, 700, (1 << 31) - 1):
+        at = torch.full((4, 3), number, dtype=torch.int32)
+
+        def gather(net: plan_fuzzer.Net, mode: Any = None) -> Any:
+            x, places = net.input("x", (4, 6)), net.input("at", (4, 3), trt.int32)
+            layer = net.network.add_gather_v2(x, places, mode)
+            layer.axis = 1
+            return [layer.get_output(0)]
+
+        def scatter(net: plan_fuzzer.Net) -> Any:
+            x, places, rows = net.input("x", (4, 6)), net.input("at", (4, 3), trt.int32), net.input("y", (4, 3))
+            layer = net.network.add_scatter(x, places, rows, trt.ScatterMode.ELEMENT)
+            layer.axis = 1
+            return [layer.get_output(0)]
+
+        def one_hot(net: plan_fuzzer.Net) -> Any:
+            values, depth = net.numbers([0.0, 1.0], "float32"), net.numbers(6)
+            return [net.network.add_one_hot(net.input("at", (4, 3), trt.int32), values, depth, -1).get_output(0)]
+
+        def turned(net: plan_fuzzer.Net) -> Any:
+            layer = net.network.add_reverse_sequence(net.input("x", (3, 6)), net.input("at", (3,), trt.int32))
+            layer.batch_axis, layer.sequence_axis = 0, 1
+            return [layer.get_output(0)]
+
+        rows = torch.ones(4, 6)
+        for mode in (trt.GatherMode.DEFAULT, trt.GatherMode.ELEMENT):
+            yield DataCase(f"gather {mode.name} at {number}", functools.partial(gather, mode=mode), held(rows, at))
+        yield DataCase(f"scatter at {number}", scatter, held(rows, at, torch.ones(4, 3)))
+        yield DataCase(f"one-hot of {number}", one_hot, held(at))
+        yield DataCase(f"{number} steps to turn", turned, held(torch.ones(3, 6), at[0]))
+    for number in (float("nan"), float("inf"), 1.0, 0.0):
+
+        def turns(net: plan_fuzzer.Net) -> Any:
+            x = net.input("x", (2, 4))
+            loop = net.network.add_loop()
+            most = net.network.add_reduce(x, trt.ReduceOperation.MAX, 0b11, False).get_output(0)
+            goes_on = net.network.add_elementwise(most, net.numbers(0.5, "float32"), E.GREATER).get_output(0)
+            state = loop.add_recurrence(x)
+            inner = net.network.add_elementwise(state.get_output(0), x, E.PROD).get_output(0)
+            state.set_input(1, inner)
+            loop.add_trip_limit(goes_on, trt.TripLimit.WHILE)
+            return [loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE).get_output(0)]
+
+        yield DataCase(f"a loop while {number} is large", turns, held(torch.full((2, 4), number)))
+
+
+CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
+    "the heap is written": written_heap,
+    "foreign memory": foreign_memory,
+    "foreign memory, plans": forged_extents,
+    "the process dies": deadly_values,
+    "the process dies, plans": forged_numbers,
+    "the process dies, a caller's data": honest_networks,
+    "memory": memory,
+    "time": time,
+    "recipes of weights": recipes,
+}
+
+
+# Running -----------------------------------------------------------------------------------------------------------
+
+
+def outcomes(cases: Sequence[Any]) -> dict[str, str]:
+    """Runs cases in children of this process, one after the other, and says what came of each.
+
+    Args:
+        cases: Each has a name, and a method `run` that says how it ended.
+    """
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(cases):
+        answers, answer = os.pipe()
+        child = os.fork()
+        if not child:
+            _confine()
+            for case in cases[at:]:
+                os.write(answer, (json.dumps([_end_of(case)]) + "\n").encode())
+            os._exit(0)
+        os.close(answer)
+        with os.fdopen(answers) as file:
+            ends = [json.loads(line)[0] for line in file]
+        _, status = os.waitpid(child, 0)
+        for end in ends:
+            found[cases[at].name] = end
+            at += 1
+        if os.WIFSIGNALED(status):
+            found[cases[at].name] = f"ended the process with signal {os.WTERMSIG(status)}"
+            at += 1
+    return found
+
+
+def _confine() -> None:
+    torch.set_num_threads(1)
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ[TURNS_VARIABLE] = "1000"
+    used = int(_status("VmData")) + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (used, used))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    warnings.simplefilter("ignore")
+
+
+def _end_of(case: Any) -> str:
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+    before = _status("VmHWM")
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        end: str = case.run()
+    except BaseException as error:
+        end = f"{type(error).__name__}: {error}"[:300]
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    grown = _status("VmHWM") - before
+    return f"took {grown >> 20} MiB" if grown > GROWTH else end
+
+
+def _status(field: str) -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"{field}:"))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for kind, make in CLASSES.items():
+        if len(sys.argv) > 1 and kind not in sys.argv[1:]:
+            continue
+        counts: dict[str, int] = {}
+        for name, end in outcomes(list(make())).items():
+            counts[end] = counts.get(end, 0) + 1
+            if end not in ("refused", "failed", "ran"):
+                sys.stdout.write(f"{kind}: {name}: {end}\n")
+        sys.stdout.write(f"{kind}: {json.dumps(counts)}\n")
+        sys.stdout.flush()

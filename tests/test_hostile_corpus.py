@@ -1,0 +1,91 @@
+"""The attacker's suite: hostile programs, plans and data by class are refused, or do no harm."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import hostile_corpus
+import pytest
+import torch
+from hostile_corpus import CLASSES, outcomes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory, pages and children as Linux has them")
+
+PART = 1 if "TRT_STRESS" in os.environ else 120
+"""One of how many cases runs: all of them in `nox -s stress`."""
+
+FOUND = (
+    *("lstm (1, 3, 700) 5", "lstm weight 0 3", "lstm weight 1 0", "native_group_norm counts (2147483648, 4, 3)"),
+    *("histogram.bin_ct 30 2147483648, trusted", "matrix_power -9223372036854775808"),
+    *("scaled_dot_product_attention 2 (1, 2, 700, 8), trusted", "col2im 2 [2147483648, 2147483648]"),
+    *("lstm.data []", "embedding_bag [] mode 0", "linalg_eigvals nan", "floor_divide 8 int32 -2147483648 -1"),
+)
+"""Cases that did harm once, by their names."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    """Children have the threads of no other process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.timeout(0 if PART == 1 else 120)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_nothing_hostile_does_harm(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hostile_corpus.VARIABLE, "end")
+    cases = list(CLASSES[kind]())
+    assert len({case.name for case in cases}) == len(cases)
+    part = cases if PART == 1 else [case for at, case in enumerate(cases) if at % PART == 0 or case.name in FOUND]
+    found = outcomes(part)
+    assert len(found) == len(part)
+    harm = {name: end for name, end in found.items() if end not in ("refused", "failed", "ran")}
+    assert not harm
+
+
+def test_cases_that_did_harm_are_there() -> None:
+    names = {case.name for make in (hostile_corpus.foreign_memory, hostile_corpus.deadly_values) for case in make()}
+    assert set(FOUND) - {"histogram.bin_ct 30 2147483648, trusted"} <= names
+
+
+class _Deadly:
+    """What ends its process, takes memory, or raises something foreign."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def run(self) -> str:
+        if self.name == "dies":
+            os.kill(os.getpid(), 11)
+        if self.name == "grows":
+            bytearray(2 * hostile_corpus.GROWTH)
+        if self.name == "raises":
+            raise KeyError("foreign")
+        return "ran"
+
+
+def test_harm_is_told_by_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would fail, and go on after a case that ends the process."""
+    monkeypatch.setattr(hostile_corpus, "GROWTH", 32 << 20)
+    found = outcomes([_Deadly(name) for name in ("first", "dies", "grows", "raises", "last")])
+    assert found["first"] == found["last"] == "ran"
+    assert "signal 11" in found["dies"]
+    assert found["grows"].startswith("took")
+    assert found["raises"].startswith("KeyError")
+
+
+def test_memory_that_nobody_wrote_is_found() -> None:
+    """Two calls that leave different numbers behind make different results of memory that was not written to."""
+    steps = (("empty.memory_format", ([64],)),)
+    case = hostile_corpus.Case("empty", steps, hostile_corpus.ones((2,)), is_trusted=True)
+    assert any(end.startswith("another result") for end in (case.run() for _ in range(20)))
+
+
+def test_the_corpus_is_read_whole() -> None:
+    assert Path(hostile_corpus.__file__).is_file()
+    assert sum(len(list(make())) for make in CLASSES.values()) > 11_000
