@@ -235,6 +235,7 @@ def stress(session: nox.Session) -> None:
     session.run(
         sys.executable,
         *("-m", "pytest", "-q", *tests, "packages/trt-portable/tests/test_portable_hostile_plans.py"),
+        "packages/trt-frontends/tests/test_frontends_diffusion.py",
         *(
             f"packages/trt-runtime/tests/test_runtime_{name}.py"
             for name in ("stress", "replacing", "engine_cache", "reviewed_operators")

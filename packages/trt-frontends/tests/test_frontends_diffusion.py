@@ -21,6 +21,7 @@ diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")
 
 FAST = {"optimization_level": 0}
+STRESS = bool(os.environ.get("TRT_STRESS"))
 
 
 def _autoencoder() -> Any:
@@ -50,7 +51,7 @@ def _pipeline() -> Any:
     text = transformers.CLIPTextConfig(
         vocab_size=50,
         hidden_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=16,
@@ -154,17 +155,41 @@ def test_transformers_that_denoise_are_compiled(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
-def test_some_parts_are_compiled() -> None:
+@pytest.mark.parametrize(
+    "parts",
+    [["vae"], pytest.param(None, marks=pytest.mark.skipif(not STRESS, reason="takes long; TRT_STRESS=1 runs it"))],
+)
+def test_parts_are_compiled_for_ranges_of_sizes(parts: list[str] | None, tmp_path: Path) -> None:
     pipeline = _pipeline()
-    compiled = trt_frontends.compile_pipeline(pipeline, CALL, parts=["vae"], **FAST)
-    assert isinstance(compiled.vae, CompiledPart) and compiled.unet is pipeline.unet
-    np.testing.assert_allclose(_image(compiled), _image(pipeline), atol=1e-3)
-    with pytest.raises(InputError, match="did you mean 'unet'"):
-        trt_frontends.compile_pipeline(pipeline, CALL, parts=["unett"], **FAST)
+    sizes = {"height": (16, 16, 32), "width": (16, 16, 24), "num_images_per_prompt": (1, 1, 2)}
+    compiled = trt_frontends.compile_pipeline(pipeline, CALL, sizes=sizes, parts=parts, **FAST)
+    assert isinstance(compiled.vae, CompiledPart)
+    assert parts is None or compiled.unet is pipeline.unet
+    save_pipeline(compiled, tmp_path / "pipeline")
+    loaded = load_pipeline(tmp_path / "pipeline")
+    loaded.set_progress_bar_config(disable=True)
+    for call in ({}, {"height": 24, "num_images_per_prompt": 2}, {"height": 32, "width": 24}):
+        wanted = _image(pipeline, num_inference_steps=1, **call)
+        for other in (compiled, loaded):
+            np.testing.assert_allclose(_image(other, num_inference_steps=1, **call), wanted, atol=1e-3)
+    with pytest.raises(InputError, match="compiled for 8 to 16"):
+        _image(compiled, height=48)
     with pytest.raises(InputError, match="was not compiled for encode"):
         compiled.vae.encode(torch.zeros(1, 3, 16, 16))
+
+
+def test_parts_and_sizes_that_cannot_be_compiled_are_named() -> None:
+    pipeline = _pipeline()
+    with pytest.raises(InputError, match="did you mean 'unet'"):
+        trt_frontends.compile_pipeline(pipeline, CALL, parts=["unett"], **FAST)
     with pytest.raises(InputError, match="no compiled parts"):
         save_pipeline(pipeline, "nowhere")
+    with pytest.raises(InputError, match=r"sizes\['height'\] is \(16, 32\)"):
+        trt_frontends.compile_pipeline(pipeline, CALL, sizes={"height": (16, 32)}, **FAST)
+    other_arguments = {"cross_attention_kwargs": (None, {}, {})}
+    with pytest.raises(InputError, match="'unet' cannot be compiled") as caught:
+        trt_frontends.compile_pipeline(pipeline, CALL, sizes=other_arguments, parts=["unet"], **FAST)
+    assert caught.value.why == "calls of some sizes alone give it cross_attention_kwargs"
 
 
 @pytest.mark.parametrize(

@@ -126,10 +126,11 @@ def explain(
 ) -> PartitionReport:
     """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
 
+    The module may lack weights: a model on the `meta` device, or made of fake tensors, is explained like the real one,
+    in little memory.
+
     Args:
         module, inputs, arg_inputs, kwarg_inputs, autocast_calibration_dataloader, registry, settings: See `compile`.
-            The module may lack weights: a model on the `meta` device, or made of fake tensors, is explained like the
-            real one, in little memory.
 
     Raises:
         ExportError: The module cannot be exported.
