@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import tempfile
+import zlib
 from collections.abc import Generator
 
 import hypothesis
@@ -34,6 +36,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds what a check of an installation asks for, and what a search for faults varies."""
     parser.addoption("--first-cases", action="store_true", help="run the first case of every parametrized test only")
+    parser.addoption(
+        "--first-tests", action="store_true", help="run the first case of the first test of every file only"
+    )
     parser.addoption("--seed", type=int, default=0, help="of random inputs and, unless it is 0, of the tests' order")
     parser.addoption("--threads", type=int, default=1, help="threads that PyTorch computes with")
     parser.addoption("--poison", action="store_true", help="fill what nobody has written to yet with NaN")
@@ -47,14 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
+@pytest.hookimpl(trylast=True)  # the first of those that `-m` and `-k` leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps and shuffles cases as asked for; skips tests marked `gpu` where there is no CUDA device."""
-    if config.getoption("--first-cases"):
-        first: dict[str, pytest.Item] = {}
-        for item in items:
-            first.setdefault(item.nodeid.partition("[")[0], item)
-        config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
-        items[:] = first.values()
+    for option, end in (("--first-cases", "["), ("--first-tests", "::")):
+        if config.getoption(option):
+            first: dict[str, pytest.Item] = {}
+            for item in items:
+                first.setdefault(item.nodeid.partition(end)[0], item)
+            config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
+            items[:] = first.values()
+    if "TRT_STRESS" not in os.environ and not any("[" in argument for argument in config.args):
+        _sample(config, items)
     if seed := config.getoption("--seed"):
         items[:] = _shuffled(items, random.Random(seed))
     if torch.cuda.is_available():
@@ -63,6 +72,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests marked `sampled`, keeps each value of each parameter, and a quarter of how they combine."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if "sampled" in item.keywords:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    dropped: set[pytest.Item] = set()
+    for cases in tests.values():
+        cases.sort(key=lambda item: zlib.crc32(f"{config.getoption('--seed')} {item.nodeid}".encode()))
+        seen: set[tuple[object, ...]] = set()
+        rest = []
+        for item in cases:
+            values = _values(item)
+            if seen >= values:
+                rest.append(item)
+            seen |= values
+        dropped.update(rest[max(0, -(-len(cases) // 4) - (len(cases) - len(rest))) :])
+    config.hook.pytest_deselected(items=list(dropped))
+    items[:] = [item for item in items if item not in dropped]
+
+
+def _values(item: pytest.Item) -> set[tuple[object, ...]]:
+    """What a case has for each of its parameters; those that one mark gives together are one."""
+    given: dict[str, object] = getattr(item, "callspec").params  # noqa: B009 - only functions with parameters have it
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    together = [re.split(r"\s*,\s*", one) if isinstance(one, str) else list(one) for one in names]
+    alone = [[name] for name in given if not any(name in group for group in together)]
+    return {(*group, *(id(given[name]) for name in group)) for group in (*together, *alone)}
 
 
 def _shuffled(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:

@@ -220,7 +220,7 @@ def stress(session: nox.Session) -> None:
     """Call, load, fork, compile, kill, write, read 100,000 forged plans; `nox -s stress -- 100 SEED --minutes 10`.
 
     The number is how many times as long as in the suite, 10 by default, the seed that of the plans; the minutes are
-    those of mixed use by threads, 60 by default.
+    those of mixed use by threads, 60 by default. Then all cases run of the tests of which the suite runs a sample.
     """
     require_workspace(session)
     arguments = list(session.posargs)
@@ -230,24 +230,31 @@ def stress(session: nox.Session) -> None:
         minutes = arguments[at + 1]
         del arguments[at : at + 2]
     factor, seed = (*arguments, *("10", "0")[len(arguments) :])
-    names = ("test_stress", "test_long_running", "test_hostile_corpus", "conformance/test_operator_counts")
-    tests = [f"tests/{name}.py" for name in names]
+    environment = {
+        **TEST_ENVIRONMENT,
+        "TRT_STRESS": factor,
+        "TRT_STRESS_MINUTES": minutes,
+        "TRT_FUZZ_PLANS": "100000",
+        "TRT_FUZZ_SEED": seed,
+    }
+    names = ("test_stress", "test_long_running", "test_hostile_corpus")
+    conformance = ("test_operator_counts", "test_first_samples")
     session.run(
         sys.executable,
-        *("-m", "pytest", "-q", *tests, "packages/trt-portable/tests/test_portable_hostile_plans.py"),
-        "packages/trt-frontends/tests/test_frontends_diffusion.py",
+        *("-m", "pytest", "-q"),
+        *(f"tests/{name}.py" for name in (*names, *(f"conformance/{name}" for name in conformance))),
+        *(f"packages/trt-portable/tests/test_portable_{name}.py" for name in ("hostile_plans", "repetition")),
+        *(
+            f"packages/trt-frontends/tests/{name}.py"
+            for name in ("test_frontends_diffusion", "quantization/test_quantized_models")
+        ),
         *(
             f"packages/trt-runtime/tests/test_runtime_{name}.py"
-            for name in ("stress", "replacing", "engine_cache", "reviewed_operators")
+            for name in ("stress", "replacing", "engine_cache", "isolation", "reviewed_operators")
         ),
-        env={
-            **TEST_ENVIRONMENT,
-            "TRT_STRESS": factor,
-            "TRT_STRESS_MINUTES": minutes,
-            "TRT_FUZZ_PLANS": "100000",
-            "TRT_FUZZ_SEED": seed,
-        },
+        env=environment,
     )
+    session.run(sys.executable, "-m", "pytest", "-q", *workers(), "-m", "sampled", env=environment)
 
 
 @nox.session(venv_backend="none", default=False)

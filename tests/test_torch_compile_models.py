@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -86,11 +87,14 @@ def test_an_encoder_with_adapters_by_language() -> None:
 def test_a_detection_model() -> None:
     detection = pytest.importorskip("torchvision.models.detection")
     torch.manual_seed(0)
+    layers = {"0": torch.nn.Conv2d(3, 8, 3, 4, 1), "1": torch.nn.ReLU(), "2": torch.nn.Conv2d(8, 16, 3, 2, 1)}
+    body, levels = torch.nn.Sequential(OrderedDict(layers)), {"1": "0", "2": "1"}
     model = detection.MaskRCNN(
-        detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None),
+        detection.backbone_utils.BackboneWithFPN(body, levels, [8, 16], 16),
         num_classes=3,
         min_size=64,
         max_size=96,
+        rpn_anchor_generator=detection.anchor_utils.AnchorGenerator(((8,), (16,), (32,)), ((0.5, 1.0, 2.0),) * 3),
         rpn_pre_nms_top_n_test=20,
         rpn_post_nms_top_n_test=10,
         box_score_thresh=0.0,

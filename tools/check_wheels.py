@@ -1,6 +1,8 @@
 """Builds every distribution, installs each wheel alone in a fresh environment, and runs its own tests there.
 
-Of a parametrized test the first case runs: what a wheel lacks shows there, and the suite runs all of them.
+What is looked for is what a wheel lacks: modules, data, entry points, dependencies. So every module of the wheel is
+imported, every entry point loaded, every file of its tests collected, and of each the first test runs, in its first
+case; `--first-cases` runs the first case of every test. The suite has run all of them in the workspace's environment.
 The tests are copied to a folder that holds no source tree, so that only what the wheel brings can be imported.
 Arguments name the distributions to check; without any, all are.
 """
@@ -74,8 +76,17 @@ def build(work: Path) -> dict[str, Path]:
     return {path.name.split("-")[0].replace("_", "-"): path for path in dist.glob("*.whl")}
 
 
-def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], work: Path) -> str:
+def check(
+    name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], work: Path, chosen: str = "--first-tests"
+) -> str:
     """Installs one wheel with what it needs, proves that nothing else of ours is there, and runs its tests.
+
+    Args:
+        name: Distribution.
+        known: Every distribution's `pyproject.toml`.
+        wheels: The wheel of every distribution.
+        work: Folder for the environment and the tests.
+        chosen: The option that says which tests run.
 
     Returns:
         The last line that pytest printed.
@@ -98,7 +109,7 @@ def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], 
     _lend_bytecode(home / "env")
     present = [member.replace("-", "_") for member in members]
     absent = [other.replace("-", "_") for other in known if other not in members]
-    run([python, "-c", _IMPORT_CHECK, " ".join(present), " ".join(absent), str(ROOT)], home)
+    run([python, "-c", _IMPORT_CHECK, " ".join(present), " ".join(absent), str(ROOT), name], home)
     command = [
         python,
         "-m",
@@ -109,7 +120,7 @@ def check(name: str, known: dict[str, dict[str, Any]], wheels: dict[str, Path], 
         "no:cacheprovider",
         "-m",
         "not slow and not gpu",
-        "--first-cases",
+        chosen,
     ]
     output = run([*command, f"packages/{name}/tests"], home, expected=(0, _NO_TESTS_COLLECTED))
     return output.strip().splitlines()[-1]
@@ -132,13 +143,19 @@ def _lend_bytecode(environment: Path) -> None:
 
 
 _IMPORT_CHECK = """
-import importlib, importlib.util, sys
-present, absent, tree = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3]
+import importlib, importlib.metadata, importlib.util, pkgutil, sys
+present, absent, tree, distribution = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3], sys.argv[4]
 for name in present:
     module = importlib.import_module(name)
     assert module.__file__ and not module.__file__.startswith(tree + "/packages"), module.__file__
 for name in absent:
     assert importlib.util.find_spec(name) is None, f"{name} is importable and should not be"
+package = importlib.import_module(distribution.replace("-", "_"))
+for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if not found.name.endswith("__main__"):  # which would run
+        importlib.import_module(found.name)
+for entry in importlib.metadata.distribution(distribution).entry_points:
+    assert callable(entry.load()), entry
 """
 
 
@@ -160,7 +177,11 @@ def main(arguments: list[str] | None = None) -> int:
     known = projects()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="distributions to check")
-    names: list[str] = parser.parse_args(arguments).names or list(known)
+    more = "run the first case of every test, and not only of the first test of every file"
+    parser.add_argument("--first-cases", action="store_true", help=more)
+    options = parser.parse_args(arguments)
+    chosen = "--first-cases" if options.first_cases else "--first-tests"
+    names: list[str] = options.names or list(known)
     if unknown := set(names) - set(known):
         parser.error(f"no such distribution: {', '.join(sorted(unknown))}")
     workspace = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -174,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
         def timed(name: str) -> tuple[bool, str]:
             start = time.monotonic()
             try:
-                line = check(name, known, wheels, work)
+                line = check(name, known, wheels, work, chosen)
             except (CheckError, OSError) as error:
                 return False, f"{name}: FAILED\n{error}"
             return True, f"{name}: {line} ({time.monotonic() - start:.0f} s with installation)"

@@ -38,6 +38,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("op", "rest"), FUNCTIONS)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_activation(op: torch._ops.OpOverload, rest: tuple[float, ...], dtype: torch.dtype) -> None:
@@ -131,6 +132,7 @@ OPINFO = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OPINFO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

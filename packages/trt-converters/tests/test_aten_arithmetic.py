@@ -24,6 +24,7 @@ def _values(dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("left", DTYPES)
 @pytest.mark.parametrize("right", DTYPES)
 def test_operands_of_two_types_are_promoted(left: torch.dtype, right: torch.dtype) -> None:
@@ -327,6 +328,7 @@ OPINFO = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OPINFO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

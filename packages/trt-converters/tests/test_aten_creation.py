@@ -23,6 +23,7 @@ ALL = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, t
 SETTINGS = CompilationSettings(optimization_level=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", ALL)
 @pytest.mark.parametrize("target", ALL)
 def test_cast_between_all_types(source: torch.dtype, target: torch.dtype) -> None:

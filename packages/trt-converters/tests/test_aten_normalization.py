@@ -58,6 +58,7 @@ def test_batch_norm_of_which_the_result_alone_is_used() -> None:
     check_conversion(aten._native_batch_norm_legit_no_training.default, args, constants=(1, 2, 3, 4), results=(0,))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("weight", "bias"), [(True, True), (True, False), (False, True), (False, False)])
 def test_layer_norm_is_one_normalization_layer(dtype: torch.dtype, weight: bool, bias: bool) -> None:

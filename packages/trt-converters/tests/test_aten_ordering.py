@@ -19,6 +19,7 @@ INF, NAN = float("inf"), float("nan")
 SCANS = (aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", SCANS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_scan_along_every_axis(op: torch._ops.OpOverload, dtype: torch.dtype) -> None:
@@ -182,6 +183,7 @@ OPINFO = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OPINFO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

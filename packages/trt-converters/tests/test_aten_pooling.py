@@ -25,6 +25,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ceil_mode", [False, True])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), WINDOWS)
 def test_max_pool(kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool) -> None:
@@ -34,6 +35,7 @@ def test_max_pool(kernel: list[int], stride: list[int], padding: list[int], ceil
         check_conversion(aten.max_pool2d_with_indices.default, args, dynamic={0: {0: (1, 2, 4)}})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("ceil_mode", "include"), list(itertools.product([False, True], repeat=2)))
 @pytest.mark.parametrize(("kernel", "stride", "padding"), WINDOWS)
 def test_average_pool(kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool, include: bool) -> None:
@@ -112,6 +114,7 @@ def test_unpooling_puts_values_back() -> None:
     check_conversion(aten.max_unpool2d.default, (pooled, indices, [6, 6]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name",
     [

@@ -134,6 +134,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

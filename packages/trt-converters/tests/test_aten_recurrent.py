@@ -60,6 +60,7 @@ def unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrent, "is_unrolled", lambda length, device: length <= UNROLLED_LENGTH)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
     ("num_layers", "bidirectional", "batch_first", "bias"),
@@ -92,6 +93,7 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
     check_conversion(target, arguments)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_batch_may_vary(name: str, bidirectional: bool) -> None:

@@ -37,6 +37,7 @@ def test_reduction_of_everything_and_of_a_scalar(dtype: torch.dtype) -> None:
         check_conversion(op, (_values(dtype)[0, 0, 0],))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", [aten.mean.dim, aten.var.correction, aten.std.correction, aten.logsumexp.default])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_statistics_static_and_dynamic(op: torch._ops.OpOverload, dtype: torch.dtype) -> None:
@@ -165,6 +166,7 @@ OPINFO: list[Any] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OPINFO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

@@ -58,6 +58,7 @@ RESIZES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
 @pytest.mark.parametrize("size", [[8, 10, 12], [7, 3, 9], [4, 10, 1]])
 def test_resizing_to_a_size(name: str, spatial: int, align: tuple[bool, ...], size: list[int]) -> None:
@@ -66,6 +67,7 @@ def test_resizing_to_a_size(name: str, spatial: int, align: tuple[bool, ...], si
     check_conversion(op, (value, size[:spatial], *align), dynamic=BATCH, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
 @pytest.mark.parametrize("scale", [2.0, 1.7, 0.6])
 def test_resizing_by_a_factor_samples_with_the_factor(
@@ -75,6 +77,7 @@ def test_resizing_by_a_factor_samples_with_the_factor(
     check_conversion(getattr(aten, name).vec, (value, None, *align, [scale] * spatial), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
 @pytest.mark.parametrize("factors", [(0.5, 2.0, 3.0), (1.0, 1.1, 0.9), (7 / 3, 1.25, 2.5)])
 @pytest.mark.parametrize("recompute", [None, False, True])
@@ -113,6 +116,7 @@ def test_scaled_extents_follow_the_input_or_are_refused() -> None:
     assert result.verdict.reason is Reason.DYNAMIC_SHAPE
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("interpolation", [0, 1, 2])

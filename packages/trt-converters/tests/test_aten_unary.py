@@ -58,6 +58,7 @@ FLOAT_FUNCTIONS = [
 INTEGER_FUNCTIONS = [name for name in FLOAT_FUNCTIONS if name != "frac"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FLOAT_FUNCTIONS)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_function_of_every_kind_of_float(name: str, dtype: torch.dtype) -> None:
@@ -183,6 +184,7 @@ OPINFO = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OPINFO)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

@@ -76,6 +76,7 @@ def test_zero_dimensional_tensors(op: Any, args: tuple[Any, ...]) -> None:
     check_conversion(op, (torch.tensor(3.5), *args))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("end", [None, 2, -1, OPEN_END])
 @pytest.mark.parametrize("start", [None, 0, 1, -4, -9])
@@ -170,6 +171,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_samples_of_pytorch(name: str, dtype: torch.dtype) -> None:

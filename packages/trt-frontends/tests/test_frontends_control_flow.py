@@ -146,6 +146,7 @@ def _compile(model: nn.Module, **settings: Any) -> Any:
     return trt_frontends.compile(model, arg_inputs=[varying], **{"min_block_size": 1, "device": "cpu", **settings})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_model_with_control_flow_is_one_engine(kind: Callable[[], nn.Module], level: int) -> None:

@@ -85,6 +85,7 @@ def _other(model: nn.Module) -> nn.Module:
     return other
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("source", ["state dict", "module"])
 def test_engines_with_other_weights_compute_what_eager_does(name: str, source: str) -> None:

@@ -70,6 +70,7 @@ STATIC = Input((2, 8), dtype=torch.int64, tensor_domain=(0, 2048))
 DYNAMIC = Input(min_shape=(1, 2), opt_shape=(2, 8), max_shape=(4, 16), dtype=torch.int64, tensor_domain=(0, 2048))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spec", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "settings", [{}, {"precision": torch.float16}, {"torch_executed_ops": {"aten.relu"}, "min_block_size": 1}]

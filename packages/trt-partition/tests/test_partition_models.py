@@ -69,6 +69,7 @@ def _assert_close(expected: Any, actual: Any) -> None:
         torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("walls", VISION_WALLS, ids=lambda walls: "+".join(walls) or "all")
 @pytest.mark.parametrize("size", [1, 5])
 def test_resnet(resnet: Any, resnet_graph: Any, refuse: Any, settings: Any, walls: tuple[str, ...], size: int) -> None:
@@ -88,6 +89,7 @@ def test_resnet(resnet: Any, resnet_graph: Any, refuse: Any, settings: Any, wall
         assert not report.torch_nodes
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("walls", TEXT_WALLS, ids=lambda walls: "+".join(walls) or "all")
 @pytest.mark.parametrize("fast", [True, False])
 def test_bert(bert: Any, bert_graph: Any, refuse: Any, settings: Any, walls: tuple[str, ...], fast: bool) -> None:

@@ -73,6 +73,7 @@ def test_children_take_and_return_tensors_only(branchy_dynamic: Any, refuse: Any
             assert isinstance(node.meta["val"], torch.Tensor)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rows", [2, 3, 11])
 @pytest.mark.parametrize("refused", [(), ("relu.default",), ("relu.default", "linear.default", "tanh.default")])
 def test_dynamic_batch(

@@ -13,6 +13,7 @@ from typing import Any
 import plan_fuzzer
 import pytest
 import torch
+from fresh_process import run_python
 
 import trt_portable as trt
 from trt_portable.execution.guard_pages import VARIABLE, guarded
@@ -167,7 +168,7 @@ assert x.stride() == (1, 3) and x.sum() == 15
 ctypes.string_at(x.data_ptr() + (24 if sys.argv[1] == "end" else -4), 4)
 """
     for side in ("end", "begin"):
-        done = subprocess.run([sys.executable, "-c", script, side], capture_output=True, check=False)
+        done = run_python(script, side)
         assert done.returncode < 0, done.stderr
 
 

@@ -94,6 +94,7 @@ def _define_attention(kind: Any = K.NONE) -> Any:
     return define
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("variant", ["plain", "additive", "boolean", "upper", "lower"])

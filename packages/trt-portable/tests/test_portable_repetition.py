@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from trt_portable.internals import AsyncCompile, inductor_config
 
 WIDTH = 8
 F64 = torch.float64
+STRESSED = "TRT_STRESS" in os.environ
+"""Whether more and deeper stacks are tried than a change has time for."""
 Layer = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 
 
@@ -92,12 +95,13 @@ def stack(layers: Sequence[Layer], *, all_outputs: bool = False) -> tuple[Callab
     return run, [tensor for at in range(len(layers)) for tensor in weights_of(at)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [pre_norm, post_norm])
 @pytest.mark.parametrize("all_outputs", [False, True])
 @pytest.mark.parametrize("open_axes", [(), (0, 1)])
 def test_equal_layers_share_one_code(layer: Layer, all_outputs: bool, open_axes: tuple[int, ...]) -> None:
     counts = {}
-    for depth in (4, 12):
+    for depth in (4, 12 if STRESSED else 7):
         run, weights = stack([layer] * depth, all_outputs=all_outputs)
         x = torch.randn(3, 5, WIDTH, dtype=F64)
         cut = split(traced(run, [*weights, x], open_axes=open_axes))
@@ -106,7 +110,7 @@ def test_equal_layers_share_one_code(layer: Layer, all_outputs: bool, open_axes:
         for given_x in (x, *([torch.randn(4, 7, WIDTH, dtype=F64)] if open_axes else [])):
             for found, wanted in zip(computed(cut, [*weights, given_x]), run(*weights, given_x), strict=True):
                 torch.testing.assert_close(found, wanted)
-    assert counts[4] == counts[12]  # what is compiled does not grow with depth
+    assert len(set(counts.values())) == 1  # what is compiled does not grow with depth
 
 
 def test_two_stacks_are_two_codes() -> None:
@@ -184,9 +188,9 @@ def test_layers_that_differ_in_a_number_are_not_taken_for_one() -> None:
     torch.testing.assert_close(computed(split(traced(run, [*weights, x])), [*weights, x])[0], run(*weights, x)[0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50 if STRESSED else 8, deadline=None)
 @given(
-    kinds=st.lists(st.sampled_from((0, 0, 0, 1, 2)), min_size=2, max_size=9),
+    kinds=st.lists(st.sampled_from((0, 0, 0, 1, 2)), min_size=2, max_size=9 if STRESSED else 6),
     tied=st.booleans(),
     all_outputs=st.booleans(),
     open_axes=st.sampled_from(((), (0,), (0, 1))),

@@ -76,9 +76,11 @@ heavy = ("torch.", "tensorrt", "trt_portable", "trt_lowering", "trt_partition", 
 late = ("trt_core.limits", "trt_core.operator_counts", "trt_runtime.program", "trt_runtime.signatures")
 print(sorted(name for name in added if name.startswith(heavy + late)), torch.cuda.is_initialized())
 torch.ops.trt.execute_engine.default
+import trt_runtime.isolation.worker
+print("torch._dynamo" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert result.stdout == "[] False\n", result.stderr
+    assert result.stdout == "[] False\nFalse\n", result.stderr
 
 
 def test_public_names_exist() -> None:

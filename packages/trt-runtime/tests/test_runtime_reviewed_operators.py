@@ -17,6 +17,7 @@ PARTS = 6 if "TRT_FUZZ_MUTATIONS" in os.environ else 60
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are guarded as Linux does")
 @pytest.mark.timeout(0)
+@pytest.mark.sampled
 @pytest.mark.parametrize("side", ["end", "begin"])
 @pytest.mark.parametrize("part", range(6 if "TRT_STRESS" in os.environ else 2))
 def test_operators_between_guard_pages(part: int, side: str) -> None:

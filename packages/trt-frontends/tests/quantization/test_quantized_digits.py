@@ -26,6 +26,7 @@ def compiled(model: Any, trained: Any) -> torch.nn.Module:
     return trt_frontends.compile(model, arg_inputs=(batches_of(trained),), optimization_level=0, min_block_size=1)
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer"])

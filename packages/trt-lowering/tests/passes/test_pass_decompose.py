@@ -37,6 +37,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
 def test_decomposed_operators_compute_the_same(name, is_dynamic, captured, preserve, settings, compare):

@@ -31,6 +31,7 @@ OPEN = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dynamic", OPEN)
 @pytest.mark.parametrize(("mode", "outside"), list(itertools.product(MODES, PADDING)))
 def test_every_mode_with_open_extents(run_network: Any, mode: Any, outside: Any, dynamic: str) -> None:

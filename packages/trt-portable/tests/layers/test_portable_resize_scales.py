@@ -100,6 +100,7 @@ def test_every_mode_and_mapping_follows_the_scales(
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("extent", [1, 2, 3, 5, 9, 10, 30, 100, 1000])
 @pytest.mark.parametrize("scale", [0.1, 0.29, 0.7, 1.1, 7 / 3, 1 / 3, 2.5, 4.0])
 def test_extents_are_those_of_a_product_in_float32_however_they_become_known(

@@ -72,6 +72,7 @@ def _copy(network: Any, dtype: Any, shape: Any, kinds: tuple[Any, Any]) -> None:
         tensor.allowed_formats = 1 << int(kind)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "dtype"), PAIRS, ids=lambda value: value.name)
 @pytest.mark.parametrize("channels", [3, 33])
 @pytest.mark.parametrize("dynamic", [False, True])

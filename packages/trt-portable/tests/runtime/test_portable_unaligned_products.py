@@ -52,6 +52,7 @@ def _linear(network: Any, rows: int, columns: int, is_transposed: bool, has_bias
     return y
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("split", ["interpreted", "traced", "output"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_split(network: Any, load: Any, monkeypatch: pytest.MonkeyPatch, name: str, split: str) -> None:

@@ -349,11 +349,11 @@ def example_call(
     Raises:
         InputError: Names are missing or unknown, or a shape has another rank than its input.
     """
-    from trt_runtime.isolation import IsolatedProgram  # which few calls need
-
-    if isinstance(module, IsolatedProgram):
-        return module.example_call(given, seed)
     if not isinstance(module, LoadedProgram):
+        from trt_runtime.isolation import IsolatedProgram  # which few calls need, and no process of theirs can import
+
+        if isinstance(module, IsolatedProgram):
+            return module.example_call(given, seed)
         raise InputError("only programs in our own format say what they take", hint="save the program again")
     program = captured_from(module).program
     signature = program.signature

@@ -6,6 +6,16 @@ between them).
 
 from __future__ import annotations
 
-from trt_runtime.isolation.program import IsolatedProgram, Isolation
+from typing import TYPE_CHECKING, Final
+
+from trt_core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from trt_runtime.isolation.program import IsolatedProgram, Isolation
 
 __all__ = ["IsolatedProgram", "Isolation"]
+
+_LATE: Final = dict.fromkeys(__all__, "trt_runtime.isolation.program")
+"""What the caller has, and the process never imports: with it comes all of `torch._dynamo`."""
+
+__getattr__, __dir__ = lazy_names(__name__, _LATE)

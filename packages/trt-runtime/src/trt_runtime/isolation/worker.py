@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path as FilePath
@@ -87,6 +88,7 @@ class _Worker:
 
     def begin(self, options: Mapping[str, Any], file: int) -> None:
         """Gives up what it can do without, and loads the program."""
+        tempfile.tempdir = os.sep  # modules ask for a folder when they are imported, and none would be found
         kept = _confine(options)
         logger.addHandler(self._records)
         logger.propagate = False
