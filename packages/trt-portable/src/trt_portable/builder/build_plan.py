@@ -35,7 +35,7 @@ from trt_portable.execution.shapes import META, load_shape_program, report_shape
 from trt_portable.formats import choose_format
 from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
-from trt_portable.network.serialization import layers_from_json, leaf_entries, leaf_layers, network_to_json
+from trt_portable.network.serialization import leaf_entries, network_to_json
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, Shape, WeightSlot
 from trt_portable.plan.engine_plan import is_host_constant, write_engine
@@ -178,7 +178,8 @@ class EliminateDeadLayers(PlanPass):
             if not node.outputs or not needed.isdisjoint(node.outputs):
                 live.append(node)
                 needed.update(node.inputs)
-        graph.nodes = live[::-1]
+        if len(live) < len(nodes):
+            graph.nodes = live[::-1]
         return len(nodes) - len(live)
 
 
@@ -212,17 +213,17 @@ def _weight_slots(structure: Mapping[str, Any], is_refittable: Callable[[str, st
     return tuple(
         WeightSlot(
             layer=index,
-            layer_name=layer.name,
+            layer_name=entry["name"],
             role=role,
             weights=key,
-            dtype=dtype,
+            dtype=DataType[dtype],
             count=count,
             name=names.get(key),
             refittable=is_refittable(key, role),
         )
-        for index, layer in enumerate(leaf_layers(layers_from_json(structure).layers))
-        for role, key in layer._weight_keys.items()
-        for dtype, count in (layer._weight_specs[role],)
+        for index, entry in enumerate(leaf_entries(structure["layers"]))
+        for role, key in entry["weights"].items()
+        for dtype, count in (entry["weight_specs"][role],)
     )
 
 

@@ -313,32 +313,28 @@ class PlanGraph(Graph[Node]):
         (made,) = self.layer(node)._compute(operands)
         return as_tensor(made)
 
-    def layer(self, node: Node) -> ILayer:
-        """The layer of a node, with its weights."""
-        return self.layers([node])[0]
-
-    def layers(self, nodes: Sequence[Node], *, in_place: bool = False) -> tuple[ILayer, ...]:
-        """The layers of nodes, with their weights; what one makes is what the next one reads.
+    def layer(self, node: Node, *, in_place: bool = False) -> ILayer:
+        """The layer of a node, with its weights.
 
         Args:
-            nodes: In order.
+            node: The node.
             in_place: Take weights where they lie, which may be a GPU; else what lies there is copied to the host.
         """
-        every = [each for node in nodes for each in (node, *node.inside)]
+        every = (node, *node.inside)
         named = dict.fromkeys(at for each in every for at in (*each.inputs, *each.outputs) if at is not None)
-        entries = [node.to_json() for node in nodes]
+        entry = node.to_json()
         structure: dict[str, Any] = {key: [] for key in tables.NETWORK} | {
             "name": "",
             "tensors": [self.tensors[tensor].to_json(tensor) for tensor in named],
-            "layers": entries,
+            "layers": [entry],
         }
         image = layers_from_json(structure)
         weights: Mapping[str, torch.Tensor] = self.weights
         if in_place:
-            keys = {key for entry in entries for key in entry["weights"].values()}
+            keys = set(entry["weights"].values())
             weights = {key: self.weights.in_place(key) for key in keys & self.weights.keys()}
-        image.bind(weights, entries, "cpu")
-        return image.layers
+        image.bind(weights, [entry], "cpu")
+        return image.layers[0]
 
     # what nodes are made of -------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ class FoldConstants(PlanPass):
 
     name = "fold_constants"
 
-    def __init__(self, keep: Collection[int], step: Callable[[], None]) -> None:
+    def __init__(self, keep: frozenset[int], step: Callable[[], None]) -> None:
         self._keep = keep
         self._step = step
 
@@ -48,21 +48,14 @@ class FoldConstants(PlanPass):
         known: dict[int | None, Value] = {}
         result: list[Node] = []
         nodes, folded = graph.nodes, 0
-        for layer, node in zip(graph.layers(nodes, in_place=True), nodes, strict=True):
+        for node in nodes:
             self._step()
-            values = None
-            is_weight = layer.type is LayerType.DEQUANTIZE
-            if not is_weight and self._is_candidate(layer, node, known, graph):
-                operands = [known[tensor] for tensor in node.inputs]
-                if layer.type not in _VIEWS:
-                    operands = [_on_host(operand) for operand in operands]
-                    layer._bound = {role: tensor.cpu() for role, tensor in layer._bound.items()}
-                values = _compute(layer, node, operands)
+            values = self._computed(node, known, graph) if self._is_candidate(node, known, graph) else None
             if values is None:
                 result.append(node)
                 continue
             known.update(zip(node.outputs, values, strict=True))
-            if layer.type is LayerType.CONSTANT:
+            if node.kind is LayerType.CONSTANT:
                 result.append(node)
                 continue
             folded += 1
@@ -72,13 +65,26 @@ class FoldConstants(PlanPass):
                 name = node.name if index == 0 else f"{node.name}:{index}"
                 constant = constant_node(name, tensor, key, dtype, made.shape)
                 result.append(replace(constant, metadata=node.metadata))
-        graph.nodes = result
+        if folded:
+            graph.nodes = result
         return folded
 
-    def _is_candidate(self, layer: ILayer, node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> bool:
-        if layer._is_random or layer._children() or any(tensor in self._keep for tensor in node.outputs):
+    def _is_candidate(self, node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> bool:
+        """Whether all that a layer depends on is known; what a dequantization makes is a weight, and stays one."""
+        if node.kind is LayerType.DEQUANTIZE or "body" in node.nested or not self._keep.isdisjoint(node.outputs):
             return False
         return graph.is_fixed(node) and all(tensor in known for tensor in node.inputs)
+
+    @staticmethod
+    def _computed(node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> Sequence[Value] | None:
+        layer = graph.layer(node, in_place=True)
+        if layer._is_random:
+            return None
+        operands = [known[tensor] for tensor in node.inputs]
+        if node.kind not in _VIEWS:
+            operands = [_on_host(operand) for operand in operands]
+            layer._bound = {role: tensor.cpu() for role, tensor in layer._bound.items()}
+        return _compute(layer, node, operands)
 
 
 def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
