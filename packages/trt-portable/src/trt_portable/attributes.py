@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar
 
 from trt_portable.dims import Dims, Permutation, as_dims
 from trt_portable.enums import DataType, PybindEnum
-from trt_portable.pybind import instance_of, to_boolean, to_integer, to_number, to_text
+from trt_portable.pybind import Setting, instance_of, to_boolean, to_integer, to_number, to_text
 from trt_portable.weights import as_weights
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ Holder: TypeAlias = Any
 """A layer; `trt_portable.network.layer` reads this module, so its class is not named."""
 
 
-class Attribute(Generic[T]):
+class Attribute(Setting[T]):
     """A property of a layer that is part of its meaning.
 
     Args:
@@ -39,39 +39,14 @@ class Attribute(Generic[T]):
         decode: Callable[[Any], T] | None = None,
         doc: str = "",
     ) -> None:
-        self.convert = convert
-        self.default = default
+        super().__init__(convert, default, doc)
         self.encode = encode
         self.decode: Callable[[Any], T] = decode or convert
-        self.__doc__ = doc
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-        self.slot = name
-
-    @overload
-    def __get__(self, layer: None, owner: type) -> Attribute[T]: ...
-
-    @overload
-    def __get__(self, layer: Holder, owner: type) -> T: ...
-
-    def __get__(self, layer: Holder | None, owner: type) -> T | Attribute[T]:
-        if layer is None:
-            return self
-        value: T = layer.__dict__.get(self.slot, self.default)
-        return value
-
-    def __set__(self, layer: Holder, value: Any) -> None:
-        try:
-            converted = self.convert(value)
-        except TypeError as error:
-            raise TypeError(f"{type(layer).__name__}.{self.name}: {error}") from None
-        self.store(layer, converted)
-
-    def store(self, layer: Holder, value: T) -> None:
+    def store(self, holder: Holder, value: T) -> None:
         """Keeps a converted value and tells the layer."""
-        layer.__dict__[self.slot] = value
-        layer._changed()
+        holder.__dict__[self.slot] = value
+        holder._changed()
 
 
 class WeightsAttribute:

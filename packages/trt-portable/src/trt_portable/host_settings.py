@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_portable.interfaces import IGpuAllocator
-from trt_portable.pybind import ContextManaged, Sealed, to_integer
+from trt_portable.pybind import ContextManaged, Sealed, Setting, optional_of, to_integer
 from trt_portable.reporting import ILogger, RecordsErrors, Reporter
 
 if TYPE_CHECKING:
@@ -16,42 +16,19 @@ class ThreadedSettings(RecordsErrors, ContextManaged, Sealed):
     """A logger, an error recorder and a number of threads."""
 
     _reporter: Reporter
-    _max_threads: int
+
+    max_threads = Setting(to_integer, 1, "Most threads for the work of this object; kept and reported.", least=1)
 
     @property
     def logger(self) -> ILogger | None:
         """As given."""
         return self._reporter.logger
 
-    @property
-    def max_threads(self) -> int:
-        """Most threads for the work of this object; kept and reported."""
-        return self._max_threads
-
-    @max_threads.setter
-    def max_threads(self, count: int) -> None:
-        count = to_integer(count)
-        if count < 1:
-            self._reporter.error("max_threads", f"must be at least 1, not {count}")
-            return
-        self._max_threads = count
-
 
 class HostSettings(ThreadedSettings):
     """Besides: an allocator, plugins, and the DLA cores that are not there."""
 
-    _gpu_allocator: IGpuAllocator | None
-
-    @property
-    def gpu_allocator(self) -> IGpuAllocator | None:
-        """Kept and reported; memory comes from PyTorch's allocator."""
-        return self._gpu_allocator
-
-    @gpu_allocator.setter
-    def gpu_allocator(self, allocator: IGpuAllocator | None) -> None:
-        if allocator is not None and not isinstance(allocator, IGpuAllocator):
-            raise TypeError(f"gpu_allocator must be IGpuAllocator, not {type(allocator).__name__}")
-        self._gpu_allocator = allocator
+    gpu_allocator = optional_of(IGpuAllocator, "Kept and reported; memory comes from PyTorch's allocator.")
 
     @property
     def num_DLA_cores(self) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -138,6 +142,63 @@ class Sealed:
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == _PACKAGE
+
+
+class Setting(Generic[T]):
+    """A property that keeps what is assigned.
+
+    Args:
+        convert: Makes the stored value of what is assigned; raises TypeError or ValueError.
+        default: The value before any assignment.
+        doc: What the property's docstring says.
+        least: The smallest number that is taken; a smaller one is reported, and changes nothing.
+    """
+
+    def __init__(self, convert: Callable[[Any], T], default: T, doc: str = "", *, least: int | None = None) -> None:
+        self.convert = convert
+        self.default = default
+        self.least = least
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.slot = name
+
+    @overload
+    def __get__(self, holder: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, holder: Any, owner: type) -> T: ...
+
+    def __get__(self, holder: Any, owner: type) -> T | Self:
+        if holder is None:
+            return self
+        value: T = holder.__dict__.get(self.slot, self.default)
+        return value
+
+    def __set__(self, holder: Any, value: Any) -> None:
+        try:
+            converted = self.convert(value)
+        except TypeError as error:
+            raise TypeError(f"{type(holder).__name__}.{self.name}: {error}") from None
+        self.store(holder, converted)
+
+    def store(self, holder: Any, value: T) -> None:
+        """Keeps a converted value."""
+        if self.least is not None and value < self.least:  # type: ignore[operator]  # settings with a least are numbers
+            holder._reporter.error(self.name, f"must be at least {self.least}, not {value}")
+        else:
+            holder.__dict__[self.slot] = value
+
+
+def one_of(default: T, doc: str) -> Setting[T]:
+    """A setting that is a member of the enumeration of its default."""
+    return Setting(functools.partial(instance_of, type(default)), default, doc)
+
+
+def optional_of(kind: type[T], doc: str) -> Setting[T | None]:
+    """A setting that is an object of a class, or None as at first."""
+    return Setting(lambda value: None if value is None else instance_of(kind, value), None, doc)
 
 
 def common_enter(this: T) -> T:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, TypeAlias
 from trt_core.log import note_error
 from trt_portable.enums import ErrorCodeTRT, PybindEnum
 from trt_portable.errors import NetworkError, Refusal, is_strict
-from trt_portable.pybind import ContextManaged, instance_of
+from trt_portable.pybind import ContextManaged, instance_of, one_of
 
 
 class Severity(PybindEnum):
@@ -57,22 +57,15 @@ class ILogger(ContextManaged):
 class Logger(ILogger):
     """Prints messages that are at least as grave as `min_severity`: errors to stderr, others to stdout."""
 
+    min_severity = one_of(Severity.WARNING, "The least grave messages that are printed.")
+
     def __init__(self, min_severity: Severity = Severity.WARNING) -> None:
         super().__init__()
         self.min_severity = min_severity
 
-    @property
-    def min_severity(self) -> Severity:
-        """The least grave messages that are printed."""
-        return self._min_severity
-
-    @min_severity.setter
-    def min_severity(self, min_severity: Severity) -> None:
-        self._min_severity = instance_of(Severity, min_severity, "min_severity")
-
     def log(self, severity: Severity, msg: str) -> None:
         """Prints the message when it is grave enough."""
-        if int(instance_of(Severity, severity, "severity")) > int(self._min_severity):
+        if int(instance_of(Severity, severity, "severity")) > int(self.min_severity):
             return
         stamp = time.strftime("%m/%d/%Y-%H:%M:%S")
         stream = sys.stderr if int(severity) <= int(Severity.ERROR) else sys.stdout

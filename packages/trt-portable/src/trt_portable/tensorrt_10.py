@@ -40,7 +40,7 @@ from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.plugin.interfaces import BoundList
 from trt_portable.plugin.registry import IPluginRegistry
 from trt_portable.plugin.version_2 import IPluginCreator
-from trt_portable.pybind import instance_of, to_integer, to_number, to_text
+from trt_portable.pybind import Setting, instance_of, optional_of, to_integer, to_number, to_text
 from trt_portable.runtime.engine import ICudaEngine
 from trt_portable.runtime.execution_context import IExecutionContext
 from trt_portable.runtime.refitter import Refitter
@@ -527,41 +527,9 @@ class _Typing:
 
 
 class _Config(IBuilderConfig):
-    def _of_10(self, name: str, default: Any = None) -> Any:
-        return self.__dict__.get(f"_of_10_{name}", default)
-
-    @property
-    def int8_calibrator(self) -> IInt8Calibrator | None:
-        """Kept, and never called: quantize in the network."""
-        found: IInt8Calibrator | None = self._of_10("calibrator")
-        return found
-
-    @int8_calibrator.setter
-    def int8_calibrator(self, calibrator: IInt8Calibrator | None) -> None:
-        if calibrator is not None:
-            instance_of(IInt8Calibrator, calibrator, "int8_calibrator")
-        self._of_10_calibrator = calibrator
-
-    @property
-    def algorithm_selector(self) -> IAlgorithmSelector | None:
-        """Kept, and never asked."""
-        found: IAlgorithmSelector | None = self._of_10("selector")
-        return found
-
-    @algorithm_selector.setter
-    def algorithm_selector(self, selector: IAlgorithmSelector | None) -> None:
-        if selector is not None:
-            instance_of(IAlgorithmSelector, selector, "algorithm_selector")
-        self._of_10_selector = selector
-
-    @property
-    def quantization_flags(self) -> int:
-        """Bit mask of ``1 << int(QuantizationFlag)``; kept."""
-        return int(self._of_10("quantization", 0))
-
-    @quantization_flags.setter
-    def quantization_flags(self, flags: int) -> None:
-        self._of_10_quantization = to_integer(flags)
+    int8_calibrator = optional_of(IInt8Calibrator, "Kept, and never called: quantize in the network.")
+    algorithm_selector = optional_of(IAlgorithmSelector, "Kept, and never asked.")
+    quantization_flags = Setting(to_integer, 0, "Bit mask of ``1 << int(QuantizationFlag)``; kept.")
 
     def set_quantization_flag(self, flag: Any) -> None:
         """Sets a flag of calibration; kept."""
@@ -582,7 +550,7 @@ class _Config(IBuilderConfig):
 
     def get_calibration_profile(self) -> IOptimizationProfile | None:
         """The profile of calibration, None if none was set."""
-        found: IOptimizationProfile | None = self._of_10("profile")
+        found: IOptimizationProfile | None = self.__dict__.get("_of_10_profile")
         return found
 
 
@@ -755,7 +723,7 @@ def install() -> dict[str, Any]:
     """
     for target, members in _MEMBERS.items():
         for name, value in vars(members).items():
-            if isinstance(value, (FunctionType, property)):
+            if isinstance(value, (FunctionType, property, Setting)):
                 setattr(target, name, value)
     found: dict[str, Any] = {each.__name__: each for each in _CLASSES}
     return found | {"CalibrationAlgoType": CalibrationAlgoType, "QuantizationFlag": QuantizationFlag}

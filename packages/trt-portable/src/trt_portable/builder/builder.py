@@ -14,7 +14,7 @@ from trt_portable.device import current_device
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
 from trt_portable.host_settings import HostSettings
-from trt_portable.interfaces import IGpuAllocator, IStreamWriter, write_all
+from trt_portable.interfaces import IStreamWriter, write_all
 from trt_portable.memory import IHostMemory
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.optimization_profile import IOptimizationProfile
@@ -40,8 +40,6 @@ class Builder(HostSettings):
         if not isinstance(logger, ILogger):
             raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
         self._reporter = Reporter(logger)
-        self._gpu_allocator: IGpuAllocator | None = None
-        self._max_threads = 1
 
     # Parts of a build ------------------------------------------------------------------------------
 
@@ -148,8 +146,8 @@ class Builder(HostSettings):
 
     def reset(self) -> None:
         """Returns settings to their defaults."""
-        self._max_threads = 1
-        self._gpu_allocator = None
+        self.max_threads = 1
+        self.gpu_allocator = None
 
     # Settings --------------------------------------------------------------------------------------
 

@@ -20,7 +20,17 @@ from trt_portable.enums import (
     TilingOptimizationLevel,
 )
 from trt_portable.optimization_profile import IOptimizationProfile
-from trt_portable.pybind import ContextManaged, Sealed, instance_of, to_boolean, to_integer, to_text
+from trt_portable.pybind import (
+    ContextManaged,
+    Sealed,
+    Setting,
+    instance_of,
+    one_of,
+    optional_of,
+    to_boolean,
+    to_integer,
+    to_text,
+)
 from trt_portable.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -57,160 +67,62 @@ class IBuilderConfig(ContextManaged, Sealed):
     build_route: str = ""
     """Kept."""
 
+    flags = Setting(
+        to_integer, 1 << int(BuilderFlag.TF32), "Bit mask of ``1 << int(flag)``; `BuilderFlag.TF32` is set at first."
+    )
+    builder_optimization_level = Setting(
+        lambda level: min(to_integer(level), MAX_OPTIMIZATION_LEVEL),
+        DEFAULT_OPTIMIZATION_LEVEL,
+        "0 to 5, 3 at first; greater values mean 5. At 0 no tactic is timed.",
+        least=0,
+    )
+    avg_timing_iterations = Setting(to_integer, 1, "Runs over which a tactic's time is averaged.", least=1)
+    max_num_tactics = Setting(
+        to_integer, -1, "Most tactics to time per program; -1 leaves it to the builder.", least=-1
+    )
+    max_aux_streams = Setting(
+        to_integer, 0, "Most auxiliary streams; engines of this provider use the main stream only.", least=0
+    )
+    profiling_verbosity = one_of(ProfilingVerbosity.LAYER_NAMES_ONLY, "How much the engine inspector tells.")
+    engine_capability = one_of(EngineCapability.STANDARD, "Only STANDARD can be built.")
+    hardware_compatibility_level = one_of(
+        HardwareCompatibilityLevel.NONE, "Kept and reported; plans of this provider run on any device."
+    )
+    runtime_platform = one_of(RuntimePlatform.SAME_AS_BUILD, "Kept; plans of this provider run on any platform.")
+    tiling_optimization_level = one_of(TilingOptimizationLevel.NONE, "Kept; tiling is left to PyTorch's kernels.")
+    default_device_type = one_of(DeviceType.GPU, "Device of layers for which none was set; only GPU can be built.")
+    progress_monitor = optional_of(IProgressMonitor, "Told about the progress of builds; may cancel them.")
+
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self.reset()
 
     def reset(self) -> None:
         """Returns every setting to its default and forgets the profiles."""
-        self._flags = 1 << int(BuilderFlag.TF32)
+        reporter = self._reporter
+        self.__dict__.clear()
+        self._reporter = reporter
         self._pools = dict(_DEFAULT_POOLS)
         self._profiles: list[IOptimizationProfile] = []
         self._timing_cache: ITimingCache | None = None
-        self._progress_monitor: IProgressMonitor | None = None
         self._device_types: dict[str, DeviceType] = {}
         self._preview: dict[PreviewFeature, bool] = {}
         self._tactic_sources = _ALL_TACTIC_SOURCES
-        self._optimization_level = DEFAULT_OPTIMIZATION_LEVEL
-        self._avg_timing_iterations = 1
-        self._profiling_verbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
-        self._engine_capability = EngineCapability.STANDARD
-        self._hardware_compatibility_level = HardwareCompatibilityLevel.NONE
-        self._runtime_platform = RuntimePlatform.SAME_AS_BUILD
-        self._tiling_optimization_level = TilingOptimizationLevel.NONE
-        self._default_device_type = DeviceType.GPU
-        self._max_num_tactics = -1
-        self._max_aux_streams = 0
-        self.DLA_core = -1
-        self.l2_limit_for_tiling = -1
         self._plugins_to_serialize: list[str] = []
-        self.profile_stream = 0
-        self.remote_auto_tuning_config = ""
-        self.build_route = ""
 
     # Flags -----------------------------------------------------------------------------------------
 
-    @property
-    def flags(self) -> int:
-        """Bit mask of ``1 << int(flag)``; `BuilderFlag.TF32` is set at first."""
-        return self._flags
-
-    @flags.setter
-    def flags(self, flags: int) -> None:
-        self._flags = to_integer(flags)
-
     def set_flag(self, flag: BuilderFlag) -> None:
         """Sets one flag."""
-        self._flags |= 1 << int(instance_of(BuilderFlag, flag, "flag"))
+        self.flags |= 1 << int(instance_of(BuilderFlag, flag, "flag"))
 
     def clear_flag(self, flag: BuilderFlag) -> None:
         """Clears one flag."""
-        self._flags &= ~(1 << int(instance_of(BuilderFlag, flag, "flag")))
+        self.flags &= ~(1 << int(instance_of(BuilderFlag, flag, "flag")))
 
     def get_flag(self, flag: BuilderFlag) -> bool:
         """Whether a flag is set."""
-        return bool(self._flags >> int(instance_of(BuilderFlag, flag, "flag")) & 1)
-
-    # Levels and modes ------------------------------------------------------------------------------
-
-    @property
-    def builder_optimization_level(self) -> int:
-        """0 to 5, 3 at first; greater values mean 5. At 0 no tactic is timed."""
-        return self._optimization_level
-
-    @builder_optimization_level.setter
-    def builder_optimization_level(self, level: int) -> None:
-        level = to_integer(level)
-        if level < 0:
-            self._invalid("builder_optimization_level", f"must be 0 to 5, not {level}")
-            return
-        self._optimization_level = min(level, MAX_OPTIMIZATION_LEVEL)
-
-    @property
-    def avg_timing_iterations(self) -> int:
-        """Runs over which a tactic's time is averaged."""
-        return self._avg_timing_iterations
-
-    @avg_timing_iterations.setter
-    def avg_timing_iterations(self, count: int) -> None:
-        count = to_integer(count)
-        if count < 1:
-            self._invalid("avg_timing_iterations", f"must be at least 1, not {count}")
-            return
-        self._avg_timing_iterations = count
-
-    @property
-    def max_num_tactics(self) -> int:
-        """Most tactics to time per program; -1 leaves it to the builder."""
-        return self._max_num_tactics
-
-    @max_num_tactics.setter
-    def max_num_tactics(self, count: int) -> None:
-        count = to_integer(count)
-        if count < -1:
-            self._invalid("max_num_tactics", f"must be -1 or more, not {count}")
-            return
-        self._max_num_tactics = count
-
-    @property
-    def max_aux_streams(self) -> int:
-        """Most auxiliary streams; engines of this provider use the main stream only."""
-        return self._max_aux_streams
-
-    @max_aux_streams.setter
-    def max_aux_streams(self, count: int) -> None:
-        count = to_integer(count)
-        if count < 0:
-            self._invalid("max_aux_streams", f"must not be negative, got {count}")
-            return
-        self._max_aux_streams = count
-
-    @property
-    def profiling_verbosity(self) -> ProfilingVerbosity:
-        """How much the engine inspector tells."""
-        return self._profiling_verbosity
-
-    @profiling_verbosity.setter
-    def profiling_verbosity(self, verbosity: ProfilingVerbosity) -> None:
-        self._profiling_verbosity = instance_of(ProfilingVerbosity, verbosity, "profiling_verbosity")
-
-    @property
-    def engine_capability(self) -> EngineCapability:
-        """Only STANDARD can be built."""
-        return self._engine_capability
-
-    @engine_capability.setter
-    def engine_capability(self, capability: EngineCapability) -> None:
-        self._engine_capability = instance_of(EngineCapability, capability, "engine_capability")
-
-    @property
-    def hardware_compatibility_level(self) -> HardwareCompatibilityLevel:
-        """Kept and reported; plans of this provider run on any device."""
-        return self._hardware_compatibility_level
-
-    @hardware_compatibility_level.setter
-    def hardware_compatibility_level(self, level: HardwareCompatibilityLevel) -> None:
-        self._hardware_compatibility_level = instance_of(
-            HardwareCompatibilityLevel, level, "hardware_compatibility_level"
-        )
-
-    @property
-    def runtime_platform(self) -> RuntimePlatform:
-        """Kept; plans of this provider run on any platform."""
-        return self._runtime_platform
-
-    @runtime_platform.setter
-    def runtime_platform(self, platform: RuntimePlatform) -> None:
-        self._runtime_platform = instance_of(RuntimePlatform, platform, "runtime_platform")
-
-    @property
-    def tiling_optimization_level(self) -> TilingOptimizationLevel:
-        """Kept; tiling is left to PyTorch's kernels."""
-        return self._tiling_optimization_level
-
-    @tiling_optimization_level.setter
-    def tiling_optimization_level(self, level: TilingOptimizationLevel) -> None:
-        self._tiling_optimization_level = instance_of(TilingOptimizationLevel, level, "tiling_optimization_level")
+        return bool(self.flags >> int(instance_of(BuilderFlag, flag, "flag")) & 1)
 
     @property
     def plugins_to_serialize(self) -> list[str]:
@@ -230,22 +142,13 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     # Devices ---------------------------------------------------------------------------------------
 
-    @property
-    def default_device_type(self) -> DeviceType:
-        """Device of layers for which none was set; only GPU can be built."""
-        return self._default_device_type
-
-    @default_device_type.setter
-    def default_device_type(self, device_type: DeviceType) -> None:
-        self._default_device_type = instance_of(DeviceType, device_type, "default_device_type")
-
     def set_device_type(self, layer: ILayer, device_type: DeviceType) -> None:
         """Chooses a layer's device; DLA is refused when the engine is built."""
         self._device_types[self._name_of(layer)] = instance_of(DeviceType, device_type, "device_type")
 
     def get_device_type(self, layer: ILayer) -> DeviceType:
         """A layer's device."""
-        return self._device_types.get(self._name_of(layer), self._default_device_type)
+        return self._device_types.get(self._name_of(layer), self.default_device_type)
 
     def is_device_type_set(self, layer: ILayer) -> bool:
         """Whether a device was chosen for the layer itself."""
@@ -339,17 +242,6 @@ class IBuilderConfig(ContextManaged, Sealed):
         """The attached cache, or None."""
         return self._timing_cache
 
-    @property
-    def progress_monitor(self) -> IProgressMonitor | None:
-        """Told about the progress of builds; may cancel them."""
-        return self._progress_monitor
-
-    @progress_monitor.setter
-    def progress_monitor(self, monitor: IProgressMonitor | None) -> None:
-        if monitor is not None and not isinstance(monitor, IProgressMonitor):
-            raise TypeError(f"progress_monitor must be IProgressMonitor, not {type(monitor).__name__}")
-        self._progress_monitor = monitor
-
     # Profiles --------------------------------------------------------------------------------------
 
     @property
@@ -378,10 +270,10 @@ class IBuilderConfig(ContextManaged, Sealed):
 
     def _refusal(self) -> str | None:
         """Why nothing can be built with these settings, or None."""
-        if self._engine_capability is not EngineCapability.STANDARD:
-            return f"engine capability {self._engine_capability.name} needs NVIDIA hardware"
+        if self.engine_capability is not EngineCapability.STANDARD:
+            return f"engine capability {self.engine_capability.name} needs NVIDIA hardware"
         on_dla = [name for name, kind in self._device_types.items() if kind is DeviceType.DLA]
-        if self._default_device_type is DeviceType.DLA:
+        if self.default_device_type is DeviceType.DLA:
             return f"default_device_type is DLA, but {_NO_DLA}"
         if on_dla:
             return f"layer {on_dla[0]!r} was put on DLA, but {_NO_DLA}"

@@ -211,11 +211,13 @@ class INetworkDefinition(
         builder: The builder that made it.
     """
 
+    name: str = "Unnamed Network 0"
+    """The name; it becomes that of the engine."""
+
     def __init__(self, reporter: Reporter, flags: int = 0, builder: HostSettings | None = None) -> None:
         self._start(reporter.child())
         self._flags = flags
         self._builder = builder
-        self._name = "Unnamed Network 0"
         self._inputs: list[ITensor] = []
         self._marked: list[ITensor] = []
         self._marked_for_shapes: list[ITensor] = []
@@ -227,15 +229,6 @@ class INetworkDefinition(
         self._kinds: tuple[int, TensorKinds] | None = None
 
     # --- the network itself ----------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The name; it becomes that of the engine."""
-        return self._name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._name = to_text(name)
 
     @property
     def builder(self) -> HostSettings | None:

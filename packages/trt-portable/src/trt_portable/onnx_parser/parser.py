@@ -15,7 +15,7 @@ from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_
 from trt_portable.onnx_parser.graph import GraphImporter
 from trt_portable.onnx_parser.registry import find_converter, supported_operators
 from trt_portable.plugin.interfaces import NodeIndices
-from trt_portable.pybind import ContextManaged, Sealed, to_integer, to_text
+from trt_portable.pybind import ContextManaged, Sealed, Setting, instance_of, to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class OnnxParser(ContextManaged, Sealed):
         MissingPackage: The `onnx` package is not installed.
     """
 
+    flags = Setting(to_integer, 1 << int(OnnxParserFlag.NATIVE_INSTANCENORM), "Bits ``1 << int(OnnxParserFlag)``.")
+
     def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
         if not isinstance(network, INetworkDefinition):
             raise TypeError(f"network must be INetworkDefinition, not {type(network).__name__}")
@@ -50,7 +52,6 @@ class OnnxParser(ContextManaged, Sealed):
         self._network = network
         self._reporter = Reporter(logger, network._reporter)
         self._errors: list[ParserError] = []
-        self._flags = 1 << int(OnnxParserFlag.NATIVE_INSTANCENORM)
         self._subgraphs: list[tuple[list[int], bool]] = []
         self._made: dict[str, list[ITensor | None]] = {}
         self._pending: tuple[ModelProto, Path | None] | None = None
@@ -195,26 +196,17 @@ class OnnxParser(ContextManaged, Sealed):
 
     # --- options ---------------------------------------------------------------------------------
 
-    @property
-    def flags(self) -> int:
-        """Bits ``1 << int(OnnxParserFlag)``."""
-        return self._flags
-
-    @flags.setter
-    def flags(self, flags: int) -> None:
-        self._flags = to_integer(flags)
-
     def set_flag(self, flag: OnnxParserFlag) -> None:
         """Sets a flag; none changes what the parser does here."""
-        self._flags |= 1 << int(_flag(flag))
+        self.flags |= 1 << int(instance_of(OnnxParserFlag, flag, "flag"))
 
     def clear_flag(self, flag: OnnxParserFlag) -> None:
         """Clears a flag."""
-        self._flags &= ~(1 << int(_flag(flag)))
+        self.flags &= ~(1 << int(instance_of(OnnxParserFlag, flag, "flag")))
 
     def get_flag(self, flag: OnnxParserFlag) -> bool:
         """Whether a flag is set."""
-        return bool(self._flags >> int(_flag(flag)) & 1)
+        return bool(self.flags >> int(instance_of(OnnxParserFlag, flag, "flag")) & 1)
 
     def set_builder_config(self, builder_config: IBuilderConfig) -> bool:
         """Tells what the network will be built with; it decides nothing here."""
@@ -283,12 +275,6 @@ def _runs(count: int, refused: set[int], all_refused: bool) -> list[tuple[list[i
             runs.append(([], supported))
         runs[-1][0].append(index)
     return runs
-
-
-def _flag(flag: OnnxParserFlag) -> OnnxParserFlag:
-    if not isinstance(flag, OnnxParserFlag):
-        raise TypeError(f"flag must be OnnxParserFlag, not {type(flag).__name__}")
-    return flag
 
 
 def get_nv_onnx_parser_version() -> int:

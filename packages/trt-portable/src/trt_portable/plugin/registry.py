@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from trt_portable.enums import EngineCapability
 from trt_portable.plugin.interfaces import IPluginCreatorInterface, IPluginResource
-from trt_portable.pybind import Sealed, instance_of, to_text
+from trt_portable.pybind import Sealed, instance_of, optional_of, to_text
 from trt_portable.reporting import IErrorRecorder
 
 
@@ -15,21 +15,12 @@ class IPluginRegistry(Sealed):
 
     parent_search_enabled: bool = True
     """Whether what is not found here is looked for in the parent."""
+    error_recorder = optional_of(IErrorRecorder, "Receives errors.")
 
     def __init__(self, parent: IPluginRegistry | None = None) -> None:
         self._parent = parent
         self._creators: dict[tuple[str, str, str], Any] = {}
         self._resources: dict[str, tuple[IPluginResource, int]] = {}
-        self._recorder: IErrorRecorder | None = None
-
-    @property
-    def error_recorder(self) -> IErrorRecorder | None:
-        """Receives errors."""
-        return self._recorder
-
-    @error_recorder.setter
-    def error_recorder(self, recorder: IErrorRecorder | None) -> None:
-        self._recorder = None if recorder is None else instance_of(IErrorRecorder, recorder, "error_recorder")
 
     @property
     def all_creators(self) -> list[Any]:

@@ -216,20 +216,14 @@ class ISerializationConfig(Sealed):
 
     def set_flag(self, flag: SerializationFlag) -> bool:
         """Sets one flag."""
-        self._flags |= _bit(flag)
+        self._flags |= 1 << int(instance_of(SerializationFlag, flag, "flag"))
         return True
 
     def clear_flag(self, flag: SerializationFlag) -> bool:
         """Clears one flag."""
-        self._flags &= ~_bit(flag)
+        self._flags &= ~(1 << int(instance_of(SerializationFlag, flag, "flag")))
         return True
 
     def get_flag(self, flag: SerializationFlag) -> bool:
         """Whether a flag is set."""
-        return bool(self._flags & _bit(flag))
-
-
-def _bit(flag: SerializationFlag) -> int:
-    if not isinstance(flag, SerializationFlag):
-        raise TypeError(f"flag must be SerializationFlag, not {type(flag).__name__}")
-    return 1 << int(flag)
+        return bool(self._flags >> int(instance_of(SerializationFlag, flag, "flag")) & 1)

@@ -19,7 +19,16 @@ from trt_portable.formats import LAYOUTS
 from trt_portable.interfaces import IGpuAllocator, IOutputAllocator, notify_shape, request_output
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
 from trt_portable.plan.engine_info import Shape
-from trt_portable.pybind import ContextManaged, Sealed, instance_of, to_boolean, to_integer, to_integers, to_text
+from trt_portable.pybind import (
+    ContextManaged,
+    Sealed,
+    instance_of,
+    optional_of,
+    to_boolean,
+    to_integer,
+    to_integers,
+    to_text,
+)
 from trt_portable.reporting import RecordsErrors, Reporter
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.observers import DebugTensors, IDebugListener, IProfiler, LayerTimer, LayerTimes, RunObserver
@@ -615,10 +624,7 @@ class IRuntimeConfig(Sealed):
         Raises:
             TypeError: It is no `ExecutionContextAllocationStrategy`.
         """
-        if not isinstance(strategy, ExecutionContextAllocationStrategy):
-            kind = type(strategy).__name__
-            raise TypeError(f"strategy must be ExecutionContextAllocationStrategy, not {kind}")
-        self._strategy = strategy
+        self._strategy = instance_of(ExecutionContextAllocationStrategy, strategy, "strategy")
 
     def get_execution_context_allocation_strategy(self) -> ExecutionContextAllocationStrategy:
         """Who provides memory for intermediate values."""
@@ -640,6 +646,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
     """Free text that tells contexts apart."""
     persistent_cache_limit: int = 0
     """Bytes of persistent cache; kept."""
+    temporary_allocator = optional_of(IGpuAllocator, "Kept and reported.")
 
     def __init__(
         self,
@@ -661,7 +668,6 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         is_user_managed = strategy is ExecutionContextAllocationStrategy.USER_MANAGED
         self._execution.lacks_memory = is_user_managed and engine.device_memory_size_v2 > 0
         self._nvtx_verbosity = self._most_verbose = state.info.verbosity
-        self._temporary_allocator: IGpuAllocator | None = None
         self._aux_streams: tuple[int, ...] = ()
         self._communicator: object = None
 
@@ -927,17 +933,6 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
     def _provide(self, memory: int, size: int) -> None:
         self._device_memory = (memory, size)
         self._execution.lacks_memory = False
-
-    @property
-    def temporary_allocator(self) -> IGpuAllocator | None:
-        """Kept and reported."""
-        return self._temporary_allocator
-
-    @temporary_allocator.setter
-    def temporary_allocator(self, allocator: IGpuAllocator | None) -> None:
-        if allocator is not None and not isinstance(allocator, IGpuAllocator):
-            raise TypeError(f"temporary_allocator must be IGpuAllocator, not {type(allocator)}")
-        self._temporary_allocator = allocator
 
     def set_aux_streams(self, aux_streams: Sequence[int]) -> None:
         """Offers auxiliary streams; kept, since everything runs on the main stream."""

@@ -117,28 +117,23 @@ class DebugTensors:
 
     Args:
         tensors: Debug tensors of the engine: name by tensor id.
+
+    Attributes:
+        unfused_state: Whether tensors that were not marked are shown too.
+        listener: Who sees them.
     """
 
     def __init__(self, tensors: Mapping[int, str]) -> None:
         self._tensors = tensors
         self._names = frozenset(tensors.values())
         self._enabled: set[str] = set()
-        self._unfused_enabled = False
+        self.unfused_state = False
         self.listener: IDebugListener | None = None
 
     @property
     def is_active(self) -> bool:
         """Whether a run must look at tensors at all."""
-        return self.listener is not None and bool(self._enabled or self._unfused_enabled)
-
-    @property
-    def unfused_state(self) -> bool:
-        """Whether tensors that were not marked are shown too."""
-        return self._unfused_enabled
-
-    @unfused_state.setter
-    def unfused_state(self, flag: bool) -> None:
-        self._unfused_enabled = bool(flag)
+        return self.listener is not None and bool(self._enabled or self.unfused_state)
 
     def set_state(self, name: str, flag: bool) -> bool:
         """Shows or hides a tensor; False when it is no debug tensor."""
@@ -166,7 +161,7 @@ class DebugTensors:
         """Shows the outputs of a layer that are to be shown."""
         for tensor, name, value in zip(call.outputs, call.output_names, outputs, strict=True):
             marked = self._tensors.get(tensor)
-            if marked in self._enabled or (marked is None and self._unfused_enabled):
+            if marked in self._enabled or (marked is None and self.unfused_state):
                 self._process(name if marked is None else marked, value, stream)
 
     def _process(self, name: str, content: Value, stream: int) -> None:

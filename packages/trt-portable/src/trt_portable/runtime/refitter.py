@@ -49,7 +49,6 @@ class Refitter(ThreadedSettings):
         self._store = self._state.weights
         self._reporter = Reporter(logger, engine._reporter)
         self._pending: dict[int, tuple[Weights, TensorLocation]] = {}
-        self._max_threads = 1
         if not engine.refittable:
             rule = "the engine was not built with a refit flag"
             self._reporter.error("Refitter", rule, ErrorCodeTRT.INVALID_STATE)

@@ -12,9 +12,9 @@ from trt_portable.enums import DLAWorkspaceAllocationStrategy, ErrorCodeTRT, Tem
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.execution.bounded_runs import RunBounds
 from trt_portable.host_settings import HostSettings
-from trt_portable.interfaces import IGpuAllocator, IStreamReaderV2, read_all
+from trt_portable.interfaces import IStreamReaderV2, read_all
 from trt_portable.plan.container import read_plan, reading
-from trt_portable.pybind import to_text
+from trt_portable.pybind import one_of, to_text
 from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.engine import ICudaEngine
 
@@ -45,14 +45,12 @@ class Runtime(HostSettings):
     """Kept; nothing is written there."""
     tempfile_control_flags: int = sum(1 << int(flag) for flag in TempfileControlFlag)
     """Kept."""
+    dla_workspace_allocation_strategy = one_of(DLAWorkspaceAllocationStrategy.DEFAULT, "Kept and reported.")
 
     def __init__(self, logger: ILogger) -> None:
         if not isinstance(logger, ILogger):
             raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
         self._reporter = Reporter(logger)
-        self._gpu_allocator: IGpuAllocator | None = None
-        self._max_threads = 1
-        self._dla_strategy = DLAWorkspaceAllocationStrategy.DEFAULT
 
     @overload
     def deserialize_cuda_engine(self, serialized_engine: Any) -> ICudaEngine | None: ...
@@ -106,18 +104,6 @@ class Runtime(HostSettings):
         rule = f"{to_text(path)!r} cannot be loaded: this provider has no lean runtimes"
         self._reporter.error("load_runtime", rule, ErrorCodeTRT.UNSUPPORTED_STATE)
         return None
-
-    @property
-    def dla_workspace_allocation_strategy(self) -> DLAWorkspaceAllocationStrategy:
-        """Kept and reported."""
-        return self._dla_strategy
-
-    @dla_workspace_allocation_strategy.setter
-    def dla_workspace_allocation_strategy(self, strategy: DLAWorkspaceAllocationStrategy) -> None:
-        if not isinstance(strategy, DLAWorkspaceAllocationStrategy):
-            kind = type(strategy).__name__
-            raise TypeError(f"strategy must be DLAWorkspaceAllocationStrategy, not {kind}")
-        self._dla_strategy = strategy
 
 
 def load_engine(
