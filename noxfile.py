@@ -121,9 +121,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def typecheck(session: nox.Session) -> None:
-    """Check the types of every package and of the tools, strictly."""
+    """Check the types of every package and of the tools, strictly, and that wrong keywords of settings are found."""
     require_workspace(session)
-    sources = [str(path / "src") for path in PACKAGES]
+    sources = [*(str(path / "src") for path in PACKAGES), "tests/typed"]
     session.run(sys.executable, "-m", "mypy", *sources, "tools", "noxfile.py", *session.posargs)
 
 

@@ -38,6 +38,7 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": (
         "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
     ),
+    "torch_tensorrt.dynamo.conversion.impl": "trt_frontends.dynamo.conversion.impl",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.plugins.custom_op"),
     "torch_tensorrt.dynamo.conversion.plugins.generate_plugin_converter": (
         "trt_frontends.dynamo.conversion.plugins.generate_plugin_converter"
@@ -75,10 +76,13 @@ DIFFERENCES: Final = {
     "torch_tensorrt.runtime.enable_output_allocator": "always so",
     "torch_tensorrt.runtime.set_multi_device_safe_mode": "always so",
     "torch_tensorrt.runtime.optimization_profile": "each call runs in the profile that fits best",
-    "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": "no effect: PyTorch allocates, and reuses memory",
+    "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": "each call makes its execution context, and waits",
     "torch_tensorrt.dynamo.utils": "what compares outputs and names devices",
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": (
-        "for converters on `ctx.net`, without the helpers of `impl`; `trt_converters.converter` is ours"
+        "for converters on `ctx.net`; `trt_converters.converter` is ours, and says more in its errors"
+    ),
+    "torch_tensorrt.dynamo.conversion.impl": (
+        "`elementwise`, `unary`, `activation`, `reduce`, `shuffle`, `condition`; all of `trt_converters.layers`"
     ),
     "torch_tensorrt.dynamo.Debugger": "logs, also to a folder; pictures of graphs and profiles are made otherwise",
     "torch_tensorrt.dtype": "names of PyTorch's types",

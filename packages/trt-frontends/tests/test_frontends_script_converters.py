@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,13 @@ from trt_core import IncompleteCompilationError, InputError
 from trt_core.log import provider_logger
 from trt_core.provider import provider_module
 from trt_frontends import dynamo
-from trt_frontends.dynamo.conversion import DYNAMO_CONVERTERS, ConverterPriority, dynamo_tensorrt_converter, plugins
+from trt_frontends.dynamo.conversion import (
+    DYNAMO_CONVERTERS,
+    ConverterPriority,
+    dynamo_tensorrt_converter,
+    impl,
+    plugins,
+)
 from trt_runtime import TRTModule
 
 X = torch.linspace(-2, 2, 8).view(2, 4)
@@ -125,3 +131,53 @@ def test_an_operator_becomes_a_plugin_by_its_name() -> None:
         plugins.custom_op("script_names::rough")
     with pytest.raises(InputError, match="depend on data"):
         plugins.custom_op("script_names::smooth", requires_output_allocator=True)
+
+
+HELPERS: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "elementwise.add": (lambda impl, *given: impl.elementwise.add(*given, 2), lambda x: x + 2),
+    "elementwise.div": (lambda impl, *given: impl.elementwise.div(*given, 3), lambda x: x / 3),
+    "elementwise.max": (lambda impl, *given: impl.elementwise.max(*given, 0.5), lambda x: x.clamp(min=0.5)),
+    "elementwise.le": (lambda impl, *given: impl.elementwise.le(*given, 0.5), lambda x: x <= 0.5),
+    "elementwise.ne": (lambda impl, *given: impl.elementwise.ne(*given, 0.5), lambda x: x != 0.5),
+    "elementwise.pow": (lambda impl, *given: impl.elementwise.pow(*given, 2.0), lambda x: x**2),
+    "unary.exp": (lambda impl, *given: impl.unary.exp(*given), torch.exp),
+    "unary.neg": (lambda impl, *given: impl.unary.neg(*given), torch.neg),
+    "activation.relu": (lambda impl, *given: impl.activation.relu(*given), torch.relu),
+    "activation.leaky_relu": (
+        lambda impl, *given: impl.activation.leaky_relu(*given, 0.2),
+        lambda x: nn.functional.leaky_relu(x, 0.2),
+    ),
+    "reduce.sum": (lambda impl, *given: impl.reduce.sum(*given, -1, True), lambda x: x.sum(-1, True)),
+    "reduce.mean": (lambda impl, *given: impl.reduce.mean(*given), torch.mean),
+    "reduce.amax": (lambda impl, *given: impl.reduce.amax(*given, [0, 1], False), lambda x: x.amax((0, 1))),
+    "shuffle.reshape": (lambda impl, *given: impl.shuffle.reshape(*given, (4, -1)), lambda x: x.reshape(4, -1)),
+    "condition.where": (
+        lambda impl, *given: impl.condition.where(*given, 2.0, impl.elementwise.gt(*given, 0.5)),
+        lambda x: torch.where(x > 0.5, x, 2.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_converters_are_written_with_the_helpers_of_scripts(name: str) -> None:
+    call, eager = HELPERS[name]
+    library = torch.library.Library("script_helpers", "FRAGMENT")
+    operator = name.replace(".", "_")
+    library.define(f"{operator}(Tensor x) -> Tensor")
+    library.impl(operator, eager, "CompositeExplicitAutograd")
+    overload = getattr(torch.ops.script_helpers, operator).default
+
+    @dynamo_tensorrt_converter(overload, supports_dynamic_shapes=True)
+    def convert(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
+        return call(impl, ctx, target, None, name, args[0])
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = overload(x)
+            return found
+
+    compiled = trt_frontends.compile(
+        Model().eval(), arg_inputs=(X,), min_block_size=1, optimization_level=0, require_full_compilation=True
+    )
+    torch.testing.assert_close(compiled(X), eager(X))
+    library._destroy()

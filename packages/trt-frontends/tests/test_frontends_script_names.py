@@ -19,6 +19,7 @@ from trt_frontends.dynamo import _defaults, utils
 from trt_frontends.dynamo._engine_cache import BaseEngineCache
 from trt_frontends.dynamo.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
 from trt_runtime import TRTModule
+from trt_runtime.module import engines_of
 
 X = torch.ones(2, 4)
 
@@ -44,8 +45,6 @@ def test_switches_say_when_they_have_no_effect(compiled: nn.Module) -> None:
         switch.set_pre_allocated_output(True)
     with pytest.warns(UserWarning, match="PyTorch keeps the memory"), switch:
         compiled(X)
-    with pytest.warns(UserWarning, match="and reuses it"):
-        ResourceAllocationStrategy(compiled)
     with pytest.warns(UserWarning, match="fits its sizes best"), runtime.optimization_profile(compiled, 1) as chosen:
         assert chosen is compiled
     with warnings.catch_warnings():
@@ -61,6 +60,24 @@ def test_switches_say_when_they_have_no_effect(compiled: nn.Module) -> None:
             compiled(X)
     with pytest.raises(ExecutionError, match="enable_weight_streaming=True"):
         runtime.weight_streaming(compiled)
+
+
+def test_memory_of_engines_is_given_back_after_each_call(compiled: nn.Module) -> None:
+    (engine,) = engines_of(compiled)
+    wanted = compiled(X)
+    assert len(engine.contexts) == 1
+    with ResourceAllocationStrategy(compiled):
+        for _ in range(2):
+            assert torch.equal(compiled(X), wanted)
+            assert len(engine.contexts) == 0
+    assert torch.equal(compiled(X), wanted)
+    assert len(engine.contexts) == 1
+    ResourceAllocationStrategy(compiled, dynamically_allocate_resources=True)
+    compiled(X)
+    assert len(engine.contexts) == 0
+    ResourceAllocationStrategy(compiled, dynamically_allocate_resources=False)
+    compiled(X)
+    assert len(engine.contexts) == 1
 
 
 def test_engines_have_one_class(compiled: nn.Module) -> None:
@@ -134,6 +151,7 @@ def test_submodules_are_imported_under_the_alias() -> None:
         "import torch_tensorrt, torch_tensorrt.logging\n"
         "from torch_tensorrt.dynamo._defaults import TIMING_CACHE_PATH\n"
         "from torch_tensorrt.dynamo.runtime import TorchTensorRTModule\n"
+        "from torch_tensorrt.dynamo.conversion.impl.elementwise import add\n"
         "from torch_tensorrt.dynamo.utils import COSINE_THRESHOLD, cosine_similarity\n"
         "from torch_tensorrt.runtime import enable_cudagraphs, weight_streaming\n"
         "assert torch_tensorrt.runtime.enable_cudagraphs is enable_cudagraphs\n"

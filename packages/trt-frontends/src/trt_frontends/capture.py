@@ -8,7 +8,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -32,6 +32,11 @@ from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
 from trt_lowering.operator_traits import draws_random_numbers, has_hidden_state
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
+
 
 @entry_point
 def trace(
@@ -42,7 +47,7 @@ def trace(
     kwarg_inputs: Mapping[str, Any] | None = None,
     strict: bool = False,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> torch.export.ExportedProgram:
     """Exports a module, with the decompositions that the converters expect already applied.
 

@@ -30,6 +30,9 @@ from trt_partition import PartitionReport
 from trt_runtime.sharded import compare_at_first_call, digests_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
     from trt_frontends.precision.automatic import AutomaticPrecision
 
 
@@ -44,7 +47,7 @@ def compile(
     custom_engine_cache: BaseEngineCache | None = None,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> CompiledModule:
     """Compiles a module, or an exported program, into engines.
 
@@ -122,7 +125,7 @@ def explain(
     kwarg_inputs: Mapping[str, Any] | None = None,
     autocast_calibration_dataloader: Iterable[Any] | None = None,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> PartitionReport:
     """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
 

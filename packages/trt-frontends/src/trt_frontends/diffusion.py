@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -16,6 +16,11 @@ from trt_core.internals import pytree
 from trt_core.wording import did_you_mean
 from trt_frontends.compiler import compile
 from trt_runtime.diffusion import CompiledMethod, CompiledPart, PartAttributes, with_parts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
 
 _NUMBERS: Final = ("add_embedding.linear_1.in_features",)
 """What pipelines read inside of parts."""
@@ -27,7 +32,7 @@ def compile_pipeline(
     *,
     sizes: Mapping[str, Sequence[Any]] | None = None,
     parts: Collection[str] | None = None,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> Any:
     """Compiles the parts of a pipeline for calls of the sizes of one call, or of ranges of sizes.
 

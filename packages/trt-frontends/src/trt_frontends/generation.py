@@ -20,6 +20,9 @@ from trt_runtime.generation import GenerationLimits, TextGenerator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
 
 _PREFILL_CHUNK: Final = 512
 """Most tokens of a row that one call of a step takes, unless told otherwise."""
@@ -38,7 +41,7 @@ def compile_generation(
     pad_token_id: int | None = None,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> TextGenerator:
     """Compiles a language model for generating text.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,11 @@ from trt_frontends.pipeline import CALIBRATION
 from trt_runtime import LoadedProgram
 from trt_runtime.program.module import takes
 from trt_runtime.refit import refit_module
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -152,9 +157,12 @@ class MutableModule:
         True
     """
 
-    def __init__(self, module: nn.Module, *, registry: ConverterRegistry = DYNAMO_CONVERTERS, **settings: Any) -> None:
-        inputs = {name: settings.pop(name) for name in (CALIBRATION,) if name in settings}
-        self._own = _State(module, registry, {**present_settings(settings), "refit": True, **inputs})
+    def __init__(
+        self, module: nn.Module, *, registry: ConverterRegistry = DYNAMO_CONVERTERS, **settings: Unpack[SettingKeywords]
+    ) -> None:
+        given: dict[str, Any] = {**settings}
+        inputs = {name: given.pop(name) for name in (CALIBRATION,) if name in given}
+        self._own = _State(module, registry, {**present_settings(given), "refit": True, **inputs})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model in engines; see `compile` for what can go wrong the first time."""

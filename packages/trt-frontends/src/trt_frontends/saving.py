@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
@@ -17,6 +17,11 @@ from trt_core import InputError
 from trt_core.internals import pytree
 from trt_runtime import TRTModule
 from trt_runtime import save as save_program
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
 
 
 def save(
@@ -63,7 +68,7 @@ def convert_exported_program_to_serialized_trt_engine(
     *,
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> bytes:
     """Returns the serialized engine of a model.
 
@@ -86,7 +91,7 @@ def convert_method_to_trt_engine(
     *,
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> bytes:
     """Returns the serialized engine of a model; see `convert_exported_program_to_serialized_trt_engine`.
 
@@ -109,7 +114,7 @@ def convert_method_to_trt_engine(
     return _engine_of(module, inputs, arg_inputs, kwarg_inputs, settings)
 
 
-def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, settings: dict[str, Any]) -> bytes:
+def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, settings: Mapping[str, Any]) -> bytes:
     from trt_frontends.compiler import compile  # saving a model that is compiled needs no compiler
 
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}

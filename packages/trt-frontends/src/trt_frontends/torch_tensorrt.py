@@ -15,6 +15,10 @@ _SUBMODULES = {
     "dynamo.conversion": "dynamo.conversion",
     "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
     "dynamo.conversion.plugins": "dynamo.conversion.plugins",
+    **{
+        f"dynamo.conversion.impl{name}": f"dynamo.conversion.impl{name}"
+        for name in ("", ".activation", ".condition", ".elementwise", ".reduce", ".shuffle", ".unary")
+    },
     "dynamo.partitioning": "dynamo.partitioning",
     "dynamo.runtime": "dynamo.runtime",
     "dynamo.utils": "dynamo.comparing",

@@ -36,10 +36,12 @@ class ContextPool:
 
     Attributes:
         profile: As given.
+        most_idle: Contexts that it keeps while nobody uses them. Each keeps the memory that it computes in.
     """
 
     def __init__(self, profile: int = 0) -> None:
         self.profile = profile
+        self.most_idle = MOST_IDLE
         self._idle: list[EngineContext] = []
         self._kept_for_graphs: list[EngineContext] = []
 
@@ -60,7 +62,7 @@ class ContextPool:
 
     def give_back(self, context: EngineContext) -> None:
         """Takes a context back."""
-        if len(self._idle) < MOST_IDLE:
+        if len(self._idle) < self.most_idle:
             self._idle.append(context)
         else:
             context.wait()  # or its memory would be freed under work that still runs

@@ -177,6 +177,17 @@ class LoadedEngine:
         for pool in self._pools:
             pool.clear()  # idle contexts, which time nothing, or go on timing
 
+    def keep_contexts(self, count: int) -> None:
+        """Keeps so many idle execution contexts from now on, for each optimization profile.
+
+        Args:
+            count: 0 has the memory that the engine computes in freed after each call, once the device is done.
+        """
+        for pool in self._pools:
+            pool.most_idle = count
+            if len(pool) > count:
+                pool.clear()
+
     def _dropped_inputs(self) -> frozenset[str]:
         absent = provider_module().TensorIOMode.NONE
         names = (binding.name for binding in self.header.inputs)

@@ -13,7 +13,7 @@ from trt_core.errors import InputError, PlanError
 from trt_core.wording import kind_of, printable
 from trt_runtime.container import check_payload
 from trt_runtime.direct_call import goes_direct, is_foreign, named_range, refuse_gradients, refuse_transforms
-from trt_runtime.engine import ENGINES
+from trt_runtime.engine import ENGINES, LoadedEngine
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import engine_outputs, execute_engine, update_by_engine
 from trt_runtime.plan_notes import check_plan
@@ -203,3 +203,15 @@ class TRTModule(nn.Module):
         memo[id(self)] = twin
         twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
         return twin
+
+
+def engines_of(module: nn.Module) -> list[LoadedEngine]:
+    """Returns the engines that a module runs on the current device, each once; they are loaded where they were not."""
+    found: dict[int, LoadedEngine] = {}
+    for child in module.modules():
+        if isinstance(child, TRTModule):
+            kind = child.header.device
+            device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+            engine = ENGINES.engine_for(child.plan, child.header.text, device)
+            found[id(engine)] = engine
+    return list(found.values())

@@ -12,8 +12,7 @@ from torch import nn
 
 from trt_core.errors import InputError
 from trt_core.provider import provider_module
-from trt_runtime.engine import ENGINES, LoadedEngine
-from trt_runtime.module import TRTModule
+from trt_runtime.module import TRTModule, engines_of
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,12 @@ def profile_layers(
     Raises:
         InputError: The program has no engines, or does not take the inputs.
     """
-    modules = [module for module in program.modules() if isinstance(module, TRTModule)]
-    if not modules:
+    if not any(isinstance(module, TRTModule) for module in program.modules()):
         raise InputError("the program has no engines, so no layers to time", hint="torch.profiler times operators")
     with torch.inference_mode():
         program(*args, **(kwargs or {}))  # loads what is not loaded yet
         times: dict[tuple[str, str], float] = {}
-        with _watched(modules, times):
+        with _watched(program, times):
             for _ in range(warm_up):
                 program(*args, **(kwargs or {}))
             times.clear()
@@ -119,7 +117,7 @@ def profile_layers(
 
 
 @contextlib.contextmanager
-def _watched(modules: Sequence[TRTModule], times: dict[tuple[str, str], float]) -> Iterator[None]:
+def _watched(program: nn.Module, times: dict[tuple[str, str], float]) -> Iterator[None]:
     """While the block runs, engines add the times of their layers."""
     api = provider_module()
 
@@ -132,19 +130,11 @@ def _watched(modules: Sequence[TRTModule], times: dict[tuple[str, str], float]) 
             key = self.engine, layer_name
             times[key] = times.get(key, 0.0) + ms
 
-    watched: dict[int, LoadedEngine] = {}
+    engines = engines_of(program)
     try:
-        for module in modules:
-            engine = ENGINES.engine_for(module.plan, module.header.text, _device(module))
-            if id(engine) not in watched:
-                watched[id(engine)] = engine
-                engine.watch(Watcher(module.header.name or "engine"))
+        for engine in engines:
+            engine.watch(Watcher(engine.header.name or "engine"))
         yield
     finally:
-        for engine in watched.values():
+        for engine in engines:
             engine.watch(None)
-
-
-def _device(module: TRTModule) -> torch.device:
-    kind = module.header.device
-    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)

@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Sequence
 from itertools import accumulate
 
-import torch
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError
-from trt_runtime.engine import ENGINES, LoadedEngine
-from trt_runtime.module import TRTModule
+from trt_runtime.engine import LoadedEngine
+from trt_runtime.module import engines_of
 
 
 class StreamingBudget:
@@ -98,18 +97,13 @@ def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Str
         ...     streaming.device_budget = streaming.total_device_budget // 4
         ...     y = compiled(x)
     """
-    found: dict[int, LoadedEngine] = {}
-    for child in module.modules():
-        if isinstance(child, TRTModule):
-            engine = ENGINES.engine_for(child.plan, child.header.text, _device_of(child))
-            if engine.weight_budget.streamable:
-                found[id(engine)] = engine
+    found = tuple(engine for engine in engines_of(module) if engine.weight_budget.streamable)
     if not found:
         raise ExecutionError(
             "no engine of the module can stream its weights",
             hint="compile the model with enable_weight_streaming=True",
         )
-    streaming = StreamingBudget(tuple(found.values()))
+    streaming = StreamingBudget(found)
     if device_budget is not None:
         try:
             streaming.device_budget = device_budget
@@ -118,8 +112,3 @@ def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Str
                 streaming.__exit__()
             raise
     return streaming
-
-
-def _device_of(module: TRTModule) -> torch.device:
-    kind = module.header.device
-    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)

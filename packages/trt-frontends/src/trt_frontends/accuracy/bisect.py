@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import fx, nn
@@ -41,6 +41,11 @@ from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.precision.trials import PrecisionTrials
 from trt_lowering.precision_rules import reduced_type
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
+
 
 @outside_autocast
 def bisect(
@@ -56,7 +61,7 @@ def bisect(
     state: str | Path | None = None,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> BisectReport:
     """Finds the operators that make the output of a compiled model wrong.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import nn
@@ -35,6 +35,11 @@ from trt_frontends.entry_point import entry_point, outside_autocast
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import BuiltModel, Progress, no_progress, settings_in
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
+
 TOLERANCES: Final = {
     torch.float64: 1e-4,
     torch.float32: 1e-4,
@@ -59,7 +64,7 @@ def verify(
     depth: bool = False,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> AccuracyReport:
     """Compares a compiled model with eager PyTorch on many inputs.
 

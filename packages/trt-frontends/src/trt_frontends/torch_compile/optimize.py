@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import fx
 
@@ -24,6 +24,11 @@ from trt_frontends.internals import use_mkldnn, use_nnpack, uses_mkldnn, uses_nn
 from trt_frontends.torch_compile.model_report import GraphKeeper
 from trt_lowering import keep_recurrent_layers
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_core.setting_keywords import SettingKeywords
+
 
 @entry_point
 def optimize(
@@ -32,7 +37,7 @@ def optimize(
     dynamic: bool | None = None,
     fullgraph: bool = False,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> Any:
     """Returns what `torch.compile(model, backend="torch_tensorrt", options=settings)` does, and captures more of it.
 
@@ -68,7 +73,7 @@ def optimize(
         raise InputError(f"cannot optimize {kind_of(model)}", hint="give an nn.Module or a function")
     refuse_settings_of_whole_models(read_settings(settings))
     chosen = None if registry is DYNAMO_CONVERTERS else registry
-    return optimize_with(EngineBackend(settings, chosen), nopython=fullgraph, dynamic=dynamic)(model)
+    return optimize_with(EngineBackend({**settings}, chosen), nopython=fullgraph, dynamic=dynamic)(model)
 
 
 class EngineBackend(GraphKeeper):

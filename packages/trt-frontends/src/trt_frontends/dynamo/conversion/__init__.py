@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trt_converters import ConverterSupport, converter
 from trt_converters.context import ConversionContext
-from trt_frontends.dynamo.conversion import plugins
+from trt_frontends.dynamo.conversion import impl, plugins
 from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_frontends.dynamo.conversion.registration import ConverterPriority, dynamo_tensorrt_converter
 
@@ -16,5 +16,6 @@ __all__ = [
     "ConverterSupport",
     "converter",
     "dynamo_tensorrt_converter",
+    "impl",
     "plugins",
 ]
