@@ -22,6 +22,13 @@ _AXIS: Final = 2
 _RANK: Final = 4
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
+_SAME_FIRST: Final = frozenset(
+    {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim}
+    | {aten.expand.default, aten.squeeze.default}
+)
+_SIZES: Final = frozenset({aten.sym_size.int, aten.sym_size.default})
+"""What reads extents of a cache alone, such as blocks that get caches of any length do."""
+
 _PUTS: Final = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
 
 
@@ -42,6 +49,53 @@ class CacheUpdate:
     wraps: bool = False
 
 
+@dataclass(frozen=True)
+class FirstPlace:
+    """Where the first row of an update goes: what an input holds first, and a number.
+
+    Attributes:
+        source: The input, of integers, of which the first element counts; None for none.
+        offset: The number.
+    """
+
+    source: fx.Node | None
+    offset: int
+
+
+def first_place(update: CacheUpdate) -> FirstPlace | None:
+    """Returns where the first row goes, in terms of what the graph is given; None where that has to be computed."""
+    places = update.places
+    return FirstPlace(None, places) if isinstance(places, int) else _first_of(places)
+
+
+def _first_of(item: Any) -> FirstPlace | None:
+    """What the first element of a value is."""
+    if not isinstance(item, fx.Node):
+        return FirstPlace(None, item) if type(item) is int else None
+    value, target = item.meta.get("val"), item.target
+    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.int64, torch.int32):
+        return None
+    if item.op == "placeholder":
+        return FirstPlace(item, 0)
+    if item.op == "get_attr":
+        constant = _constant(item)
+        return None if constant is None or not constant.numel() else FirstPlace(None, int(constant.reshape(-1)[0]))
+    if item.op != "call_function" or not item.args:
+        return None
+    if target in _SAME_NUMBERS or target in _SAME_FIRST:
+        return _first_of(item.args[0])
+    if target is aten.arange.default:
+        return FirstPlace(None, 0)
+    if target in (aten.arange.start, aten.arange.start_step):
+        return _first_of(item.args[0])
+    if target is not aten.add.Tensor or item.kwargs.get("alpha", 1) != 1:
+        return None
+    one, other = (_first_of(operand) for operand in item.args)
+    if one is None or other is None or (one.source is not None and other.source is not None):
+        return None
+    return FirstPlace(one.source or other.source, one.offset + other.offset)
+
+
 def written_cache(node: fx.Node) -> fx.Node | None:
     """Returns what computes the new cache where a node writes it back, and is all of a `CacheUpdate` with it."""
     if node.target is not aten.copy_.default or node.users:
@@ -58,7 +112,7 @@ def cache_update(node: fx.Node) -> CacheUpdate | None:
     found = _read(node)
     if found is None or found.cache.op not in ("placeholder", "get_attr") or not isinstance(found.rows, fx.Node):
         return None
-    others = [user for user in found.cache.users if user is not node]
+    others = [user for user in found.cache.users if user is not node and user.target not in _SIZES]
     if len(others) != 1 or others[0].target is not aten.copy_.default or others[0].users:
         return None
     if others[0].args[:2] != (found.cache, node):
@@ -143,10 +197,14 @@ def _is_one_number(item: Any) -> bool:
 
 
 def _is_range(node: fx.Node) -> bool:
+    value = _constant(node)
+    return value is not None and value.dim() == 1 and bool(value.numel()) and bool((value[1:] - value[:-1] == 1).all())
+
+
+def _constant(node: fx.Node) -> torch.Tensor | None:
+    """A tensor that a graph holds, with values that stay."""
     module = node.graph.owning_module
     if module is None or is_state(node):
-        return False
+        return None
     value = read_attribute(module, str(node.target))
-    if not isinstance(value, torch.Tensor) or value.dim() != 1 or not value.numel() or value.is_meta:
-        return False
-    return bool((value[1:] - value[:-1] == 1).all())
+    return value if isinstance(value, torch.Tensor) and not value.is_meta else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import fx
@@ -130,7 +130,12 @@ def _compile(
         for target in (torch.ops.aten._transformer_encoder_layer_fwd.default,)
         if not preserve(target) and (found := find_decomposition(target)) and not is_kept_in_torch(target, settings)
     }
-    backend = aot_autograd(fw_compiler=_nothing, inference_compiler=compile_functional, decompositions=early)
+    backend = aot_autograd(
+        fw_compiler=_nothing,
+        inference_compiler=compile_functional,
+        decompositions=early,
+        keep_inference_input_mutations=True,
+    )
     try:
         # without gradients AOTAutograd hands over one graph, without a backward pass
         with torch.no_grad(), keep_recurrent_layers(), keep_whole(whole):
@@ -170,7 +175,8 @@ def _lasting_inputs() -> tuple[set[int], set[int]]:
     if metadata is None:
         return set(), set()
     shift = len(metadata.tokens)  # tokens that order side effects come before the inputs
-    written = {position + shift for position in metadata.mutated_inp_runtime_indices}
+    is_written = [info.mutates_data or info.mutates_metadata for info in metadata.input_info]
+    written = {position + shift for position, yes in enumerate(is_written) if yes}
     return set(metadata.static_input_indices or ()) - written, written  # these count the tokens already
 
 
@@ -202,8 +208,14 @@ def _make_known() -> None:
         register_backend(torch_tensorrt_backend, name="trt_frontends")
 
 
+_IMPLIED: Final = {"mode": "reduce-overhead"}
+"""What calls of engines do as it is, and what transformers asks for where it compiles by itself."""
+
+
 def _refuse_keywords(keywords: Mapping[str, Any]) -> None:
     for name, value in keywords.items():
+        if _IMPLIED.get(name) == value:
+            continue
         raise SettingsError(
             f"torch.compile was given {name}={value!r}, which means nothing to this backend",
             hint='modes are Inductor\'s; write options={"optimization_level": 5} for more effort at build time'

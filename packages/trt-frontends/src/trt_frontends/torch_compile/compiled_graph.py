@@ -1,9 +1,9 @@
 """One graph of a model under `torch.compile`: builds its engines at the first call, and again when it must.
 
-AOTAutograd hands over a functional graph and takes care of everything around it: writes to inputs and buffers, results
-that are inputs or views of them, random state. What is left is to be right about three things that change between
-calls: tensors that were frozen into engines, sizes beyond the range that engines were built for, and memory that
-results share.
+AOTAutograd hands over a functional graph, which writes to inputs as its last acts, and takes care of everything around
+it: results that are inputs or views of them, random state. What is left is to be right about three things that change
+between calls: tensors that were frozen into engines, sizes beyond the range that engines were built for, and memory
+that results share.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CompiledGraph:
         gm: The functional graph of ATen operators.
         static: Positions of the inputs that are the same at every call: parameters, buffers, tensors that are
             attributes of modules. A position that is wrongly among them costs a build, never a wrong result.
-        written: Positions of the inputs that the graph returns new values of.
+        written: Positions of the inputs that the graph, or AOTAutograd after it, writes to.
         settings: What to compile with.
         registry: Where converters are looked up.
 

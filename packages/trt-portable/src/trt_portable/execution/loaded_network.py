@@ -114,12 +114,12 @@ def load_network(
 
 
 def _updates(calls: Sequence[LayerCall], info: EngineInfo) -> dict[int, int]:
-    """Inputs that can be updated in place, by their outputs: the layer that does it is all that reads them."""
+    """Inputs that can be updated in place, by their outputs: the layer that does it is all that reads their values."""
     ids = {tensor.name: tensor.id for tensor in info.io}
     aliases = {tensor.id: ids[tensor.aliased_input] for tensor in info.io if tensor.aliased_input is not None}
     if not aliases:
         return {}
-    readers = Counter(tensor for call in calls for tensor in call.inputs)
+    readers = Counter(tensor for call in calls if call.layer._KIND is not LayerType.SHAPE for tensor in call.inputs)
     readers.update(tensor.id for tensor in info.io if not tensor.is_input)
     updated = {call.outputs[made]: call.inputs[given] for call in calls for made, given in call.layer._ALIASES.items()}
     return {made: given for made, given in aliases.items() if updated.get(made) == given and readers[given] == 1}
