@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from trtc import accuracy_commands, onnx_commands
+from trtc import accuracy_commands, generation_command, onnx_commands
 from trtc.assignments import Settings, read_assignments
 from trtc.cache_commands import cache_app
 from trtc.output_file import require_new, write_new
@@ -240,6 +240,7 @@ for _command in (
     app.command(epilog=_EXIT_CODES)(_command)
 add_program_commands(app)
 app.command("compile", epilog=_EXIT_CODES)(onnx_commands.compile_model)
+app.command(epilog=_EXIT_CODES)(generation_command.generate)
 app.add_typer(onnx_commands.export_app, name="export", epilog=_EXIT_CODES)
 app.command(epilog=_EXIT_CODES)(info)
 app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)

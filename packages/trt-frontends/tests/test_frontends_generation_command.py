@@ -1,0 +1,63 @@
+"""`trtc generate`: what it says of a language model, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from trtc.app import app
+from trtc.generation_command import GenerationReport, _read_bytes
+from typer.testing import CliRunner
+
+from trt_runtime import TextGenerator
+
+SIZES: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 50}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = transformers.GPT2Config(**SIZES, bos_token_id=0, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("of", ["checkpoint", "configuration"])
+def test_it_says_how_fast_a_model_generates(folder: Path, tmp_path: Path, of: str) -> None:
+    source = str(folder if of == "checkpoint" else folder / "config.json")
+    written, saved = tmp_path / "report.json", tmp_path / "model.trtp"
+    sizes = ["--prompt-tokens", "5", "--new-tokens", "4", "--batch", "2", "--device", "cpu"]
+    result = CliRunner().invoke(app, ["generate", source, *sizes, "--json", str(written), "--save", str(saved)])
+    assert result.exit_code == 0, result.output
+    for word in ("tokens/s", "read a step", "caches"):
+        assert word in result.output
+    found = json.loads(written.read_text())
+    assert (found["batch"], found["prompt_tokens"], found["new_tokens"]) == (2, 5, 4)
+    assert found["cache_bytes"] == 2 * 2 * 2 * 9 * 8 * 4  # keys and values: rows, heads, places, width, bytes
+    assert found["bandwidth_share"] is None
+    assert found["tokens_per_second"] == pytest.approx(2 / found["token_seconds"])
+    assert TextGenerator.load(saved).limits.max_length == 9
+
+
+def test_tables_of_which_rows_are_looked_up_are_not_read() -> None:
+    model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES))
+    whole = sum(value.numel() * value.element_size() for value in model.parameters())
+    assert _read_bytes(model) == whole - model.transformer.wpe.weight.numel() * 4  # the other is the head
+    model.lm_head.weight = type(model.lm_head.weight)(model.lm_head.weight.clone())
+    assert _read_bytes(model) == whole - model.transformer.wpe.weight.numel() * 4
+
+
+def test_a_share_is_that_of_reading_the_weights_once_a_step() -> None:
+    report = GenerationReport("m", "cuda:0", 1, 8, 8, 1.0, 0.01, 0.001, 10**9, 10**6, 4e12)
+    assert report.bandwidth_share == pytest.approx(0.25)
+    assert "25% of what the memory can do" in report.to_text()
+
+
+def test_what_is_no_language_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    for source, said in ((tmp_path / "nothing", "there is no folder"), (tmp_path, "cannot load")):
+        result = CliRunner().invoke(app, ["generate", str(source), "--random-weights"])
+        assert result.exit_code == 2
+        assert said in result.output + result.stderr
