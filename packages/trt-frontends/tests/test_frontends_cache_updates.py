@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import trt_runtime
-from trt_core import InputError
+from trt_core import Input, InputError
 from trt_frontends import compile, save
 from trt_runtime import TRTModule
 
@@ -183,6 +183,43 @@ def test_a_cache_of_another_model_is_refused_before_anything_is_written(what: st
     with pytest.raises(InputError, match="cache"):
         compiled(cache, *inputs())
     assert not cache.any()
+
+
+class TwoCaches(nn.Module):
+    """Writes to a long cache first, and to a short one then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("long", torch.zeros(CACHE))
+        self.register_buffer("short", torch.zeros(2, 3, 4, 4))
+
+    def forward(self, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        by_index_copy(self.long, rows.sin(), start)
+        by_indices(self.short, rows.cos(), start)
+        return self.long.sum(2) + self.short.sum(2)
+
+
+@pytest.mark.parametrize("start", [-1, 3, 7, 2**40])
+def test_places_outside_of_a_cache_are_refused_before_anything_is_written(start: int, tmp_path: Path) -> None:
+    model = TwoCaches().eval()
+    compiled = compile(model, arg_inputs=inputs())
+    assert len(engine_of(compiled).written_inputs) == 2
+    compiled(*inputs(2))  # the last one that fits both
+    save(compiled, tmp_path / "step.trtp")
+    for step in (compiled, trt_runtime.load(tmp_path / "step.trtp")):
+        before = {name: value.clone() for name, value in step.named_buffers()}
+        with pytest.raises(InputError, match=r"is a cache of [48] places, and a call writes to"):
+            step(*inputs(start))
+        assert all(torch.equal(value, before[name]) for name, value in step.named_buffers())
+
+
+def test_as_many_rows_as_a_call_has_must_fit() -> None:
+    rows = Input(min_shape=(2, 3, 1, 4), opt_shape=ROWS, max_shape=(2, 3, 5, 4))
+    compiled = compile(Step(by_index_copy).eval(), arg_inputs=[rows, torch.tensor([0])], min_block_size=1)
+    assert engine_of(compiled).written_inputs
+    compiled(torch.randn(2, 3, 5, 4), torch.tensor([3]))
+    with pytest.raises(InputError, match="a cache of 8 places, and a call writes to 4 to 8"):
+        compiled(torch.randn(2, 3, 5, 4), torch.tensor([4]))
 
 
 def test_captures_see_what_an_engine_writes() -> None:

@@ -167,6 +167,7 @@ def test_a_streamer_takes_the_prompt_and_every_token() -> None:
         (torch.ones(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [1, 1]]), {}, "padded on the left"),
         (torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 3), {}, "does not fit"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 40}, "ask for 39 at most"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"pad_token_id": ()}, "pad_token_id is a token"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 0}, "whole number from 1"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "temperature": 0.0}, "temperature"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_p": 1.5}, "top_p"),

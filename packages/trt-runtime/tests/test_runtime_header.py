@@ -15,9 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_core import PlanError
+from trt_core import InputError, PlanError
 from trt_runtime import Binding, PlanHeader, plan_notes
-from trt_runtime.header import OPTIONAL, parse_header
+from trt_runtime.header import OPTIONAL, CachePlace, parse_header
+from trt_runtime.input_check import check_places
 
 Change = Callable[..., PlanHeader]
 FIELDS = [item.name for item in fields(PlanHeader)]
@@ -72,6 +73,63 @@ def test_a_field_of_another_type_is_refused(header: PlanHeader, name: str, wrong
     value[name] = wrong
     with pytest.raises(PlanError):
         PlanHeader.from_json(value)
+
+
+def header_of_a_cache(plan: torch.Tensor, *places: CachePlace) -> PlanHeader:
+    shapes = {"cache": (1, 2, 8, 4), "rows": (1, 2, "s0", 4), "start": (1,)}
+    types = {"start": torch.int64}
+    inputs = [Binding(name, types.get(name, torch.float32), shape) for name, shape in shapes.items()]
+    ranges = [
+        [(extent,) * 3 if isinstance(extent, int) else (1, 2, 8) for extent in shape] for shape in shapes.values()
+    ]
+    updates = [(0, "updated")]
+    return PlanHeader.describe(
+        plan, inputs=inputs, outputs=[], device="cpu", symbols={"s0": (1, 2)}, ranges=ranges, updates=updates,
+        places=places,
+    )  # fmt: skip
+
+
+@given(
+    st.integers(-12, 12),
+    st.integers(-2, 2),
+    st.integers(1, 8),
+    st.booleans(),
+    st.sampled_from([torch.int64, torch.int32]),
+)
+def test_places_are_those_that_eager_writes_to(first: int, offset: int, rows: int, wraps: bool, kind: Any) -> None:
+    plan = torch.zeros(8, dtype=torch.uint8)
+    header = header_of_a_cache(plan, CachePlace(0, 2, offset, "s0", wraps))
+    assert PlanHeader.from_text(header.text).places == header.places
+    inputs = [torch.zeros(1, 2, 8, 4), torch.ones(1, 2, rows, 4), torch.tensor([first], dtype=kind)]
+    begin = first + offset
+    begin += 8 if wraps and begin < 0 else 0
+    if begin >= 0 and begin + rows <= 8:
+        check_places(header, inputs)
+        return
+    with pytest.raises(InputError, match=f"a cache of 8 places, and a call writes to {first + offset}"):
+        check_places(header, inputs)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        CachePlace(1, 2, 0, 1, False),
+        CachePlace(0, 1, 0, 1, False),
+        CachePlace(0, 3, 0, 1, False),
+        CachePlace(0, 2, 0, "s1", False),
+    ],
+)
+def test_places_that_contradict_the_inputs_are_refused(plan: torch.Tensor, place: CachePlace) -> None:
+    with pytest.raises(PlanError):
+        header_of_a_cache(plan, place)
+
+
+@pytest.mark.parametrize("place", [[0, 2, 0, None, False], [0, 2, 0, 1], [0, 2, 0, 1, 1], [0, -2, 0, 1, True]])
+def test_places_of_another_form_are_refused(plan: torch.Tensor, place: Any) -> None:
+    value = header_of_a_cache(plan, CachePlace(0, 2, -1, 1, False)).to_json()
+    assert PlanHeader.from_json(value).places
+    with pytest.raises(PlanError, match="places"):
+        PlanHeader.from_json({**value, "places": [place]})
 
 
 def test_unknown_fields_are_named(header: PlanHeader) -> None:

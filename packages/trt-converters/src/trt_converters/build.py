@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters.interpreter import BlockInterpreter
+from trt_converters.interpreter import BlockInterpreter, KnownPlace
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import (
@@ -43,6 +43,7 @@ class BuiltEngine:
         inputs, outputs: Metadata of the bindings (`FakeTensor`s), in the same order.
         updates: Inputs that are updated in place, and the outputs that are the same memory, by name; none of these
             outputs is among the others.
+        places: Where updates begin that can be told from the inputs, by the name of the updated input.
         profiles: (min, opt, max) of the dimensions of the inputs, by name, for each optimization profile; at least one.
         layers: Number of layers of the network.
         build_seconds: Time of the conversion and the build, in seconds.
@@ -63,6 +64,7 @@ class BuiltEngine:
     build_seconds: float
     provider: str
     updates: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, KnownPlace] = field(default_factory=dict)
     settings_read: frozenset[str] = frozenset()
     refit: RefitTable | None = field(default=None, repr=False)
     process_group: GroupMembers | None = None
@@ -130,6 +132,7 @@ def build_block(
         outputs=tuple(_metadata(block)),
         profiles=profiles,
         updates=interpreter.updates,
+        places=interpreter.places,
         layers=network.num_layers,
         build_seconds=time.perf_counter() - start,
         provider=provider_identity(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +19,30 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
-from trt_core.cache_updates import CacheUpdate, cache_update, written_cache
+from trt_core.cache_updates import CacheUpdate, cache_update, first_place, written_cache
 from trt_core.control_flow import close_over
 from trt_core.log import take_errors
 from trt_core.operators import operator_name
 from trt_core.sizes.expressions import depends_on_data
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE
+
+
+@dataclass(frozen=True)
+class KnownPlace:
+    """Where the rows of an update of a cache go.
+
+    Attributes:
+        source: The input whose first element says where the first one goes.
+        offset: What is added to it.
+        rows: How many there are.
+        wraps: Whether negative places count from the end.
+    """
+
+    source: str
+    offset: int
+    rows: int | torch.SymInt
+    wraps: bool
 
 
 class BlockInterpreter:
@@ -41,6 +59,7 @@ class BlockInterpreter:
         input_names, output_names: Names of the network's inputs and outputs, in the block's order.
         updates: Inputs that are updated in place, and the outputs that are the same memory, by name; none of these
             outputs is one of the block.
+        places: Where updates begin that can be told from the block's inputs, by the name of the updated input.
     """
 
     def __init__(
@@ -57,6 +76,7 @@ class BlockInterpreter:
         self.input_names: list[str] = []
         self.output_names: list[str] = []
         self.updates: dict[str, str] = {}
+        self.places: dict[str, KnownPlace] = {}
         self._values: dict[fx.Node, Any] = {}
 
     def run(self) -> None:
@@ -160,6 +180,11 @@ class BlockInterpreter:
         self.context.network.mark_output(tensor)
         assert isinstance(cache, fx.Node)
         self.updates[cache.name] = name
+        update = cache_update(written)
+        first = None if update is None else first_place(update)
+        if update is not None and first is not None and first.source is not None:
+            rows = update.rows.meta["val"].shape[2]
+            self.places[cache.name] = KnownPlace(first.source.name, first.offset, rows, update.wraps)
         return tensor
 
     def _add_input(self, node: fx.Node) -> Any:

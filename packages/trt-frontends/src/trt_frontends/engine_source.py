@@ -38,7 +38,7 @@ from trt_frontends.custom_engine_cache import CustomCache
 from trt_runtime import Binding, PlanHeader, TRTModule
 from trt_runtime.container import PLAN
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
-from trt_runtime.header import FORMAT_VERSION
+from trt_runtime.header import FORMAT_VERSION, CachePlace
 from trt_runtime.plan_notes import allow_host_code
 from trt_runtime.refit import refit_engine
 
@@ -297,9 +297,21 @@ def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: Compilati
         hardware_compatible=settings.hardware_compatible,
         refit=built.refit,
         updates=[(built.input_names.index(given), made) for given, made in built.updates.items()],
+        places=_places(built, namer) if settings.device.torch_device.type == "cpu" else (),
         process_group=built.process_group,
     )
     return TRTModule(header, plan)
+
+
+def _places(built: BuiltEngine, namer: _SymbolNamer) -> list[CachePlace]:
+    """Where updates begin, for engines whose inputs can be looked at before they run."""
+    found = []
+    for cache, place in built.places.items():
+        rows = namer.extent(place.rows)
+        if rows is not None:
+            at = built.input_names.index(cache), built.input_names.index(place.source)
+            found.append(CachePlace(*at, place.offset, rows, place.wraps))
+    return found
 
 
 class _SymbolNamer:
@@ -324,8 +336,12 @@ class _SymbolNamer:
 
     def shape(self, meta: torch.Tensor) -> tuple[Extent, ...]:
         """Returns a shape in terms of the symbols; None for extents that no input determines, or no plan can say."""
-        found = [self._rename(_expression(extent)) for extent in meta.shape]
-        return tuple(extent if is_extent(extent) else None for extent in found)
+        return tuple(map(self.extent, meta.shape))
+
+    def extent(self, extent: int | torch.SymInt) -> Extent:
+        """Returns one extent, as `shape` does."""
+        found = self._rename(_expression(extent))
+        return found if is_extent(found) else None
 
     def _rename(self, extent: Extent) -> Extent:
         if isinstance(extent, int):

@@ -23,7 +23,7 @@ from trt_core.provider import provider_module
 from trt_core.wording import kind_of
 from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.header import PlanHeader
-from trt_runtime.input_check import check_inputs
+from trt_runtime.input_check import check_inputs, check_places
 
 if TYPE_CHECKING:
     from trt_runtime.engine import LoadedEngine
@@ -135,6 +135,8 @@ class EngineContext:
         if self._group is not None:
             self._connect(self._group)
         given, inputs = inputs, self._bind(inputs)
+        if self._header.places:
+            check_places(self._header, inputs)
         for index, slot in self._updates:
             address = inputs[index].data_ptr()
             if address != slot.address:

@@ -179,7 +179,9 @@ class TextGenerator(nn.Module):
         prompt, padding = self._read_prompt(input_ids, attention_mask)
         new = self._read_count(prompt.shape[1], max_new_tokens)
         ends = _read_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
-        pad = self.limits.pad_token_id if pad_token_id is None else _read_tokens(pad_token_id, "pad_token_id")[0]
+        pad = self.limits.pad_token_id if pad_token_id is None else pad_token_id
+        if type(pad) is not int:
+            raise InputError(f"pad_token_id is a token, not {pad!r:.80}")
         choose = _chooser(do_sample, temperature, top_k, top_p, generator)
         rows, begin = prompt.shape
         if streamer is not None:

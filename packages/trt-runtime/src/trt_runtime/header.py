@@ -6,7 +6,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,7 +17,7 @@ from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import BadField
 from trt_core.process_groups import GroupMembers
 from trt_core.provider import current_provider, provider_module
-from trt_core.sizes.expressions import evaluate_extent, symbols_in
+from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent, symbols_in
 from trt_runtime.bindings import Binding
 from trt_runtime.plan_notes import DigestField, LaterDigest, digest_of, note_own
 from trt_runtime.profiles import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
@@ -33,14 +33,36 @@ MAX_BYTES: Final = 256 << 20
 """Longest header that is read."""
 
 _DEVICES: Final = ("cpu", "cuda")
+_INTEGERS: Final = (torch.int64, torch.int32)
+_CACHE_RANK: Final = 4
 
 UPDATES: Final = "updates"
+PLACES: Final = "places"
 PROCESS_GROUP: Final = "process_group"
-OPTIONAL: Final = frozenset({UPDATES, PROCESS_GROUP})
+OPTIONAL: Final = frozenset({UPDATES, PLACES, PROCESS_GROUP})
 """Fields that only headers of engines with such things have, so that others are read by older versions, too."""
 
 _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
 """Fields that nothing about running an engine depends on."""
+
+
+@dataclass(frozen=True)
+class CachePlace:
+    """Where the rows go that a run writes to a cache.
+
+    Attributes:
+        cache: Index of the input that is the cache, (batch, heads, length, width).
+        source: Index of the input, of integers, whose first element says where the first row goes.
+        offset: What is added to it.
+        rows: How many there are: an int, a symbol or an expression.
+        wraps: Whether negative places count from the end.
+    """
+
+    cache: int
+    source: int
+    offset: int
+    rows: Extent
+    wraps: bool
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,7 @@ class PlanHeader:
         refit: How the engine's weights follow from the model's; None where they cannot be replaced.
         updates: Inputs that a run updates in place, each with the name of the engine's output that is the same memory;
             none of these is among `outputs`.
+        places: Where updates begin, in engines for the CPU: calls that would write outside of a cache are refused.
         process_group: The ranks whose communicator each execution context needs; None where it needs none, as engines
             of the portable provider, which find process groups themselves.
         format_version: `FORMAT_VERSION` at the time of writing.
@@ -101,6 +124,7 @@ class PlanHeader:
     refit: RefitTable | None = field(default=None, repr=False)
     profiles: tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...] = ()
     updates: tuple[tuple[int, str], ...] = ()
+    places: tuple[CachePlace, ...] = ()
     process_group: GroupMembers | None = None
     format_version: int = field(default=FORMAT_VERSION)
 
@@ -142,6 +166,7 @@ class PlanHeader:
         hardware_compatible: bool = False,
         refit: RefitTable | None = None,
         updates: Sequence[tuple[int, str]] = (),
+        places: Sequence[CachePlace] = (),
         process_group: GroupMembers | None = None,
     ) -> PlanHeader:
         """Describes a plan that the provider in use has just built in this process.
@@ -162,7 +187,7 @@ class PlanHeader:
             version_compatible: Whether the engine was built with TensorRT's version compatibility.
             hardware_compatible: Whether the engine was built with TensorRT's hardware compatibility.
             refit: How the engine's weights follow from the model's.
-            updates, process_group: See `PlanHeader`.
+            updates, places, process_group: See `PlanHeader`.
 
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
@@ -195,6 +220,7 @@ class PlanHeader:
             hardware_compatible=hardware_compatible,
             refit=refit,
             updates=tuple(updates),
+            places=tuple(places),
             process_group=process_group,
             profiles=several if len(several) > 1 else (),
         )
@@ -230,6 +256,8 @@ class PlanHeader:
             del values[name]
         if self.updates:
             values[UPDATES] = [list(update) for update in self.updates]
+        if self.places:
+            values[PLACES] = [list(astuple(place)) for place in self.places]
         if (group := self.process_group) is not None:
             values[PROCESS_GROUP] = {"name": group.name, "ranks": list(group.ranks)}
         return values
@@ -289,6 +317,11 @@ class PlanHeader:
         updated = [index for index, _ in self.updates]
         if len(set(updated)) != len(updated) or not all(0 <= index < len(self.inputs) for index in updated):
             raise PlanError(f"{self.title} updates the inputs {updated}, of {len(self.inputs)}")
+        for place in self.places:
+            if place.cache not in updated or self.inputs[place.cache].rank != _CACHE_RANK:
+                raise PlanError(f"{self.title} writes to a place of input {place.cache}, which it does not update")
+            if not 0 <= place.source < len(self.inputs) or self.inputs[place.source].dtype not in _INTEGERS:
+                raise PlanError(f"{self.title} writes to places that input {place.source} says, which is no integer")
 
     def _check_ranges(self, ranges: InputRanges) -> None:
         if len(ranges) != len(self.inputs):
@@ -319,20 +352,21 @@ class PlanHeader:
                     "which does not exist"
                 )
             values[name] = self.ranges[index][axis][1]
-        for binding in (*self.inputs, *self.outputs):
-            for extent in binding.shape:
+        shapes = [(binding.name, binding.shape) for binding in (*self.inputs, *self.outputs)]
+        shapes += [(self.inputs[place.cache].name, (place.rows,)) for place in self.places]
+        for name, shape in shapes:
+            for extent in shape:
                 if extent is None:
                     continue
                 if unknown := sorted(symbols_in(extent) - set(values)):
                     raise PlanError(
-                        f"the shape of {binding.name!r} in {self.title} uses {', '.join(unknown)}, "
-                        "which no input defines"
+                        f"the shape of {name!r} in {self.title} uses {', '.join(unknown)}, which no input defines"
                     )
                 try:
                     evaluate_extent(extent, values)
                 except (ArithmeticError, TypeError, ValueError) as error:
                     raise PlanError(
-                        f"the shape of {binding.name!r} in {self.title} cannot be computed",
+                        f"the shape of {name!r} in {self.title} cannot be computed",
                         why=str(error),
                     ) from error
 
@@ -385,6 +419,7 @@ def read_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         "profiles": _read_profiles(value["profiles"]),
         "refit": None if value["refit"] is None else _read_refit(value["refit"]),
         UPDATES: tuple(_read_update(item) for item in typed.items(value.get(UPDATES, []), UPDATES)),
+        PLACES: tuple(_read_place(item) for item in typed.items(value.get(PLACES, []), PLACES)),
         PROCESS_GROUP: _read_group(value[PROCESS_GROUP]) if PROCESS_GROUP in value else None,
     }
 
@@ -413,6 +448,19 @@ def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
 def _read_update(value: Any) -> tuple[int, str]:
     index, name = typed.items(value, UPDATES, 2)
     return typed.integer(index, UPDATES), typed.text(name, UPDATES)
+
+
+def _read_place(value: Any) -> CachePlace:
+    cache, source, offset, rows, wraps = typed.items(value, PLACES, 5)
+    if rows is None or not is_extent(rows):
+        raise BadField(PLACES, f"{rows!r:.80} is no number of rows")
+    return CachePlace(
+        typed.integer(cache, PLACES),
+        typed.integer(source, PLACES),
+        typed.integer(offset, PLACES, -typed.LARGEST),
+        rows,
+        typed.flag(wraps, PLACES),
+    )
 
 
 def _read_group(value: Any) -> GroupMembers:

@@ -9,7 +9,7 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
-from trt_core.sizes.expressions import format_extent
+from trt_core.sizes.expressions import evaluate_extent, format_extent
 from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import kind_of, with_article
 from trt_runtime.bindings import extent_in_call, symbol_values
@@ -121,6 +121,36 @@ def check_inputs(
     if header.profiles:
         _check_profiles(header, inputs)
     _check_relations(header, list(inputs))
+
+
+def check_places(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
+    """Checks that what a call writes to caches lies inside of them, before anything is written.
+
+    Args:
+        header: Header of an engine for the CPU.
+        inputs: What it is called with; they fit otherwise.
+
+    Raises:
+        InputError: A row would go to a place that a cache does not have.
+    """
+    symbols = symbol_values(header.symbols, list(inputs))
+    firsts: dict[int, int] = {}
+    for place in header.places:
+        rows = place.rows if isinstance(place.rows, int) else evaluate_extent(place.rows, symbols)
+        if not rows or not inputs[place.source].numel():
+            continue
+        if place.source not in firsts:
+            firsts[place.source] = int(inputs[place.source].reshape(-1)[0])
+        given = firsts[place.source] + place.offset
+        length = inputs[place.cache].shape[2]
+        first = given + length if place.wraps and given < 0 else given
+        if not 0 <= first <= length - rows:
+            last = f" to {given + rows - 1}" if rows > 1 else ""
+            raise InputError(
+                f"{_name(header, place.cache)} is a cache of {length} places, and a call writes to {given}{last}",
+                why=f"{_name(header, place.source)} says where it begins",
+                hint="begin anew, or compile the model with a larger cache",
+            )
 
 
 def device_of(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> torch.device:
