@@ -101,7 +101,7 @@ for _python in PYTHONS:
 
 @nox.session(venv_backend="none")
 def wheels(session: nox.Session) -> None:
-    """Build every wheel, install each alone without the source tree, run its own tests there."""
+    """Build every wheel, install each alone without the source tree, and run the first test of each of its files."""
     session.run(sys.executable, "tools/check_wheels.py", *session.posargs, env=TEST_ENVIRONMENT)
 
 
@@ -246,8 +246,9 @@ def stress(session: nox.Session) -> None:
         *(f"packages/trt-portable/tests/test_portable_{name}.py" for name in ("hostile_plans", "repetition")),
         *(
             f"packages/trt-frontends/tests/{name}.py"
-            for name in ("test_frontends_diffusion", "quantization/test_quantized_models")
+            for name in ("test_frontends_diffusion", "test_frontends_generation", "quantization/test_quantized_models")
         ),
+        "packages/trt-partition/tests/test_make_plan.py",
         *(
             f"packages/trt-runtime/tests/test_runtime_{name}.py"
             for name in ("stress", "replacing", "engine_cache", "isolation", "reviewed_operators")

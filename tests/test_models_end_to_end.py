@@ -36,30 +36,26 @@ def _one_engine(compiled: torch.fx.GraphModule) -> None:
     assert len(report.engines) == 1, report.to_text()
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("shapes", ["static", "dynamic"])
 @pytest.mark.parametrize("name", MODELS)
-def test_static_shapes(name: str) -> None:
+def test_one_engine_computes_what_eager_does(name: str, shapes: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name].make()
-    inputs = _inputs(MODELS[name].static, "opt", torch.float32)
-    compiled = trt_frontends.compile(model, arg_inputs=inputs)
+    if shapes == "dynamic":
+        specs, sizes = MODELS[name].dynamic, ("min", "opt", "max")
+        compiled = trt_frontends.compile(trt_frontends.trace(model, arg_inputs=specs), arg_inputs=specs)
+    else:
+        specs, sizes = MODELS[name].static, ("opt",)
+        compiled = trt_frontends.compile(model, arg_inputs=_inputs(specs, "opt", torch.float32))
     _one_engine(compiled)
-    with torch.no_grad():
-        _agree(compiled(*inputs), model(*inputs))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_dynamic_shapes(name: str) -> None:
-    torch.manual_seed(0)
-    model = MODELS[name].make()
-    specs = MODELS[name].dynamic
-    compiled = trt_frontends.compile(trt_frontends.trace(model, arg_inputs=specs), arg_inputs=specs)
-    _one_engine(compiled)
-    for which in ("min", "opt", "max"):
+    for which in sizes:
         inputs = _inputs(specs, which, torch.float32)
         with torch.no_grad():
             _agree(compiled(*inputs), model(*inputs))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["resnet18", "vit", "bert", "llama"])
 def test_reduced_precision(name: str, dtype: torch.dtype) -> None:

@@ -66,7 +66,7 @@ def test_an_encoder_with_adapters_by_language() -> None:
     torch.manual_seed(0)
     config = transformers.XmodConfig(
         hidden_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         intermediate_size=64,
         vocab_size=VOCABULARY,

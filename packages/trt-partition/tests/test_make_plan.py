@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 import sys
 from typing import Any
 
@@ -258,9 +259,10 @@ def test_cost_grows_with_the_graph(refuse: Any, settings: Any, fast: bool) -> No
 
 
 @pytest.mark.slow
-def test_hundred_thousand_nodes_with_two_thousand_refused(refuse: Any, settings: Any) -> None:
-    gm = _long_chain(100_000)
+def test_a_long_chain_with_one_in_fifty_refused(refuse: Any, settings: Any) -> None:
+    length = 100_000 if "TRT_STRESS" in os.environ else 20_000
+    gm = _long_chain(length)
     plan = make_plan(gm, refuse("sigmoid.default"), settings(min_block_size=3))
     refused = sum(not verdict.supported for verdict in plan.verdicts.values())
-    assert refused > 1700
+    assert refused > 0.017 * length
     assert len(plan.engines) == refused
