@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import trt_frontends
 from trt_core import Input, InputError
+from trt_frontends import onnx_models
 from trt_frontends.onnx_models import explain_onnx, export_onnx
 
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
@@ -150,3 +151,30 @@ def test_the_command_line_exports(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["export", "onnx", str(path), "-o", str(target)])
     assert result.exit_code == 0, result.output
     onnx.checker.check_model(onnx.load(target))
+
+
+def test_a_second_build_of_a_model_comes_from_the_engine_cache(
+    tmp_path: Path, batch: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    build = onnx_models._build
+    monkeypatch.setattr(onnx_models, "_build", lambda *given: built.append(given[-1]) or build(*given))
+    path, x, settings = save_model(tmp_path / "m.onnx"), torch.randn(3, 4), {"engine_cache_dir": tmp_path / "engines"}
+    for _ in range(2):
+        compiled = trt_frontends.compile(path, [batch], **settings)
+        torch.testing.assert_close(compiled(x), expected(x))
+        assert len(built) == 1
+    trt_frontends.compile(path, [Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(9, 4))], **settings)
+    assert len(built) == 2  # another range
+    model = onnx.load(path)
+    onnx.save_model(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    trt_frontends.compile(path, [batch], **settings)
+    assert len(built) == 3  # another file
+    data = bytearray((tmp_path / "weights").read_bytes())
+    data[3] ^= 0x80  # the sign of the first weight
+    (tmp_path / "weights").write_bytes(data)
+    changed = trt_frontends.compile(path, [batch], **settings)
+    assert len(built) == 4
+    assert not torch.equal(changed(x), expected(x))
+    trt_frontends.compile(path, [batch], **settings)
+    assert len(built) == 4

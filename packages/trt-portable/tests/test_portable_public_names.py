@@ -75,3 +75,16 @@ print([name for name in sys.modules if name.startswith(("trt_portable.plugin", "
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert run.stdout == "[]\n", run.stderr
+
+
+def test_objects_show_the_names_of_the_api_alone() -> None:
+    """Clients that print a network take every other name for an attribute of a layer."""
+    network = trt.Builder(trt.Logger()).create_network()
+    x = network.add_input("x", trt.float32, (1, 2, 4, 4))
+    assert x is not None
+    layer = network.add_pooling_nd(x, trt.PoolingType.MAX, trt.DimsHW(2, 2))
+    assert layer is not None
+    own = [name for name in dir(layer) if not hasattr(trt.ILayer, name)]
+    assert "window_size_nd" in own
+    assert not [name for name in own if name.startswith("_")]
+    assert getattr(trt.PoolingType.MAX, "__entries").keys() == trt.PoolingType.__members__.keys()

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,24 +92,54 @@ class EngineSource:
             BuildError: The provider refuses the block.
         """
         key = self.key(block, ranges, name) if self.cache is not None else None
-        if key is not None and self._reuses:
-            found = self._find(key, name)
-            if found is not None:
-                return found
+        found = self._find(key, name)
+        if found is not None:
+            return found
         built = build_block(block, self.settings, ranges, name, self.registry, self._timings, self._weights)
         if built.refit is not None and key is not None:
             built = dataclasses.replace(
                 built, refit=dataclasses.replace(built.refit, content=self._content(built.refit))
             )
-        logger.debug("built %s: %d layers in %.2f s", name, built.layers, built.build_seconds)
         engine = engine_module(built, block, self.settings)
         unknown = built.settings_read - set(building_fields())
         if unknown:
             logger.info("%s is not cached: a converter reads the settings %s", name, ", ".join(sorted(unknown)))
-        elif key is not None and self._stores:
-            assert self.cache is not None
-            self.cache.insert(key, engine.header, engine.plan)
+            key = None
+        self._keep(key, engine)
         return engine
+
+    def whole_engine(
+        self, describe: Callable[[], Mapping[str, str]], build: Callable[[TimingCacheFile | None], TRTModule], name: str
+    ) -> TRTModule:
+        """Returns the engine of a network that no block stands for, from the cache where it is there.
+
+        Args:
+            describe: What the network is, by component; it may raise `Uncacheable`.
+            build: Builds it, with a file of tactic timings.
+            name: What to call the engine.
+
+        Raises:
+            BuildError: The provider refuses the network.
+        """
+        key = None
+        if self.cache is not None:
+            try:
+                key = EngineKey({**describe(), **describe_machine(self.settings)})
+            except Uncacheable as error:
+                logger.info("%s is not cached: %s", name, error)
+        found = self._find(key, name)
+        if found is None:
+            found = build(self._timings)
+            self._keep(key, found)
+        return found
+
+    def _keep(self, key: EngineKey | None, engine: TRTModule) -> None:
+        """Puts an engine that was built into the cache, where it has a key and that is asked for."""
+        header = engine.header
+        logger.debug("built %s: %d layers in %.2f s", header.name, header.layer_count, header.build_seconds)
+        if key is not None and self._stores:
+            assert self.cache is not None
+            self.cache.insert(key, header, engine.plan)
 
     def key(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> EngineKey | None:
         """Returns the key of a block's engine; None when something that it depends on cannot be described."""
@@ -140,7 +170,9 @@ class EngineSource:
         nearest, differences = found
         return tuple(f"{difference} (in {nearest.digest[:12]})" for difference in differences)
 
-    def _find(self, key: EngineKey, name: str) -> TRTModule | None:
+    def _find(self, key: EngineKey | None, name: str) -> TRTModule | None:
+        if key is None or not self._reuses:
+            return None
         assert self.cache is not None
         found = self.cache.find(key)
         if found is None:

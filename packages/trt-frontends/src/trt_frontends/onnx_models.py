@@ -19,8 +19,10 @@ import torch
 from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
+from trt_converters.block_key import digest_of
 from trt_converters.build import configure
 from trt_converters.interpreter import BlockInterpreter
+from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import (
     BuildError,
     CompilationSettings,
@@ -33,15 +35,17 @@ from trt_core import (
     provider_identity,
     trt,
 )
+from trt_core.errors import Uncacheable
 from trt_core.files.opening import opened
 from trt_core.internals import FakeTensorMode
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.wording import ShownReport, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
-from trt_frontends.engine_source import engine_module
+from trt_frontends.engine_source import EngineSource, engine_module
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import CapturedModel, capture_model, dynamic_shapes_of
 from trt_lowering import sizes_left_open, tracing_lock
+from trt_runtime import TRTModule
 
 ENGINE: Final = "engine"
 """The name of the one engine of a compiled ONNX model."""
@@ -195,8 +199,38 @@ def compile_onnx(
     captured = capture_model(stand_in, None, examples.args, examples.kwargs, given, registry=DYNAMO_CONVERTERS)
     graph = captured.decomposed.graph
     _require_types(graph, ends, names)
-    engine = _build(network, captured, ends, results, examples, start, file.stem)
-    _put_engine(graph, engine, captured.settings)
+    profiles = list(_profiles(captured, ends))
+    metas = tuple(_result_metas(graph, results))
+    source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, captured.engine_cache)
+
+    def build(timings: TimingCacheFile | None) -> TRTModule:
+        plan = _build(network, captured.settings, ends, profiles, examples, timings, file.stem)
+        block = fx.Graph()
+        places = [block.placeholder(f"x{index}") for index in range(len(metas))]
+        block.output(places[0] if len(places) == 1 else tuple(places))
+        built = BuiltEngine(
+            name=file.stem,
+            plan=plan,
+            input_names=tuple(end.name for end in ends),
+            output_names=tuple(end.name for end in results),
+            inputs=tuple(node.meta["val"] for node in _placeholders(graph)),
+            outputs=metas,
+            profiles=tuple(profiles),
+            layers=network.num_layers,
+            build_seconds=time.perf_counter() - start,
+            provider=provider_identity(),
+        )
+        return engine_module(built, fx.GraphModule(nn.Module(), block), captured.settings)
+
+    def describe() -> dict[str, str]:
+        return {
+            **_content_of(file, network),
+            "inputs": str([(node.name, str(node.meta["val"].shape)) for node in _placeholders(graph)]),
+            "profiles": json.dumps(profiles),
+            "values": json.dumps([_numbers(end, value) for end, value in zip(ends, examples.args, strict=True)]),
+        }
+
+    _put_engine(graph, source.whole_engine(describe, build, file.stem), metas)
     compiled = CompiledModule(
         graph,
         graph.graph,
@@ -392,31 +426,36 @@ def _require_types(graph: fx.GraphModule, ends: Sequence[Any], names: Sequence[s
 # Building ------------------------------------------------------------------------------------------------------------
 
 
+def _profiles(captured: CapturedModel, ends: Sequence[Any]) -> Iterator[dict[str, tuple[tuple[int, int, int], ...]]]:
+    """The bounds of each extent of the inputs, by name; of each profile."""
+    metas = [node.meta["val"] for node in _placeholders(captured.decomposed.graph)]
+    for item in captured.ranges.each():
+        yield {
+            end.name: tuple(item.bounds(extent) for extent in meta.shape) for end, meta in zip(ends, metas, strict=True)
+        }
+
+
 def _build(
     network: Any,
-    captured: CapturedModel,
+    settings: CompilationSettings,
     ends: Sequence[Any],
-    results: Sequence[Any],
+    profiles: Sequence[Mapping[str, Any]],
     examples: ExampleInputs,
-    start: float,
+    timings: TimingCacheFile | None,
     name: str,
-) -> BuiltEngine:
-    settings = captured.settings
-    metas = [node.meta["val"] for node in _placeholders(captured.decomposed.graph)]
+) -> Any:
     with device_scope(settings.device.torch_device):
         builder = network.builder or trt.Builder(provider_logger())
         config = builder.create_builder_config()
         configure(config, settings)
-        profiles = []
-        for item in captured.ranges.each():
-            bounds = {
-                end.name: tuple(item.bounds(extent) for extent in meta.shape)
-                for end, meta in zip(ends, metas, strict=True)
-            }
-            profiles.append(bounds)
+        for bounds in profiles:
             _add_profile(builder, config, ends, bounds, examples)
         forget_errors()
+        if timings is not None:
+            timings.attach(config)
         plan = builder.build_serialized_network(network, config)
+        if timings is not None and plan is not None:
+            timings.merge(config)
     if plan is None:
         raise BuildError(
             f"the engine of {name} could not be built",
@@ -424,18 +463,7 @@ def _build(
             why=take_errors() or "the provider gave no reason",
             hint="run with debug=True for the provider's log",
         )
-    return BuiltEngine(
-        name=name,
-        plan=plan,
-        input_names=tuple(end.name for end in ends),
-        output_names=tuple(end.name for end in results),
-        inputs=tuple(metas),
-        outputs=tuple(_result_metas(captured.decomposed.graph, results)),
-        profiles=tuple(profiles),
-        layers=network.num_layers,
-        build_seconds=time.perf_counter() - start,
-        provider=provider_identity(),
-    )
+    return plan
 
 
 def _add_profile(
@@ -446,16 +474,63 @@ def _add_profile(
         low, best, high = zip(*bounds[end.name], strict=True) if bounds[end.name] else ((), (), ())
         if -1 in tuple(end.shape):
             profile.set_shape(end.name, low, best, high)
-        if end.is_shape_tensor:
-            if not isinstance(example, torch.Tensor):
-                raise InputError(
-                    f"the values of input {end.name!r} decide about shapes",
-                    hint="give a tensor with the values that the engine is for",
-                )
-            numbers = [int(number) for number in example.reshape(-1).tolist()]
+        numbers = _numbers(end, example)
+        if numbers is not None:
             profile.set_shape_input(end.name, numbers, numbers, numbers)
     if config.add_optimization_profile(profile) < 0:
         raise BuildError("the provider refused the optimization profile", why=take_errors())
+
+
+def _numbers(end: Any, example: Any) -> list[int] | None:
+    """The values of an input that decide about shapes; None for other inputs."""
+    if not end.is_shape_tensor:
+        return None
+    if not isinstance(example, torch.Tensor):
+        raise InputError(
+            f"the values of input {end.name!r} decide about shapes",
+            hint="give a tensor with the values that the engine is for",
+        )
+    return [int(number) for number in example.reshape(-1).tolist()]
+
+
+def _content_of(file: Path, network: Any) -> dict[str, str]:
+    """Digests of a model and of the files beside it that hold its weights.
+
+    Raises:
+        Uncacheable: The network has plugins, whose code is not described, or the files cannot be told.
+    """
+    if any(str(network.get_layer(index).type).rpartition(".")[2].startswith("PLUGIN") for index in range(len(network))):
+        raise Uncacheable("the model has plugins, whose code nobody has described")
+    data = file.read_bytes()
+    try:
+        import onnx
+    except ImportError:
+        raise Uncacheable("which files hold the model's weights is known with the onnx package only") from None
+    names = {
+        entry.value
+        for tensor in _tensors_in(onnx.ModelProto.FromString(data))
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    found = {"onnx": digest_of(data)}
+    for name in sorted(names):
+        with opened(file.parent / name) as stream:
+            found[f"onnx.{name}"] = digest_of(stream.read())
+    return found
+
+
+def _tensors_in(message: Any) -> Iterator[Any]:
+    """The tensors in a message of ONNX's format, at any depth."""
+    pending = [message]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            if field.message_type is None:
+                continue
+            parts = value if field.is_repeated else [value]
+            if field.message_type.name == "TensorProto":
+                yield from parts
+            else:
+                pending.extend(parts)
 
 
 def _result_metas(graph: fx.GraphModule, results: Sequence[Any]) -> Iterator[torch.Tensor]:
@@ -472,27 +547,20 @@ def _result_metas(graph: fx.GraphModule, results: Sequence[Any]) -> Iterator[tor
             yield torch.empty(shape, dtype=_torch_type(end))
 
 
-def _put_engine(graph: fx.GraphModule, built: BuiltEngine, settings: CompilationSettings) -> None:
-    """Makes a call of the engine of what the stand-in left in the graph."""
+def _put_engine(graph: fx.GraphModule, engine: TRTModule, results: Sequence[torch.Tensor]) -> None:
+    """Makes a call of the engine, which gives certain results, of what the stand-in left in the graph."""
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
-    block = fx.Graph()
-    places = [block.placeholder(f"x{index}") for index in range(len(built.outputs))]
-    block.output(places[0] if len(places) == 1 else tuple(places))
-    graph.add_submodule(ENGINE, engine_module(built, fx.GraphModule(nn.Module(), block), settings))
+    graph.add_submodule(ENGINE, engine)
     sources = list(_placeholders(graph))
     with graph.graph.inserting_before(output):
         call = graph.graph.call_module(ENGINE, tuple(sources))
-        if len(built.outputs) == 1:
-            call.meta["val"] = built.outputs[0]
-            results = [call]
-        else:
-            call.meta["val"] = built.outputs
-            results = [
-                graph.graph.call_function(operator.getitem, (call, index)) for index in range(len(built.outputs))
-            ]
-            for node, meta in zip(results, built.outputs, strict=True):
+        call.meta["val"] = results[0] if len(results) == 1 else tuple(results)
+        made = [call]
+        if len(results) > 1:
+            made = [graph.graph.call_function(operator.getitem, (call, index)) for index in range(len(results))]
+            for node, meta in zip(made, results, strict=True):
                 node.meta["val"] = meta
-    output.args = (results,) if isinstance(output.args[0], list) else (tuple(results),)
+    output.args = (made,) if isinstance(output.args[0], list) else (tuple(made),)
     for node in reversed(list(graph.graph.nodes)):
         if node.op not in ("placeholder", "output") and node is not call and not node.users:
             graph.graph.erase_node(node)

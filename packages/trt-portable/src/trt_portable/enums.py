@@ -24,6 +24,14 @@ class PybindEnum(Enum):
         return int(self.value)
 
 
+# by its name, not as a method: classes would mangle it; clients tell enumerations of the bindings by it
+setattr(
+    PybindEnum,
+    "__entries",
+    property(lambda member: {name: (each, None) for name, each in type(member).__members__.items()}),
+)
+
+
 class APILanguage(PybindEnum):
     """The language that implements a versioned interface."""
 

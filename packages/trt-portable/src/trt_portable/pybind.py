@@ -128,6 +128,10 @@ class Sealed:
                 value = self._admitted(name, value)
             object.__setattr__(self, name, value)
 
+    def __dir__(self) -> list[str]:
+        """What the bindings show: clients take every other name for an attribute of the API."""
+        return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
+
     def _admitted(self, name: str, value: Any) -> Any:
         """A value as a public attribute takes it."""
         kind = type(self)
