@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder import build_plan
+from trt_portable.builder import builder as builder_module
 from trt_portable.execution.program import Program
 
 Load = Callable[..., trt.ICudaEngine]
@@ -279,7 +279,7 @@ def test_running_out_of_memory_is_reported(
     plan = build(builder, identity_network(builder))
     monkeypatch.setattr(Program, "load_constants", fail)
     assert trt.Runtime(logger).deserialize_cuda_engine(plan) is None
-    monkeypatch.setattr(build_plan, "choose_tactic", fail)
+    monkeypatch.setattr(builder_module, "choose_tactic", fail)
     assert build(builder, identity_network(builder)) is None
     assert len(logger.errors) == 2
     assert all("Error Code 5" in text and "out of memory: " in text for text in logger.errors)

@@ -184,8 +184,7 @@ from trt_portable.network.loop import (
 )
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError
-from trt_portable.onnx_parser.parser import OnnxParser, get_nv_onnx_parser_version
-from trt_portable.onnx_parser.refitter import OnnxParserRefitter
+from trt_portable.onnx_parser.parser import OnnxParser, OnnxParserRefitter, get_nv_onnx_parser_version
 from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.plugin.interfaces import (
     DimsExprs,

@@ -1,27 +1,434 @@
-"""`Builder`: makes networks, and plans out of them."""
+"""`Builder`: makes networks, and plans out of them: validate, eliminate, fold, choose a tactic, serialize."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import torch
 
 from trt_core.device import without_autocast
-from trt_portable.builder.build_plan import build_plan
+from trt_portable.builder.autotune.engine_tactic import choose_tactic
+from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
 from trt_portable.builder.config import IBuilderConfig
-from trt_portable.builder.progress_monitor import BuildCancelled
-from trt_portable.builder.validate import first_refusal
+from trt_portable.builder.passes.attention import FoldAttentionFactors, RecognizeConstantMasks
+from trt_portable.builder.passes.fold_constants import FoldConstants
+from trt_portable.builder.passes.fold_scales import FoldScales
+from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours
+from trt_portable.builder.passes.fuse_quantized import FuseQuantizedConvolutions, FuseQuantizedProducts
+from trt_portable.builder.passes.merge_products import MergeProducts
+from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
+from trt_portable.builder.passes.simplify_movement import SimplifyMovement
+from trt_portable.builder.progress_monitor import BuildCancelled, Phase
+from trt_portable.builder.validate import complete_profiles, first_refusal
 from trt_portable.device import current_device
-from trt_portable.enums import BuilderFlag, ErrorCodeTRT
+from trt_portable.enums import (
+    BuilderFlag,
+    DataType,
+    ErrorCodeTRT,
+    HardwareCompatibilityLevel,
+    LayerType,
+    MemoryPoolType,
+    TilingOptimizationLevel,
+)
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
+from trt_portable.execution.program import Program
+from trt_portable.execution.shapes import META, load_shape_program, report_shapes
+from trt_portable.formats import choose_format
 from trt_portable.host_settings import HostSettings
 from trt_portable.interfaces import IStreamWriter, write_all
+from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
 from trt_portable.network.network import INetworkDefinition
+from trt_portable.network.serialization import leaf_entries, network_to_json
 from trt_portable.optimization_profile import IOptimizationProfile
+from trt_portable.plan.artifact import trust, write_artifacts
+from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, Shape, WeightSlot
+from trt_portable.plan.engine_plan import is_host_constant, write_engine
+from trt_portable.plan.extents import Expression, evaluate, expression_of
+from trt_portable.plan.nodes import Node, PlanGraph, PlanPass, TensorFacts
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import to_integer
 from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.engine import ICudaEngine
 from trt_portable.runtime.runtime import load_engine
+
+if TYPE_CHECKING:
+    from trt_portable.builder.config import IBuilderConfig
+    from trt_portable.network.network import INetworkDefinition
+
+
+_NOT_REFITTABLE = frozenset({"POWER"})
+
+
+def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Reporter) -> IHostMemory:
+    """Builds a plan.
+
+    Raises:
+        Refusal: Network or settings break a rule.
+        BuildCancelled: The progress monitor said so.
+    """
+    monitor = config.progress_monitor
+    root = f"Build {network.name}"
+    with Phase(monitor, root, None, 4) as phase, rehearsal(), network._as_built(config):
+        found = first_refusal(network, config)
+        if found is not None:
+            subject, refusal = found
+            raise Refusal(f"{subject}: {refusal.rule}", refusal.code)
+        profiles = complete_profiles(network, config)
+        structure, weights = network_to_json(network)
+        phase.step()
+        for name, why in settings_without_effect(config):
+            reporter.info(f"{name} has no effect: {why}")
+        refit = _refit_mode(config)
+        is_refittable = _refittable(refit, structure)
+        debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
+        with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
+            fuse = not network._debug_unfused
+            table = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step, fuse=fuse)
+        phase.step()
+        slots = _weight_slots(structure, is_refittable)
+        info = EngineInfo(
+            name=network.name,
+            io=_io_tensors(network, structure),
+            profiles=profiles,
+            weight_slots=slots,
+            refit=refit,
+            debug_tensors=debug,
+            optimization_level=config.builder_optimization_level,
+            verbosity=config.profiling_verbosity,
+            capability=config.engine_capability,
+            hardware=config.hardware_compatibility_level,
+            tactic_sources=config.get_tactic_sources(),
+            weight_streaming=config.get_flag(BuilderFlag.WEIGHT_STREAMING),
+            settings=_settings(config),
+        )
+        used = {slot.weights for slot in slots}
+        tensors = table.only(used)
+        choose_low_precision_kernels(structure, info, tensors, config, reporter)
+        info = add_output_extents(network, structure, info, tensors)
+        choice = choose_tactic(structure, info, tensors, config, reporter, root)
+        for at, layer in enumerate(leaf_entries(structure["layers"])):
+            if at in choice.kernels:
+                layer["implementation"] = choice.kernels[at]
+        compiled = write_artifacts(choice.artifacts) if choice.artifacts else b""
+        trust(compiled)
+        phase.step()
+        strip = config.get_flag(BuilderFlag.STRIP_PLAN)
+        features = _features(structure)
+        plan = write_engine(structure, choice.info, slots, tensors, features, compiled=compiled, strip=strip)
+        phase.step()
+    reporter.verbose(
+        f"built {network.name!r}: {len(structure['layers'])} of {network.num_layers} layers, {len(plan)} bytes"
+    )
+    return plan
+
+
+def _optimize(
+    structure: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    is_refittable: Callable[[str, str], bool],
+    debug: frozenset[int],
+    step: Callable[[], None],
+    *,
+    fuse: bool,
+) -> WeightTable:
+    """Rewrites the layers of a structure in place; returns old and new weights.
+
+    Args:
+        structure: The network part of a plan.
+        weights: Host weights by key.
+        is_refittable: Whether a refit may replace the weights of a key in a role.
+        debug: Ids of tensors marked for debugging.
+        step: Called once per layer.
+        fuse: Let layers join others, which debug listeners would miss.
+    """
+    graph = PlanGraph(
+        nodes=map(Node.from_json, structure["layers"]),
+        tensors={tensor["id"]: TensorFacts.from_json(tensor) for tensor in structure["tensors"]},
+        weights=WeightTable(weights),
+        inputs=structure["inputs"],
+        visible={*structure["outputs"], *structure["shape_outputs"], *debug},
+        is_fixed=lambda key, role: not is_refittable(key, role),
+    )
+    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(debug, step)]
+    if fuse:
+        passes += [
+            FuseQuantizedProducts(),
+            FuseQuantizedConvolutions(),
+            FoldScales(),
+            RecognizeConstantMasks(),
+            FoldAttentionFactors(),
+            FuseGelu(),
+            MergeProducts(),
+            EliminateDeadLayers(),  # what reads a tensor no more must not seem to
+            SimplifyMovement(),
+        ]
+    passes += [EliminateDeadLayers(), RecognizeRecurrences()]
+    if fuse:
+        passes.append(FuseNeighbours())
+    for each in passes:
+        each(graph)
+    structure["layers"] = [node.to_json() for node in graph.nodes]
+    structure["tensors"] = [graph.tensors[tensor].to_json(tensor) for tensor in sorted(graph.used_tensors)]
+    return graph.weights
+
+
+class EliminateDeadLayers(PlanPass):
+    """Removes layers that contribute to no visible tensor; layers without outputs stay. Exact."""
+
+    name = "eliminate_dead_layers"
+
+    def call(self, graph: PlanGraph) -> int:
+        """Walks the layers from the last to the first."""
+        needed: set[int | None] = set(graph.visible)
+        nodes, live = graph.nodes, []
+        for node in reversed(nodes):
+            if not node.outputs or not needed.isdisjoint(node.outputs):
+                live.append(node)
+                needed.update(node.inputs)
+        if len(live) < len(nodes):
+            graph.nodes = live[::-1]
+        return len(nodes) - len(live)
+
+
+def _refit_mode(config: IBuilderConfig) -> RefitMode:
+    if config.get_flag(BuilderFlag.REFIT_INDIVIDUAL):
+        return RefitMode.INDIVIDUAL
+    if config.get_flag(BuilderFlag.REFIT):
+        return RefitMode.ALL
+    # a stripped plan without another refit flag takes its own weights back
+    identical = config.get_flag(BuilderFlag.REFIT_IDENTICAL)
+    if identical or config.get_flag(BuilderFlag.STRIP_PLAN):
+        return RefitMode.IDENTICAL
+    return RefitMode.NONE
+
+
+def _refittable(refit: RefitMode, structure: Mapping[str, Any]) -> Callable[[str, str], bool]:
+    """Whether a refit may replace the weights of a key in a role."""
+    names: Mapping[str, str] = structure["weight_names"]
+    marked = frozenset(structure["refittable"])
+
+    def is_refittable(key: str, role: str) -> bool:
+        if refit is RefitMode.NONE or role in _NOT_REFITTABLE:
+            return False
+        return refit is not RefitMode.INDIVIDUAL or names.get(key) in marked
+
+    return is_refittable
+
+
+def _weight_slots(structure: Mapping[str, Any], is_refittable: Callable[[str, str], bool]) -> tuple[WeightSlot, ...]:
+    names = structure["weight_names"]
+    return tuple(
+        WeightSlot(
+            layer=index,
+            layer_name=entry["name"],
+            role=role,
+            weights=key,
+            dtype=DataType[dtype],
+            count=count,
+            name=names.get(key),
+            refittable=is_refittable(key, role),
+        )
+        for index, entry in enumerate(leaf_entries(structure["layers"]))
+        for role, key in entry["weights"].items()
+        for dtype, count in (entry["weight_specs"][role],)
+    )
+
+
+def _io_tensors(network: INetworkDefinition, structure: Mapping[str, Any]) -> tuple[IOTensor, ...]:
+    entries = {tensor["id"]: tensor for tensor in structure["tensors"]}
+    inputs = structure["inputs"]
+    host = {tensor_id for tensor_id, source in zip(inputs, network._inputs, strict=True) if source.is_shape_tensor}
+    host.update(structure["shape_outputs"])
+    aliases = {
+        layer["outputs"][0]: layer["inputs"][0]
+        for layer in structure["layers"]
+        if layer["type"] == LayerType.KV_CACHE_UPDATE.name and layer["inputs"][0] in inputs
+    }
+
+    def tensor(tensor_id: int, is_input: bool) -> IOTensor:
+        entry = entries[tensor_id]
+        shape = tuple(entry["shape"])
+        names = entry["dimension_names"]
+        source = None if is_input else aliases.get(tensor_id)
+        dtype, is_host = DataType[entry["dtype"]], tensor_id in host
+        return IOTensor(
+            name=entry["name"],
+            id=tensor_id,
+            dtype=dtype,
+            shape=shape,
+            is_input=is_input,
+            is_host=is_host,
+            dimension_names=tuple(names.get(str(axis), "") for axis in range(len(shape))),
+            aliased_input=None if source is None else entries[source]["name"],
+            format=choose_format(entry["formats"], dtype, len(shape), is_shape_tensor=is_host),
+        )
+
+    outputs = (*structure["outputs"], *structure["shape_outputs"])
+    return (*(tensor(at, True) for at in inputs), *(tensor(at, False) for at in outputs))
+
+
+def _settings(config: IBuilderConfig) -> dict[str, Any]:
+    return {
+        "flags": sorted(flag.name for flag in BuilderFlag if config.get_flag(flag)),
+        "max_aux_streams": config.max_aux_streams,
+        "tiling_optimization_level": config.tiling_optimization_level.name,
+        "runtime_platform": config.runtime_platform.name,
+        "memory_pools": {pool.name: size for pool, size in config._pools.items()},
+    }
+
+
+def _features(structure: Mapping[str, Any]) -> set[str]:
+    kinds = {layer["type"] for layer in structure["layers"]}
+    features = set()
+    if "LOOP" in kinds:
+        features.add("loops")
+    if "CONDITIONAL" in kinds:
+        features.add("conditionals")
+    if kinds & {LayerType.PLUGIN_V2.name, LayerType.PLUGIN_V3.name}:
+        features.add("plugins")
+    return features
+
+
+def settings_without_effect(config: IBuilderConfig) -> Iterator[tuple[str, str]]:
+    """The settings that the application changed although nothing follows from them: name, and why."""
+    fresh = type(config)(config._reporter)
+    if config.get_memory_pool_limit(MemoryPoolType.WORKSPACE) != fresh.get_memory_pool_limit(MemoryPoolType.WORKSPACE):
+        yield "MemoryPoolType.WORKSPACE", "PyTorch allocates what its kernels need"
+    if config.max_aux_streams != fresh.max_aux_streams:
+        yield "max_aux_streams", "an engine uses one stream"
+    if config.tiling_optimization_level is not TilingOptimizationLevel.NONE:
+        yield "tiling_optimization_level", "tiling is left to PyTorch's kernels"
+    if config.get_flag(BuilderFlag.SPARSE_WEIGHTS):
+        yield "BuilderFlag.SPARSE_WEIGHTS", "products are computed densely"
+    if config.get_flag(BuilderFlag.VERSION_COMPATIBLE):
+        yield "BuilderFlag.VERSION_COMPATIBLE", "plans load under any release of PyTorch"
+    if config.hardware_compatibility_level is not HardwareCompatibilityLevel.NONE:
+        yield "hardware_compatibility_level", "a plan for GPUs runs on any GPU"
+
+
+_WHOLE_ENDS: Final = 3
+"""How many of `_ends` are whole shapes of the profile."""
+_MOST_ELEMENTS: Final = 1 << 40
+"""No memory holds a tensor of more; PyTorch cannot describe tensors of many more, not even without data."""
+
+
+def add_output_extents(
+    network: INetworkDefinition, structure: Mapping[str, Any], info: EngineInfo, tensors: Mapping[str, torch.Tensor]
+) -> EngineInfo:
+    """Adds expressions of extents to the outputs of an engine with dynamic inputs.
+
+    Shape inference may assume what holds for all but the smallest extents, so each expression is compared with what
+    the layers make at the ends of every profile; one that differs anywhere is left out.
+
+    Args:
+        network: The network, whose extents are known as expressions of symbols.
+        structure: The network part of the plan.
+        info: The engine part of the plan.
+        tensors: Weights by id.
+    """
+    if any(slot.refittable and is_host_constant(slot) for slot in info.weight_slots):
+        return info  # a refit may change the numbers of shapes
+    inputs = [tensor for tensor in info.io if tensor.is_input]
+    outputs = [tensor for tensor in info.io if not tensor.is_input]
+    if not any(tensor.is_dynamic for tensor in inputs) or any(tensor.is_host for tensor in info.io):
+        return info
+    sizes: dict[Any, tuple[int, int]] = {}
+    for index, source in enumerate(network._inputs):
+        for axis, extent in enumerate(source._extents or ()):
+            if type(extent) is not int:
+                sizes.setdefault(extent, (index, axis))
+    marked = (*network._marked, *network._marked_for_shapes)
+    found: list[tuple[Expression, ...]] = [
+        tuple(expression_of(extent, sizes) for extent in tensor._extents or ()) for tensor in marked
+    ]
+    numbers = [tensors[slot.weights] if is_host_constant(slot) else None for slot in info.weight_slots]
+    program = load_shape_program(structure, info, numbers)
+    for profile in range(len(info.profiles)):
+        for number, shapes in enumerate(_ends(info, inputs, profile)):
+            made = _made(program, inputs, shapes)
+            if made is None and number < _WHOLE_ENDS:
+                return info  # layers refuse shapes that the profile allows: only inferring can say which
+            if made is not None:
+                found = [_confirmed(known, actual, shapes) for known, actual in zip(found, made, strict=True)]
+    by_id = {tensor.id: extents for tensor, extents in zip(outputs, found, strict=True)}
+    return replace(
+        info,
+        io=tuple(replace(tensor, extents=by_id[tensor.id]) if tensor.id in by_id else tensor for tensor in info.io),
+    )
+
+
+def _ends(info: EngineInfo, inputs: Sequence[IOTensor], profile: int) -> Iterator[tuple[Shape, ...]]:
+    """The typical shapes of a profile, the least and the greatest possible, and those with one extent at an end.
+
+    Extents of one name change together. Other extents may have to agree all the same: layers refuse those ends.
+    """
+    allowed = [info.allowed_shape(tensor, profile) for tensor in inputs]
+    typical = tuple(shapes.opt for shapes in allowed)
+    yield typical
+    yield tuple(shapes.min for shapes in allowed)
+    yield _greatest(typical, [shapes.max for shapes in allowed])
+    places: dict[Any, list[tuple[int, int]]] = {}
+    for index, tensor in enumerate(inputs):
+        for axis in range(len(tensor.shape)):
+            name = tensor.dimension_names[axis] if tensor.dimension_names else ""
+            places.setdefault(name or (index, axis), []).append((index, axis))
+    for group in places.values():
+        for end in ("min", "max"):
+            shapes = [list(shape) for shape in typical]
+            for index, axis in group:
+                shapes[index][axis] = getattr(allowed[index], end)[axis]
+            changed = tuple(map(tuple, shapes))
+            if changed != typical:
+                yield changed
+
+
+def _greatest(typical: Sequence[Shape], most: Sequence[Shape]) -> tuple[Shape, ...]:
+    """The greatest shapes, or as great as they can be: profiles of unbounded extents allow what no memory holds."""
+    limit = max((extent for shape in most for extent in shape), default=0)
+    while True:
+        shapes = tuple(
+            tuple(min(high, max(usual, limit)) for usual, high in zip(*pair, strict=True))
+            for pair in zip(typical, most, strict=True)
+        )
+        if limit <= 1 or all(math.prod(shape) <= _MOST_ELEMENTS for shape in shapes):
+            return shapes
+        limit //= 2
+
+
+def _made(program: Program, inputs: Sequence[IOTensor], shapes: Sequence[Shape]) -> list[Shape | None] | None:
+    """What the layers make of shapes; None where they refuse them."""
+    values = [
+        torch.empty(shape, dtype=tensor.torch_dtype, device=META) for tensor, shape in zip(inputs, shapes, strict=True)
+    ]
+    try:
+        report = report_shapes(program, values)
+    except PortableError:
+        return None
+    return [None if value is None else tuple(int(extent) for extent in value.shape) for value in report.outputs]
+
+
+def _confirmed(
+    expressions: tuple[Expression, ...], actual: Shape | None, shapes: Sequence[Shape]
+) -> tuple[Expression, ...]:
+    """The expressions that give the actual extents; None in the place of others."""
+    if actual is None:
+        return (None,) * len(expressions)
+    return tuple(
+        expression if _value(expression, shapes) == extent else None
+        for expression, extent in zip(expressions, actual, strict=True)
+    )
+
+
+def _value(expression: Expression, shapes: Sequence[Shape]) -> int | None:
+    try:
+        return None if expression is None else evaluate(expression, shapes)
+    except PortableError:
+        return None
+
 
 _KNOWN_NETWORK_FLAGS: Final = 0b111
 

@@ -1,33 +1,144 @@
-"""`OnnxParser`: a model in ONNX's format becomes layers of a network."""
+"""`OnnxParser`: a model in ONNX's format becomes layers of a network; `OnnxParserRefitter`: weights of an engine."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core.files.opening import opened
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.enums import ErrorCode, OnnxParserFlag
+from trt_portable.errors import NetworkError, strict
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason, require_onnx
 from trt_portable.onnx_parser.graph import GraphImporter
+from trt_portable.onnx_parser.initializers import Initializer, read_initializer
 from trt_portable.onnx_parser.registry import find_converter, supported_operators
 from trt_portable.plugin.interfaces import NodeIndices
 from trt_portable.pybind import ContextManaged, Sealed, Setting, instance_of, to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter
+from trt_portable.runtime.refitter import Refitter
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
     from trt_portable.network.layer import ITensor
+
 
 _LARGEST_FILE: Final = (1 << 31) - 1
 """Bytes of a model itself; what is larger keeps its weights in files beside it."""
 
 
-class OnnxParser(ContextManaged, Sealed):
+class _ModelReader(ContextManaged, Sealed):
+    """What reading a model into a network and into a refitter share: the model that is kept, its bytes, and errors.
+
+    Attributes:
+        _kept_model: What `load_model_proto` read, and the folder of its external data.
+        _given: Bytes of initializers by name.
+    """
+
+    _reporter: Reporter
+    _errors: list[ParserError]
+    _kept_model: tuple[ModelProto, Path | None] | None
+    _given: dict[str, bytes | memoryview]
+
+    def _start(self, reporter: Reporter) -> None:
+        require_onnx()
+        self._reporter = reporter
+        self._errors = []
+        self._kept_model = None
+        self._given = {}
+
+    def load_model_proto(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
+        """Keeps a model for what reads it later, so that `load_initializer` can add what it does not hold itself."""
+        self._kept_model = self._load(model, path)
+        self._given.clear()
+        return self._kept_model is not None
+
+    def load_initializer(self, name: str, data: int, size: int) -> bool:
+        """Gives an initializer of the model that `load_model_proto` keeps its bytes.
+
+        Args:
+            name: Its name.
+            data: The address of the bytes, which are copied.
+            size: How many there are.
+        """
+        label, address, count = to_text(name), to_integer(data), to_integer(size)
+        if count < 0 or address == 0 or not self._expects(label):
+            self._fail(ErrorCode.INVALID_VALUE, f"no model is kept that has an initializer {label!r}")
+            return False
+        self._given[label] = ctypes.string_at(address, count)
+        return True
+
+    def _expects(self, name: str) -> bool:
+        """Whether bytes of an initializer are of use."""
+        return self._kept_model is not None
+
+    def _taken(self) -> tuple[ModelProto, Path | None] | None:
+        """The model that is kept, which it is no longer; None, with an error, if there is none."""
+        kept, self._kept_model = self._kept_model, None
+        if kept is None:
+            self._fail(ErrorCode.INVALID_VALUE, "load_model_proto has kept no model")
+        return kept
+
+    @property
+    def num_errors(self) -> int:
+        """The number of errors since `clear_errors`."""
+        return len(self._errors)
+
+    def get_error(self, index: int) -> ParserError | None:
+        """An error; None if there is none of that index."""
+        position = to_integer(index)
+        return self._errors[position] if 0 <= position < len(self._errors) else None
+
+    def clear_errors(self) -> None:
+        """Forgets all errors."""
+        self._errors.clear()
+
+    def _note(self, error: ParserError) -> None:
+        self._errors.append(error)
+        self._reporter.error(type(self).__name__, str(error))
+
+    def _fail(self, code: ErrorCode, reason: str, cause: BaseException | None = None) -> None:
+        self._note(ParserError(code, reason, cause=cause))
+
+    def _load(self, model: Any, path: str | None) -> tuple[ModelProto, Path | None] | None:
+        """A model from its bytes, and the folder of its external data; None, with an error, where it is none."""
+        from onnx import ModelProto
+
+        view = memoryview(model)
+        if view.nbytes > _LARGEST_FILE:
+            reason = f"the model has {view.nbytes:,} bytes; 2 GiB is the most"
+            self._fail(ErrorCode.MODEL_DESERIALIZE_FAILED, reason)
+            return None
+        proto = ModelProto()
+        try:
+            proto.ParseFromString(view.tobytes())
+        except Exception as error:  # the class that it has is of another package
+            reason = f"the bytes are no model in ONNX's format: {error}"
+            self._fail(ErrorCode.MODEL_DESERIALIZE_FAILED, reason, error)
+            return None
+        return proto, None if path is None else Path(path).absolute().parent
+
+    def _read_file(self, path: str) -> bytes | None:
+        """The bytes of a model's file; None, with an error, where they cannot be read."""
+        try:
+            file = Path(path)
+            if not file.is_file():
+                raise Unsupported(f"{path!r} is no file", ErrorCode.MODEL_DESERIALIZE_FAILED)
+            if file.stat().st_size > _LARGEST_FILE:
+                raise Unsupported(f"{path!r} has more than 2 GiB", ErrorCode.MODEL_DESERIALIZE_FAILED)
+            with opened(file) as stream:
+                return stream.read()
+        except (OSError, Unsupported) as error:
+            code, reason = code_and_reason(error)
+            self._fail(ErrorCode.MODEL_DESERIALIZE_FAILED if isinstance(error, OSError) else code, reason, error)
+            return None
+
+
+class OnnxParser(_ModelReader):
     """Reads a model in ONNX's format into a network.
 
     What it has to say about a model is in its errors (`num_errors`, `get_error`), and in the logger.
@@ -48,14 +159,10 @@ class OnnxParser(ContextManaged, Sealed):
             raise TypeError(f"network must be INetworkDefinition, not {type(network).__name__}")
         if not isinstance(logger, ILogger):
             raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
-        require_onnx()
+        self._start(Reporter(logger, network._reporter))
         self._network = network
-        self._reporter = Reporter(logger, network._reporter)
-        self._errors: list[ParserError] = []
         self._subgraphs: list[tuple[list[int], bool]] = []
         self._made: dict[str, list[ITensor | None]] = {}
-        self._pending: tuple[ModelProto, Path | None] | None = None
-        self._given: dict[str, bytes | memoryview] = {}
 
     # --- parsing ---------------------------------------------------------------------------------
 
@@ -77,37 +184,15 @@ class OnnxParser(ContextManaged, Sealed):
         data = self._read_file(to_text(str(model)))
         return data is not None and self.parse(data, str(model))
 
-    def load_model_proto(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
-        """Keeps a model for `parse_model_proto`, so that `load_initializer` can add what it does not hold itself."""
-        self._pending = self._load(model, path)
-        self._given.clear()
-        return self._pending is not None
-
-    def load_initializer(self, name: str, data: int, size: int) -> bool:
-        """Gives an initializer of the model that `load_model_proto` keeps its bytes.
-
-        Args:
-            name: Its name.
-            data: The address of the bytes, which are copied.
-            size: How many there are.
-        """
-        return self._load_initializer(to_text(name), to_integer(data), to_integer(size))
-
     def parse_model_proto(self) -> bool:
         """Reads the model that `load_model_proto` keeps."""
-        if self._pending is None:
-            self._fail(ErrorCode.INVALID_VALUE, "load_model_proto has kept no model")
-            return False
-        pending, self._pending = self._pending, None
-        return self._import(*pending)
+        kept = self._taken()
+        return kept is not None and self._import(*kept)
 
-    def _load_initializer(self, name: str, address: int, size: int) -> bool:
-        known = () if self._pending is None else self._pending[0].graph.initializer
-        if size < 0 or address == 0 or not any(proto.name == name for proto in known):
-            self._fail(ErrorCode.INVALID_VALUE, f"the model that was loaded has no initializer {name!r}")
-            return False
-        self._given[name] = ctypes.string_at(address, size)
-        return True
+    def _expects(self, name: str) -> bool:
+        return self._kept_model is not None and any(
+            proto.name == name for proto in self._kept_model[0].graph.initializer
+        )
 
     def _import(self, model: ModelProto, folder: Path | None) -> bool:
         if self._network.num_layers or self._network.num_inputs:
@@ -171,20 +256,6 @@ class OnnxParser(ContextManaged, Sealed):
 
     # --- what was found --------------------------------------------------------------------------
 
-    @property
-    def num_errors(self) -> int:
-        """The number of errors since `clear_errors`."""
-        return len(self._errors)
-
-    def get_error(self, index: int) -> ParserError | None:
-        """An error; None if there is none of that index."""
-        position = to_integer(index)
-        return self._errors[position] if 0 <= position < len(self._errors) else None
-
-    def clear_errors(self) -> None:
-        """Forgets all errors."""
-        self._errors.clear()
-
     def get_layer_output_tensor(self, name: str, i: int) -> ITensor | None:
         """An output of a node of the model, by the node's name; None if it has none."""
         outputs, index = self._made.get(to_text(name), []), to_integer(i)
@@ -214,57 +285,6 @@ class OnnxParser(ContextManaged, Sealed):
             raise TypeError(f"builder_config must be IBuilderConfig, not {type(builder_config).__name__}")
         return True
 
-    # --- errors ----------------------------------------------------------------------------------
-
-    def _note(self, error: ParserError) -> None:
-        self._errors.append(error)
-        self._reporter.error("OnnxParser", str(error))
-
-    def _fail(self, code: ErrorCode, reason: str, cause: BaseException | None = None) -> None:
-        self._note(ParserError(code, reason, cause=cause))
-
-    def _load(self, model: Any, path: str | None) -> tuple[ModelProto, Path | None] | None:
-        return load_model(model, path, self._fail)
-
-    def _read_file(self, path: str) -> bytes | None:
-        return read_model_file(path, self._fail)
-
-
-Fail = Callable[[ErrorCode, str, BaseException | None], None]
-
-
-def load_model(model: Any, path: str | None, fail: Fail) -> tuple[ModelProto, Path | None] | None:
-    """A model from its bytes, and the folder of its external data; None where `fail` was told why not."""
-    from onnx import ModelProto
-
-    view = memoryview(model)
-    if view.nbytes > _LARGEST_FILE:
-        fail(ErrorCode.MODEL_DESERIALIZE_FAILED, f"the model has {view.nbytes:,} bytes; 2 GiB is the most", None)
-        return None
-    proto = ModelProto()
-    try:
-        proto.ParseFromString(view.tobytes())
-    except Exception as error:  # the class that it has is of another package
-        fail(ErrorCode.MODEL_DESERIALIZE_FAILED, f"the bytes are no model in ONNX's format: {error}", error)
-        return None
-    return proto, None if path is None else Path(path).absolute().parent
-
-
-def read_model_file(path: str, fail: Fail) -> bytes | None:
-    """The bytes of a model's file; None where `fail` was told why not."""
-    try:
-        file = Path(path)
-        if not file.is_file():
-            raise Unsupported(f"{path!r} is no file", ErrorCode.MODEL_DESERIALIZE_FAILED)
-        if file.stat().st_size > _LARGEST_FILE:
-            raise Unsupported(f"{path!r} has more than 2 GiB", ErrorCode.MODEL_DESERIALIZE_FAILED)
-        with opened(file) as stream:
-            return stream.read()
-    except (OSError, Unsupported) as error:
-        code, reason = code_and_reason(error)
-        fail(ErrorCode.MODEL_DESERIALIZE_FAILED if isinstance(error, OSError) else code, reason, error)
-        return None
-
 
 def _runs(count: int, refused: set[int], all_refused: bool) -> list[tuple[list[int], bool]]:
     """Neighbouring nodes that are all supported, or all not."""
@@ -280,3 +300,86 @@ def _runs(count: int, refused: set[int], all_refused: bool) -> list[tuple[list[i
 def get_nv_onnx_parser_version() -> int:
     """The version of the parser's interface."""
     return 100
+
+
+class OnnxParserRefitter(_ModelReader):
+    """Hands the constants of a model to a `Refitter`, by their names; `refit_cuda_engine` is still to be called.
+
+    Args:
+        refitter: Of an engine whose network an `OnnxParser` made.
+        logger: Receives errors.
+
+    Raises:
+        TypeError: An argument of the wrong class.
+        MissingPackage: The `onnx` package is not installed.
+    """
+
+    def __init__(self, refitter: Refitter, logger: ILogger) -> None:
+        if not isinstance(refitter, Refitter):
+            raise TypeError(f"refitter must be Refitter, not {type(refitter).__name__}")
+        if not isinstance(logger, ILogger):
+            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        self._start(Reporter(logger))
+        self._refitter = refitter
+        self._kept: list[Initializer] = []
+
+    def refit_from_bytes(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
+        """Hands over the constants of a model in memory.
+
+        Args:
+            model: A serialized ``ModelProto`` with the same nodes as the one that the engine was built from.
+            path: The file that it came from; external data are read from its folder only.
+
+        Returns:
+            Whether every weight of the engine that has a name was found.
+        """
+        loaded = self._load(model, path)
+        return loaded is not None and self._refit(*loaded)
+
+    def refit_from_file(self, model: str) -> bool:
+        """Hands over the constants of a model's file."""
+        data = self._read_file(to_text(str(model)))
+        return data is not None and self.refit_from_bytes(data, str(model))
+
+    def refit_model_proto(self) -> bool:
+        """Hands over the constants of the model that is kept."""
+        kept = self._taken()
+        return kept is not None and self._refit(*kept)
+
+    def _refit(self, model: ModelProto, folder: Path | None) -> bool:
+        wanted = set(self._refitter.get_all_weights())
+        try:
+            for constant in _constants(model.graph, folder, self._given, 0):
+                if constant.name in wanted:
+                    self._hand_over(constant)
+                    wanted.discard(constant.name)
+        except Exception as error:
+            code, reason = code_and_reason(error)
+            self._fail(ErrorCode.REFIT_FAILED if isinstance(error, NetworkError) else code, reason, error)
+            return False
+        if wanted:
+            some = ", ".join(sorted(wanted)[:5])
+            self._fail(ErrorCode.REFIT_FAILED, f"the model has no constants {some}")
+        return not wanted
+
+    def _hand_over(self, constant: Initializer) -> None:
+        with strict():
+            if not self._refitter.set_named_weights(constant.name, constant.weights()):
+                raise Unsupported(f"the engine refuses the weights {constant.name!r}", ErrorCode.REFIT_FAILED)
+        self._kept.append(constant)
+
+
+def _constants(graph: GraphProto, folder: Path | None, given: Any, depth: int) -> Iterator[Initializer]:
+    """The initializers and Constant nodes of a graph and of the graphs inside of its nodes."""
+    if depth > 64:
+        raise Unsupported("graphs are nested too deeply", ErrorCode.INVALID_GRAPH)
+    for proto in graph.initializer:
+        yield read_initializer(proto, folder, given)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                constant = read_initializer(attribute.t, None, {})
+                constant.name = constant.name or node.name
+                yield constant
+            if attribute.type == attribute.GRAPH:
+                yield from _constants(attribute.g, folder, given, depth + 1)
