@@ -51,6 +51,9 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.partitioning.get_graph_converter_support": (
         "trt_frontends.dynamo.partitioning.get_graph_converter_support"
     ),
+    "torch_tensorrt.dynamo.partitioning.hierarchical_adjacency_partition": (
+        "trt_frontends.dynamo.partitioning.hierarchical_adjacency_partition"
+    ),
     "torch_tensorrt.dynamo.runtime.TorchTensorRTModule": "trt_runtime.TRTModule",
     "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": (
         "trt_frontends.dynamo.runtime.ResourceAllocationStrategy"

@@ -125,6 +125,10 @@ class ConverterRegistry:
         with self._lock:
             return iter([target for target in self._candidates if target not in self._disabled])
 
+    def keys(self) -> Iterator[Any]:
+        """Yields the operators that have a converter."""
+        return iter(self)
+
     def __len__(self) -> int:
         return sum(1 for _ in self)
 

@@ -20,6 +20,7 @@ _SUBMODULES = {
         for name in ("", ".activation", ".condition", ".elementwise", ".reduce", ".shuffle", ".unary")
     },
     "dynamo.partitioning": "dynamo.partitioning",
+    "dynamo.partitioning._hierarchical_partitioner": "dynamo.partitioning",
     "dynamo.runtime": "dynamo.runtime",
     "dynamo.utils": "dynamo.comparing",
     "logging": "logging",
