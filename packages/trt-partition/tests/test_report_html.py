@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -97,6 +98,14 @@ def test_text_from_outside_cannot_become_markup(report: PartitionReport) -> None
     assert any("</script>" in node[6] for node in _embedded(page)["nodes"])
 
 
+def test_page_explains_the_reasons_that_it_names(report: PartitionReport) -> None:
+    page = report.to_html()
+    met = {node.verdict.code for node in report.torch_nodes}
+    assert met and set(re.findall(r'<h3 id="(trt-f\d+)">', page)) == {code.lower() for code in met}
+    assert html.escape(Reason.from_code(min(met)).advice) in page
+    assert 'const reasons = "docs/reasons.html"' in report.to_html(reasons="docs/reasons.html")
+
+
 def test_page_grows_with_data_not_with_elements(report: PartitionReport, large_report: PartitionReport) -> None:
     """Rows are made while they are in view, so nodes add no elements to the page."""
     per_block = (len(Collector(large_report.to_html()).tags) - len(Collector(report.to_html()).tags)) / len(
@@ -139,5 +148,5 @@ def test_browser_draws_rows_and_links(which: str, request: pytest.FixtureRequest
     rows = re.findall(r'<div class="row[^"]*"', done.stdout)
     assert report.blocks[0].operators <= len(rows) < 80
     assert f"Nodes of {report.blocks[0].name}" in done.stdout
-    assert 'href="reasons.html#trt-f001"' in done.stdout
+    assert 'href="#trt-f001"' in done.stdout and 'id="trt-f001"' in done.stdout
     assert f"{len(report.torch_nodes)} of {len(report.torch_nodes)} nodes" in done.stdout

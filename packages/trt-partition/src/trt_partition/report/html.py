@@ -29,7 +29,8 @@ def render_html(report: ReportData, *, title: str, reasons: str) -> str:
     Args:
         report: The report.
         title: Heading of the page.
-        reasons: Address of the page about reason codes; each code is an anchor on it, `#trt-f001`.
+        reasons: Address of the page about reason codes; each code is an anchor on it, `#trt-f001`. Empty for the
+            report's own section about them.
     """
     page = _template().render(
         title=title,
@@ -39,6 +40,7 @@ def render_html(report: ReportData, *, title: str, reasons: str) -> str:
         chart=draw_sweep(report.sweep, report.total_operators, report.min_block_size),
         rule=RULE,
         titles={reason.code: reason.title for reason in Reason},
+        met=[reason for reason in Reason if reason.code in {node.verdict.code for node in report.torch_nodes}],
         data=_embedded(report),
         flops=sum(node.flops for node in report.nodes),
         crossing=sum(edge.bytes for edge in report.transitions),

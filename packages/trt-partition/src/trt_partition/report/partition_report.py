@@ -53,12 +53,12 @@ class PartitionReport(ShownReport, ReportData):
         """
         return PartitionReport(**parse_fields(text))
 
-    def to_html(self, *, title: str = "Partition report", reasons: str = "reasons.html") -> str:
+    def to_html(self, *, title: str = "Partition report", reasons: str = "") -> str:
         """Returns the report as one HTML page that needs no other file.
 
         Args:
             title: Heading of the page.
-            reasons: Where the page about reason codes is, for links.
+            reasons: Where the page about reason codes is, for links; empty for the report's own section about them.
         """
         return render_html(self, title=title, reasons=reasons)
 
