@@ -83,7 +83,9 @@ def test_every_string_of_a_program_is_shown_as_text(
             for arguments in (["inspect", str(path)], ["run", str(path)], ["inspect", "--json", str(path)]):
                 main(arguments)
             try:
-                text = repr(trt_runtime.load(path))
+                loaded = trt_runtime.load(path)
+                text = repr(loaded)
+                assert "<img" not in loaded._repr_html_() and not _commands(loaded._repr_html_())
             except Exception as error:
                 text = str(error)
         out = capsys.readouterr()

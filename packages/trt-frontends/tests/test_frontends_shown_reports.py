@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import trt_frontends
+import trt_runtime
 from trt_frontends.quantization import quantization_report
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -50,3 +52,13 @@ def test_a_report_shows_itself(name: str) -> None:
     assert "\n" not in repr(report) and len(repr(report)) < 250
     shown = report._repr_html_()
     assert shown.startswith(("<pre>", "<iframe sandbox srcdoc=")) and shown.count("<") == 2
+
+
+def test_programs_show_what_they_take_and_return(tmp_path: Path) -> None:
+    sizes = trt_frontends.Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), dimensions={0: "batch"})
+    compiled = trt_frontends.compile(_model(), arg_inputs=[sizes], min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for program in (compiled, trt_runtime.load(tmp_path / "model.trtp")):
+        shown = program._repr_html_()
+        assert shown.startswith("<pre>") and shown.count("<") == 2
+        assert "input: float32[batch" in shown and "1 engines" in shown, shown

@@ -40,7 +40,7 @@ from trt_runtime.program.graph import NumberType, TensorType
 from trt_runtime.program.graph_signature import symbol_bounds
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.interface import SizeNames, inputs_of, output_spec, walk
+from trt_runtime.program.interface import SizeNames, inputs_of, notebook_html, output_spec, walk
 from trt_runtime.program.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -162,6 +162,10 @@ class CompiledModule(fx.GraphModule):
             with torch.no_grad():  # weights of PyTorch blocks may require gradients
                 return self._build_result(self._flat(self, *leaves))
         return self._build_result(self._flat(self, *leaves))
+
+    def _repr_html_(self) -> str:
+        engines = sum(isinstance(module, TRTModule) for module in self.modules())
+        return notebook_html(f"{type(self).__name__}, {engines} engines", _inputs(self), _outputs(self))
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledModule:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""

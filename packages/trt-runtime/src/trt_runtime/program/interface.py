@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.sizes.conditions import Home
 from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, symbols_in
+from trt_core.wording import printable
 from trt_runtime.program.fields import malformed
 from trt_runtime.program.graph import (
     ControlFlowCall,
@@ -117,6 +118,17 @@ class FixedSpec:
 
 
 Spec = TensorSpec | NumberSpec | FixedSpec
+
+
+def notebook_html(headline: str, inputs: Iterable[Spec], outputs: Iterable[Spec]) -> str:
+    """Returns what a program takes and returns as notebooks show it: preformatted text, in which nothing is markup."""
+    import html  # its table of entities would be loaded with every program
+
+    lines = [headline]
+    for title, specs in (("takes", inputs), ("returns", outputs)):
+        lines += [title, *(f"  {spec}" for spec in specs)]
+    text = "\n".join(lines)
+    return f"<pre>{html.escape(printable(text))}</pre>"
 
 
 class SizeNames:

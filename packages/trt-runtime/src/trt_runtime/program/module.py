@@ -194,6 +194,11 @@ class LoadedProgram(nn.Module):
             f"({inputs}), {len(self.__program.engines)} engines, {len(self.__program.steps)} steps on {self.__device}"
         )
 
+    def _repr_html_(self) -> str:
+        from trt_runtime.program.interface import notebook_html  # for whoever asks
+
+        return notebook_html(f"LoadedProgram{self.extra_repr()}", self.__said("inputs"), self.__said("outputs"))
+
     def __place(self, device: torch.device) -> None:
         """Prepares the steps for a device."""
         self.__device = device
