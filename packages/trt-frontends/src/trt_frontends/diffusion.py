@@ -132,15 +132,15 @@ def _range(value: Any, *others: Any) -> Any:
     if not isinstance(value, torch.Tensor) or all(other.shape == value.shape for other in others):
         return value
     shapes = [tuple(value.shape), *(tuple(other.shape) for other in others)]
-    drawn = {}
+    domain = (0.0, 2.0)
     if not value.is_floating_point() and value.dtype is not torch.bool:  # they may be indices
-        drawn["tensor_domain"] = (int(value.min()), int(value.max()) + 1)
+        domain = (float(value.min()), float(value.max()) + 1)
     return Input(
         min_shape=tuple(map(min, *shapes)),
         opt_shape=shapes[0],
         max_shape=tuple(map(max, *shapes)),
         dtype=value.dtype,
-        **drawn,
+        tensor_domain=domain,
     )
 
 
