@@ -21,7 +21,7 @@ import trt_runtime
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import CacheError, TrtError, trt
 from trt_core.log import provider_logger
-from trt_frontends import mutable_file
+from trt_frontends import refit
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_runtime import signatures
 from trt_runtime.command_line import inspection
@@ -87,7 +87,7 @@ DOORS: Final[dict[str, Callable[[Path], Any]]] = {
     "signer": signatures.signer,
     "sign": signatures.sign,
     "keys": lambda path: signatures.read_keys([path]),
-    "mutable module": mutable_file.read,
+    "mutable module": refit.read_file,
     "tensors": lambda path: read_tensors(path),
     "sharded": _sharded,
     "report": _diff,

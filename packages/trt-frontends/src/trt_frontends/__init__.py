@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from trt_frontends.refit import MutableModule, refit_module_weights
     from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.saving import convert_method_to_trt_engine, save
-    from trt_frontends.script_types import dtype, memory_format
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
-    from trt_frontends.torch_tensorrt import install_alias
+    from trt_frontends.torch_tensorrt import dtype, install_alias, memory_format
     from trt_partition import PartitionReport
     from trt_runtime import load
 
@@ -47,13 +46,13 @@ _LATE: Final = {
     "compile_generation": "trt_frontends.generation",
     "compile_pipeline": "trt_frontends.diffusion",
     "convert_method_to_trt_engine": "trt_frontends.saving",
-    "dtype": "trt_frontends.script_types",
+    "dtype": "trt_frontends.torch_tensorrt",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
     "install_alias": "trt_frontends.torch_tensorrt",
     "load": "trt_runtime",
     "logging": "trt_frontends.logging",
-    "memory_format": "trt_frontends.script_types",
+    "memory_format": "trt_frontends.torch_tensorrt",
     "model_report": "trt_frontends.torch_compile.model_report",
     "optimize": "trt_frontends.torch_compile.optimize",
     "quantization": "trt_frontends.quantization",

@@ -11,7 +11,7 @@ from torch import nn
 from trt_core import CompilationSettings, Device
 from trt_core.verdicts import LEFT_COMPLEX
 from trt_lowering import export_module, lower
-from trt_lowering.complex_rules import MOST_POINTS
+from trt_lowering.passes.split_complex import MOST_POINTS
 
 COMPOSED = ("aten::fft_", "aten::stft", "aten::real", "aten::imag", "aten::mT", "aten::_neg_view", "aten::rsub")
 

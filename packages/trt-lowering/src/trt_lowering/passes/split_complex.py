@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.attributes import add_constant
+from trt_core.internals import FakeTensorMode, OpOverload, enable_python_dispatcher, pytree
 from trt_core.verdicts import LEFT_COMPLEX
-from trt_lowering.complex_rules import Emitter, NotExpressible, Parts, first_call, rule_of
+from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.contract import GraphPass
-from trt_lowering.node_metadata import fake_mode_of
+from trt_lowering.expansion import no_new_guards
+from trt_lowering.node_metadata import fake_mode_of, insert_call, same_shape
 from trt_lowering.operator_traits import is_kept_in_torch
 from trt_lowering.results import base_of, views_of_results
 
@@ -176,3 +183,525 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, torch.Tensor):
             yield item
+
+
+# Rules: what operators are on pairs of real tensors -----------------------------------------------------------------
+# An `Emitter` writes the nodes. A rule takes it, the node, and its arguments with pairs in the place of complex
+# tensors; it returns a pair, a node, or a list of them. It raises `NotExpressible` where it cannot say the same in real
+# numbers. Fourier transforms are products with matrices of sines and cosines.
+
+
+class NotExpressible(Exception):
+    """A complex operator has no form in real numbers here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A complex tensor in two real ones of one shape.
+
+    Attributes:
+        real: The real part.
+        imaginary: The imaginary part; None where it is zero everywhere.
+    """
+
+    real: fx.Node
+    imaginary: fx.Node | None
+
+
+class Emitter:
+    """Writes the nodes that take the place of others, and remembers them, so that they can be taken back.
+
+    Args:
+        gm: The module; constants become its buffers.
+        mode: The mode that the fake tensors of its graph belong to.
+
+    Attributes:
+        written: What was written since the last `begin`.
+    """
+
+    def __init__(self, gm: fx.GraphModule, mode: FakeTensorMode) -> None:
+        self.written: list[fx.Node] = []
+        self._gm = gm
+        self._mode = mode
+        self._origin: fx.Node | None = None
+        self._before: fx.Node | None = None
+        self._constants: dict[Any, fx.Node] = {}
+        self._new_constants: list[Any] = []
+
+    def begin(self) -> None:
+        """Takes what was written so far for good."""
+        self.written.clear()
+        self._new_constants.clear()
+
+    def take_back(self) -> None:
+        """Erases what was written since the last `begin`."""
+        for node in reversed(self.written):
+            self._gm.graph.erase_node(node)
+        for key in self._new_constants:
+            delattr(self._gm, str(self._constants.pop(key).target))
+        self.begin()
+
+    def stand_at(self, node: fx.Node, before: fx.Node | None = None) -> None:
+        """Says which node the next ones take the place of: they stand before it, and come from where it comes from.
+
+        Args:
+            node: The node.
+            before: Where they stand instead.
+        """
+        self._origin, self._before = node, before or node
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Writes a call.
+
+        Raises:
+            NotExpressible: It would assume something about a size that varies.
+        """
+        assert self._origin is not None and self._before is not None
+        values = fx.map_arg((args, kwargs), lambda node: node.meta["val"])
+        given, named = values
+        try:
+            with torch.no_grad(), self._mode, enable_python_dispatcher(), no_new_guards(self._mode):
+                value = target(*given, **named)
+        except Exception as error:  # whatever shape inference raises
+            raise NotExpressible(f"{target} cannot be computed in real numbers: {error}") from error
+        with self._gm.graph.inserting_before(self._before):
+            node = insert_call(self._gm.graph, target, args, kwargs, value=value, origin=self._origin)
+        self.written.append(node)
+        return node
+
+    def constant(self, key: Any, make: Callable[[], torch.Tensor], like: fx.Node) -> fx.Node:
+        """Returns the node of a constant, on the device of another one; equal keys mean equal constants."""
+        device = like.meta["val"].device
+        place = (key, device)
+        if place not in self._constants:
+            tensor = make().to(device)
+            with self._gm.graph.inserting_before(first_call(self._gm.graph)):
+                node = self._gm.graph.get_attr(add_constant(self._gm, tensor))
+            node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
+            node.meta[RECIPE] = Literal(tensor)
+            self._constants[place] = node
+            self._new_constants.append(place)
+            self.written.append(node)
+        return self._constants[place]
+
+    def zeros_like(self, node: fx.Node) -> fx.Node:
+        """Writes zeros of the shape of a tensor."""
+        return self(aten.zeros_like.default, node)
+
+    def imaginary(self, parts: Parts) -> fx.Node:
+        """Returns the imaginary part as a tensor, also where it is zero."""
+        return self.zeros_like(parts.real) if parts.imaginary is None else parts.imaginary
+
+
+def first_call(graph: fx.Graph) -> fx.Node:
+    """Returns the first node after the placeholders."""
+    first: fx.Node = next(node for node in graph.nodes if node.op != "placeholder")
+    return first
+
+
+Rule = Callable[[Emitter, fx.Node, tuple[Any, ...], dict[str, Any]], Any]
+
+_PART_BY_PART: Final = frozenset(
+    {
+        "_unsafe_view", "alias", "broadcast_to", "cat", "chunk", "clone", "contiguous", "copy", "cumsum", "detach",
+        "diagonal", "expand", "expand_as", "flatten", "flip", "gather", "index", "index_select", "lift_fresh_copy",
+        "mean", "movedim", "narrow", "neg", "permute", "repeat", "reshape", "roll", "select", "select_scatter", "slice",
+        "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "sum", "swapaxes", "t", "transpose", "tril",
+        "triu", "unbind", "unflatten", "unfold", "unsqueeze", "view", "where",
+    }
+)  # fmt: skip
+"""Operators that move, name, add up or negate elements, whose parts are their operands' parts."""
+
+
+def rule_of(target: Any) -> Rule | None:
+    """Returns the rule of an operator, None where there is none."""
+    if target is operator.getitem:
+        return lambda emit, node, args, kwargs: args[0][args[1]]
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return None
+    name = target._schema.name.removeprefix("aten::")
+    return _part_by_part if name in _PART_BY_PART else _RULES.get(name)
+
+
+def _part_by_part(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("dtype") is not None:
+        raise NotExpressible(f"{node.target} with a type of its own")
+    real = emit(node.target, *_map(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf), **kwargs)
+    imaginary = None
+    if any(isinstance(leaf, Parts) and leaf.imaginary is not None for leaf in _leaves(args)):
+        imaginary = emit(node.target, *_map(args, lambda leaf: _imaginary_operand(emit, leaf)), **kwargs)
+    value = node.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return Parts(real, imaginary)
+    items = range(len(value))
+    reals = [emit(operator.getitem, real, index) for index in items]
+    others = [None if imaginary is None else emit(operator.getitem, imaginary, index) for index in items]
+    return [Parts(*pair) for pair in zip(reals, others, strict=True)]
+
+
+def _imaginary_operand(emit: Emitter, leaf: Any) -> Any:
+    """Zeros for a real operand beside complex ones; indices, conditions and sizes are the same for both parts."""
+    if isinstance(leaf, Parts):
+        return emit.imaginary(leaf)
+    value = leaf.meta["val"] if isinstance(leaf, fx.Node) else None
+    is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return emit.zeros_like(leaf) if is_real else leaf
+
+
+def _pad(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    x, widths, *rest = args
+    if isinstance(rest[0] if rest else kwargs.get("value", 0), complex):
+        raise NotExpressible("padding with a complex number")
+    imaginary = None if x.imaginary is None else emit(node.target, x.imaginary, widths)
+    return Parts(emit(node.target, x.real, widths, *rest, **kwargs), imaginary)
+
+
+def _conjugate(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    (x,) = args
+    return Parts(x.real, None if x.imaginary is None else emit(aten.neg.default, x.imaginary))
+
+
+def _same(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return args[0]  # type: ignore[no-any-return]  # a pair, by the rule's contract
+
+
+def _plus(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if kwargs.get("alpha", 1) != 1:
+        raise NotExpressible("a sum with a factor")
+    (left, left_i), (right, right_i) = map(_split, args)
+    target = node.target
+    if not isinstance(left, fx.Node):
+        raise NotExpressible("a sum that begins with a number")
+    real = emit(target, left, right)
+    if left_i is not None and right_i is not None:
+        imaginary = emit(target, left_i, right_i)
+    elif left_i is not None:
+        imaginary = _as_large(emit, left_i, real)
+    elif right_i is not None:
+        if not isinstance(right_i, fx.Node):
+            imaginary = emit(target, emit.zeros_like(left), right_i)
+        else:
+            negated = target._schema.name == "aten::sub"  # type: ignore[union-attr]  # rules are of operators
+            imaginary = _as_large(emit, emit(aten.neg.default, right_i) if negated else right_i, real)
+    else:
+        imaginary = None
+    return Parts(real, imaginary)
+
+
+def _as_large(emit: Emitter, part: fx.Node, other: fx.Node) -> fx.Node:
+    """A part as large as the other, which was broadcast."""
+    if same_shape(part.meta["val"], other.meta["val"]):
+        return part
+    return emit(aten.add.Tensor, part, emit.zeros_like(other))
+
+
+def _times(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return _bilinear(emit, args[0], args[1], lambda left, right: _multiply(emit, left, right))
+
+
+def _multiply(emit: Emitter, left: Any, right: Any) -> fx.Node:
+    return emit(aten.mul.Tensor, *((left, right) if isinstance(left, fx.Node) else (right, left)))
+
+
+def _matrix_product(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return _bilinear(emit, args[0], args[1], lambda left, right: emit(node.target, left, right))
+
+
+def _einsum(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    equation, operands, *_ = args
+    if len(operands) == 1:
+        (x,) = operands
+        rest = None if x.imaginary is None else emit(node.target, equation, [x.imaginary])
+        return Parts(emit(node.target, equation, [x.real]), rest)
+    if len(operands) != 2:
+        raise NotExpressible("einsum of more than two operands")
+    return _bilinear(emit, operands[0], operands[1], lambda left, right: emit(node.target, equation, [left, right]))
+
+
+def _bilinear(emit: Emitter, left: Any, right: Any, product: Callable[[Any, Any], fx.Node]) -> Parts:
+    """(a + ib)(c + id) = (ac - bd) + i(ad + bc)."""
+    (a, b), (c, d) = _split(left), _split(right)
+    real = product(a, c)
+    if b is not None and d is not None:
+        real = emit(aten.sub.Tensor, real, product(b, d))
+        return Parts(real, emit(aten.add.Tensor, product(a, d), product(b, c)))
+    if b is None and d is None:
+        return Parts(real, None)
+    return Parts(real, product(a, d) if b is None else product(b, c))
+
+
+def _divided(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if kwargs.get("rounding_mode") is not None:
+        raise NotExpressible("a division that rounds")
+    (a, b), (c, d) = map(_split, args)
+    if d is None:
+        imaginary = None if b is None else emit(aten.div.Tensor, b, c)
+        return Parts(emit(aten.div.Tensor, a, c), imaginary)
+    size = _sum_of_squares(emit, c, d)
+    conjugate = Parts(c, emit(aten.neg.default, d)) if isinstance(d, fx.Node) else complex(c, -d)
+    found = _bilinear(emit, args[0], conjugate, lambda left, right: _multiply(emit, left, right))
+    imaginary = None if found.imaginary is None else emit(aten.div.Tensor, found.imaginary, size)
+    return Parts(emit(aten.div.Tensor, found.real, size), imaginary)
+
+
+def _sum_of_squares(emit: Emitter, real: Any, imaginary: Any) -> Any:
+    if not isinstance(real, fx.Node):
+        return real * real + imaginary * imaginary
+    square = emit(aten.mul.Tensor, real, real)
+    return square if imaginary is None else emit(aten.add.Tensor, square, emit(aten.mul.Tensor, imaginary, imaginary))
+
+
+def _power(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if args[1] != 2:
+        raise NotExpressible(f"a power of {args[1]}")
+    return _bilinear(emit, args[0], args[0], lambda left, right: _multiply(emit, left, right))
+
+
+def _exponential(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    (x,) = args
+    length = emit(aten.exp.default, x.real)
+    return Parts(length, None) if x.imaginary is None else _on_circle(emit, length, x.imaginary)
+
+
+def _polar(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return _on_circle(emit, *args)
+
+
+def _on_circle(emit: Emitter, length: fx.Node, angle: fx.Node) -> Parts:
+    parts = (emit(function, angle) for function in (aten.cos.default, aten.sin.default))
+    return Parts(*(emit(aten.mul.Tensor, length, part) for part in parts))
+
+
+def _absolute(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    (x,) = args
+    if x.imaginary is None:
+        return emit(aten.abs.default, x.real)
+    return emit(aten.sqrt.default, _sum_of_squares(emit, x.real, x.imaginary))
+
+
+def _angle(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    raise NotExpressible("an angle, which jumps at negative numbers: rounding would decide between pi and -pi")
+
+
+def _compose(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    real, imaginary = args
+    return Parts(_as_large(emit, real, imaginary), _as_large(emit, imaginary, real))
+
+
+def _from_last_dimension(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    (x,) = args
+    last = x.meta["val"].dim() - 1
+    return Parts(emit(aten.select.int, x, last, 0), emit(aten.select.int, x, last, 1))
+
+
+def _to_last_dimension(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    (x,) = args
+    return emit(aten.stack.default, [x.real, emit.imaginary(x)], node.meta["val"].dim() - 1)
+
+
+def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, wanted = args[0], node.meta["val"].dtype
+    real = x.real if isinstance(x, Parts) else x
+    part = torch.float32 if wanted is torch.complex64 else wanted
+    if real.meta["val"].dtype is not part:
+        real = emit(aten._to_copy.default, real, dtype=part)
+    if wanted is not torch.complex64:
+        return real
+    return Parts(real, x.imaginary if isinstance(x, Parts) else None)
+
+
+def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    if any(isinstance(leaf, complex) for leaf in _leaves(args)):
+        raise NotExpressible("a tensor filled with a complex number")
+    given = {**kwargs, "dtype": torch.float32}
+    taken = _map(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
+    return Parts(emit(node.target, *taken, **given), None)
+
+
+def _fft_c2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return complex_to_complex(emit, *args)
+
+
+def _fft_r2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+    return real_to_complex(emit, *args)
+
+
+def _fft_c2r(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    return complex_to_real(emit, *args)
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "_conj": _conjugate,
+    "conj_physical": _conjugate,
+    "resolve_conj": _same,
+    "constant_pad_nd": _pad,
+    "add": _plus,
+    "sub": _plus,
+    "mul": _times,
+    "div": _divided,
+    "matmul": _matrix_product,
+    "mm": _matrix_product,
+    "bmm": _matrix_product,
+    "einsum": _einsum,
+    "pow": _power,
+    "square": lambda emit, node, args, kwargs: _power(emit, node, (*args, 2), kwargs),
+    "exp": _exponential,
+    "polar": _polar,
+    "abs": _absolute,
+    "angle": _angle,
+    "complex": _compose,
+    "view_as_complex": _from_last_dimension,
+    "view_as_real": _to_last_dimension,
+    "to": _convert,
+    "_to_copy": _convert,
+    "zeros": _filled,
+    "ones": _filled,
+    "full": _filled,
+    "zeros_like": _filled,
+    "ones_like": _filled,
+    "new_zeros": _filled,
+    "new_ones": _filled,
+    "_fft_c2c": _fft_c2c,
+    "_fft_r2c": _fft_r2c,
+    "_fft_c2r": _fft_c2r,
+}
+
+
+def _split(value: Any) -> tuple[Any, Any]:
+    """The two parts of an operand: of a pair, of a complex number, or of what is real."""
+    if isinstance(value, Parts):
+        return value.real, value.imaginary
+    if isinstance(value, complex):
+        return value.real, value.imag
+    return value, None
+
+
+def _map(args: tuple[Any, ...], function: Callable[[Any], Any]) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = pytree.tree_map(function, tuple(map(_plain, args)), is_leaf=_is_node)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Lists of a graph are of a kind of their own."""
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _leaves(args: Any) -> list[Any]:
+    return pytree.tree_leaves(tuple(map(_plain, args)), is_leaf=_is_node)
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, (fx.Node, Parts))
+
+
+MOST_POINTS: Final = 1024
+"""Longest transform that becomes products."""
+
+
+def complex_to_complex(emit: Emitter, x: Parts, dims: Sequence[int], normalization: int, forward: bool) -> Parts:
+    """`aten::_fft_c2c`: transforms along each dimension."""
+    sizes = [_points(x.real, dim) for dim in dims]
+    for dim, size in zip(dims, sizes, strict=True):
+        x = _transform(emit, x, dim, size, forward)
+    return _scaled(emit, x, sizes, normalization)
+
+
+def real_to_complex(emit: Emitter, x: fx.Node, dims: Sequence[int], normalization: int, onesided: bool) -> Parts:
+    """`aten::_fft_r2c`: the last dimension gives half of a spectrum, or all of it; then the others are transformed."""
+    sizes = [_points(x, dim) for dim in dims]
+    *others, last = dims
+    kept = sizes[-1] // 2 + 1 if onesided else sizes[-1]
+    found = Parts(_product(emit, x, last, ("cos", sizes[-1], kept)), _product(emit, x, last, ("-sin", sizes[-1], kept)))
+    for dim, size in zip(others, sizes, strict=False):
+        found = _transform(emit, found, dim, size, True)
+    return _scaled(emit, found, sizes, normalization)
+
+
+def complex_to_real(emit: Emitter, x: Parts, dims: Sequence[int], normalization: int, size: int) -> fx.Node:
+    """`aten::_fft_c2r`: transforms all dimensions but the last back, then half of a spectrum gives real values."""
+    *others, last = dims
+    sizes = [_points(x.real, dim) for dim in others]
+    if not isinstance(size, int) or size > MOST_POINTS:
+        raise NotExpressible(_too_long(size))
+    if x.real.meta["val"].shape[last] != size // 2 + 1:
+        raise NotExpressible("half of a spectrum of an unexpected size")
+    for dim, points in zip(others, sizes, strict=True):
+        x = _transform(emit, x, dim, points, False)
+    found = _product(emit, x.real, last, ("half cos", size, size))
+    if x.imaginary is not None:
+        found = emit(aten.add.Tensor, found, _product(emit, x.imaginary, last, ("half -sin", size, size)))
+    scaled = _scaled(emit, Parts(found, None), [*sizes, size], normalization)
+    return scaled.real
+
+
+def _transform(emit: Emitter, x: Parts, dim: int, size: int, forward: bool) -> Parts:
+    """(re + i im) (cos -+ i sin)."""
+    towards, back = ("-sin", "sin") if forward else ("sin", "-sin")
+    real = _product(emit, x.real, dim, ("cos", size, size))
+    imaginary = _product(emit, x.real, dim, (towards, size, size))
+    if x.imaginary is not None:
+        real = emit(aten.add.Tensor, real, _product(emit, x.imaginary, dim, (back, size, size)))
+        imaginary = emit(aten.add.Tensor, imaginary, _product(emit, x.imaginary, dim, ("cos", size, size)))
+    return Parts(real, imaginary)
+
+
+def _product(emit: Emitter, x: fx.Node, dim: int, matrix: tuple[str, int, int]) -> fx.Node:
+    """Multiplies a matrix into one dimension."""
+    value = x.meta["val"]
+    rank, dim = value.dim(), dim % value.dim()
+    if value.dtype is not torch.float32:
+        raise NotExpressible(f"a Fourier transform of {value.dtype}")
+    if dim == rank - 2:  # from the left: nothing is transposed
+        flipped = emit.constant((*matrix, "transposed"), lambda: fourier_matrix(*matrix).t().contiguous(), x)
+        return emit(aten.matmul.default, flipped, x)
+    constant = emit.constant(matrix, lambda: fourier_matrix(*matrix), x)
+    if dim == rank - 1:
+        return emit(aten.matmul.default, x, constant)
+    moved = emit(aten.transpose.int, x, dim, rank - 1)
+    return emit(aten.transpose.int, emit(aten.matmul.default, moved, constant), dim, rank - 1)
+
+
+@functools.lru_cache(maxsize=64)
+def fourier_matrix(kind: str, points: int, kept: int) -> torch.Tensor:
+    """Returns the matrix of one part of a transform, computed in float64.
+
+    Args:
+        kind: `cos`, `sin` or `-sin`; with `half` before it, for half of a spectrum whose other half mirrors it.
+        points: Points of the transform.
+        kept: Columns.
+
+    Returns:
+        (points, kept), float32; (points // 2 + 1, kept) for half of a spectrum.
+    """
+    half, _, function = kind.rpartition(" ")
+    rows = torch.arange(points // 2 + 1 if half else points)
+    # whole numbers modulo the number of points: the angle is as exact as float64 is
+    angles = (rows[:, None] * torch.arange(kept) % points).double() * (2 * math.pi / points)
+    matrix = {"cos": angles.cos(), "sin": angles.sin(), "-sin": -angles.sin()}[function]
+    if half:
+        counts_twice = (rows > 0) & (2 * rows != points)
+        matrix = matrix * (1 + counts_twice.double())[:, None]
+    return matrix.float()
+
+
+def _points(x: fx.Node, dim: int) -> int:
+    size = x.meta["val"].shape[dim]
+    if not isinstance(size, int) or size > MOST_POINTS:
+        raise NotExpressible(_too_long(size))
+    return size
+
+
+def _too_long(size: object) -> str:
+    if isinstance(size, int):
+        return f"a Fourier transform of {size} points (those of up to {MOST_POINTS} become products)"
+    return "a Fourier transform along a dimension that varies"
+
+
+def _scaled(emit: Emitter, x: Parts, sizes: Sequence[int], normalization: int) -> Parts:
+    """0: as it is; 1: by the root of the number of points; 2: by the number of points."""
+    if normalization == 0:
+        return x
+    points = math.prod(sizes)
+    factor = 1 / math.sqrt(points) if normalization == 1 else 1 / points
+    real = emit(aten.mul.Tensor, x.real, factor)
+    return Parts(real, None if x.imaginary is None else emit(aten.mul.Tensor, x.imaginary, factor))
