@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 console = Console()
 
 _FAILED: Final = 1
+
+_Report = TypeVar("_Report")
 
 _Model = Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")]
 _Json = Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")]
@@ -45,23 +48,11 @@ def verify(
     for path in (json, html):
         require_new(path)
     from trt_frontends.accuracy import verify as verify_model
-    from trtc.model_source import load_model
-    from trtc.progress import ConsoleProgress
 
-    module, arg_inputs, kwarg_inputs = load_model(model)
-    with ConsoleProgress(Console(stderr=True)) as progress:
-        report = verify_model(
-            module,
-            arg_inputs=arg_inputs,
-            kwarg_inputs=kwarg_inputs,
-            tolerance=fail_above,
-            samples=samples,
-            seed=seed,
-            exact=exact,
-            depth=depth,
-            progress=progress,
-            **read_assignments(setting or ()),
-        )
+    given = read_assignments(setting or ())
+    report = _examined(
+        verify_model, model, tolerance=fail_above, samples=samples, seed=seed, exact=exact, depth=depth, **given
+    )
     if html is not None:
         write_new(html, report.to_html())
     _conclude(report, json, is_right=report.passed)
@@ -86,23 +77,11 @@ def bisect(
     require_new(json)
     from trt_frontends.accuracy import Stage
     from trt_frontends.accuracy import bisect as bisect_model
-    from trtc.model_source import load_model
-    from trtc.progress import ConsoleProgress
 
-    module, arg_inputs, kwarg_inputs = load_model(model)
-    with ConsoleProgress(Console(stderr=True)) as progress:
-        report = bisect_model(
-            module,
-            arg_inputs=arg_inputs,
-            kwarg_inputs=kwarg_inputs,
-            tolerance=tolerance,
-            samples=samples,
-            seed=seed,
-            most=most,
-            state=state,
-            progress=progress,
-            **read_assignments(setting or ()),
-        )
+    given = read_assignments(setting or ())
+    report = _examined(
+        bisect_model, model, tolerance=tolerance, samples=samples, seed=seed, most=most, state=state, **given
+    )
     _conclude(report, json, is_right=report.stage is Stage.NONE)
 
 
@@ -124,18 +103,22 @@ def precision(
     require_new(json)
     from trt_core.settings_reader import DEFAULT_MAX_ERROR
     from trt_frontends.precision.automatic import choose_precision
+
+    given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_assignments(setting or ())}
+    if max_error is not None:
+        given["max_error"] = max_error
+    report = _examined(choose_precision, model, engines=engines, **given)
+    _conclude(report, json, is_right=report.reduced_share > 0)
+
+
+def _examined(examine: Callable[..., _Report], model: str, **options: Any) -> _Report:
+    """What a function reports of a model, whose progress is shown meanwhile."""
     from trtc.model_source import load_model
     from trtc.progress import ConsoleProgress
 
     module, arg_inputs, kwarg_inputs = load_model(model)
-    given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_assignments(setting or ())}
-    if max_error is not None:
-        given["max_error"] = max_error
     with ConsoleProgress(Console(stderr=True)) as progress:
-        report = choose_precision(
-            module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, engines=engines, progress=progress, **given
-        )
-    _conclude(report, json, is_right=report.reduced_share > 0)
+        return examine(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **options)
 
 
 def _conclude(report: AccuracyReport | BisectReport | PrecisionReport, json: Path | None, *, is_right: bool) -> None:

@@ -6,11 +6,8 @@ before touches nothing but addresses; what other shapes mean for the outputs is 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 from collections.abc import Collection, Iterable, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,8 +15,8 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.log import forget_errors, take_errors
+from trt_core.output_allocator import output_allocator
 from trt_core.process_groups import GroupMembers, communicator
-from trt_core.provider import provider_module
 from trt_core.wording import kind_of
 from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.header import PlanHeader
@@ -424,58 +421,6 @@ def _with_memory(value: torch.Tensor, index: int, header: PlanHeader) -> torch.T
         why=f"its shape is {tuple(value.shape)}, but its storage was resized to nothing",
         hint="give a tensor that holds its values: whoever freed its storage has to restore it first",
     )
-
-
-def output_allocator(dtype: torch.dtype, device: torch.device) -> Any:
-    """Returns an `IOutputAllocator` of the provider in use; its `take()` hands over the output tensor.
-
-    Args:
-        dtype: Element type of the output.
-        device: Where the output lies.
-    """
-    return _allocator_class(provider_module())(dtype, device)
-
-
-@functools.lru_cache(maxsize=2)
-def _allocator_class(trt: ModuleType) -> Any:
-    class OutputAllocator(trt.IOutputAllocator):  # type: ignore[misc, name-defined]  # known at run time
-        def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-            trt.IOutputAllocator.__init__(self)
-            self._dtype = dtype
-            self._device = device
-            self._buffer: torch.Tensor | None = None
-            self._shape: tuple[int, ...] | None = None
-            self.stream: torch.cuda.Stream | None = None
-
-        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
-            # On the stream that writes it: memory that other streams freed may still be in use there.
-            writing = torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
-            with writing:
-                self._buffer = torch.empty(max(size, 1), dtype=torch.uint8, device=self._device)
-            return self._buffer.data_ptr()
-
-        def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
-            return self.reallocate_output_async(tensor_name, memory, size, alignment, 0)
-
-        def notify_shape(self, tensor_name: str, shape: Any) -> None:
-            self._shape = tuple(shape)
-
-        def take(self, name: str) -> torch.Tensor:
-            """Returns the output of the run that just ended, and forgets it.
-
-            Raises:
-                ExecutionError: The provider did not say its shape.
-            """
-            buffer, shape, dtype = self._buffer, self._shape, self._dtype
-            self._buffer = self._shape = None
-            if buffer is None or shape is None:
-                raise ExecutionError(f"the provider did not say the shape of output {name!r}")
-            count = 1
-            for extent in shape:
-                count *= extent
-            return buffer[: count * dtype.itemsize].view(dtype).view(shape)
-
-    return OutputAllocator
 
 
 def check_outputs(

@@ -10,6 +10,7 @@ import torch
 from trt_core import CompilationSettings, Device, Provider, current_provider, device_scope, trt
 from trt_core.dtypes import from_trt
 from trt_core.log import forget_errors, provider_logger, take_errors
+from trt_core.output_allocator import output_allocator
 
 
 def default_settings(tensors: Sequence[torch.Tensor] = ()) -> CompilationSettings:
@@ -87,36 +88,10 @@ def _bind_output(
     dtype = from_trt(engine.get_tensor_dtype(name))
     shape = tuple(context.get_tensor_shape(name))
     if any(extent < 0 for extent in shape):
-        allocator = _output_allocator(dtype, device)
+        allocator = output_allocator(dtype, device)
         require(context.set_output_allocator(name, allocator), f"output allocator of {name}")
-        return lambda: allocator.tensor()
+        return lambda: allocator.take(name)
     numel = max(1, torch.Size(shape).numel())
     memory = torch.empty(numel, dtype=dtype, device=device)
     require(context.set_tensor_address(name, memory.data_ptr()), f"address of {name}")
     return lambda: memory[: torch.Size(shape).numel()].reshape(shape)
-
-
-def _output_allocator(dtype: torch.dtype, device: torch.device) -> Any:
-    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
-        """Provides memory for one output whose extents depend on data."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.memory = torch.empty(0, dtype=torch.uint8, device=device)
-            self.shape: tuple[int, ...] = ()
-
-        def reallocate_output_async(self, name: str, memory: int, size: int, alignment: int, stream: int) -> int:
-            self.memory = torch.empty(max(size, 1), dtype=torch.uint8, device=device)
-            return self.memory.data_ptr()
-
-        def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
-            return self.reallocate_output_async(name, memory, size, alignment, 0)
-
-        def notify_shape(self, name: str, shape: Any) -> None:
-            self.shape = tuple(shape)
-
-        def tensor(self) -> torch.Tensor:
-            count = torch.Size(self.shape).numel()
-            return self.memory[: count * dtype.itemsize].view(dtype).reshape(self.shape)
-
-    return Allocator()

@@ -37,6 +37,7 @@ from trt_runtime.program.graph import (
     Value,
     ValueType,
     WriteCall,
+    depends_on_data,
     operator_calls,
 )
 from trt_runtime.program.literals import leaves, replace_values, values_in
@@ -383,15 +384,9 @@ class _Watch:
 
 def _depends_on_data(step: Step, program: Program) -> bool:
     """Whether sizes or numbers that a step makes come from data."""
-
-    def is_unknown(kind: ValueType | None) -> bool:
-        if isinstance(kind, SequenceType):
-            return any(map(is_unknown, kind.items))
-        return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
-
     if isinstance(step, EngineCall):
         return any(None in binding.shape for binding in program.engines[step.engine].header.outputs)
-    return isinstance(step, OperatorCall | ControlFlowCall) and is_unknown(step.result)
+    return isinstance(step, OperatorCall | ControlFlowCall) and depends_on_data(step.result)
 
 
 def _operator_runs(

@@ -394,19 +394,20 @@ class Program:
     @property
     def is_static(self) -> bool:
         """Whether every size and number is the same in each call."""
-
-        def varies(kind: ValueType | None) -> bool:
-            if isinstance(kind, SequenceType):
-                return any(map(varies, kind.items))
-            return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
-
         if self.symbols or any(isinstance(leaf, NumberInput) for leaf in self.signature.leaves):
             return False
         outputs = (binding for engine in self.engines for binding in engine.header.outputs)
         if any(isinstance(step, ControlFlowCall) for step in self.steps):
             return False
-        calls = operator_calls(self.steps)
-        return not any(None in binding.shape for binding in outputs) and not any(varies(step.result) for step in calls)
+        results = (step.result for step in operator_calls(self.steps))
+        return not any(None in binding.shape for binding in outputs) and not any(map(depends_on_data, results))
+
+
+def depends_on_data(kind: ValueType | None) -> bool:
+    """Whether a result is a number, or has sizes, that no size of an input tells."""
+    if isinstance(kind, SequenceType):
+        return any(map(depends_on_data, kind.items))
+    return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
 
 
 @dataclass(frozen=True)
