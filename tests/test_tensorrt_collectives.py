@@ -24,7 +24,7 @@ from trt_converters.aten import collectives
 from trt_converters.support import ConverterSupport
 from trt_core import BuildError, CompilationSettings, ExecutionError, PlanError, Provider, Reason, process_groups
 from trt_core.process_groups import GroupMembers, communicator, has_communicators
-from trt_runtime import context
+from trt_runtime import engine_context
 from trt_runtime.header import PlanHeader
 
 ADDRESS: Final = 0x7F0012345678
@@ -84,7 +84,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[GroupMembers, int]]
         asked.append((members, asked[-1][1]))
         return asked[-1][1]
 
-    monkeypatch.setattr(context, "communicator", found)
+    monkeypatch.setattr(engine_context, "communicator", found)
     return asked
 
 

@@ -16,7 +16,7 @@ from trt_core import trt
 from trt_core.log import provider_logger
 from trt_core.sizes.expressions import Extent
 from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule, save
-from trt_runtime.profiles import Range
+from trt_runtime.profile_choice import Range
 from trt_runtime.testing import ProgramFile
 
 Define = Callable[[Any, Sequence[Any]], Sequence[Any]]

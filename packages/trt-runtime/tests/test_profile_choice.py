@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_runtime.profiles import ProfileChoice
+from trt_runtime.profile_choice import ProfileChoice
 
 
 @st.composite

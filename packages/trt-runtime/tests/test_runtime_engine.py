@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_core import ExecutionError, InputError, trt
 from trt_runtime import Binding, TRTModule
-from trt_runtime.context import CallShapes, KnownShapes
+from trt_runtime.engine_context import CallShapes, KnownShapes
 
 
 def test_static_engine(static_engine: TRTModule) -> None:

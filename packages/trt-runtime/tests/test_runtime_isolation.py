@@ -32,8 +32,8 @@ from trt_core.limits import CallLimits
 from trt_runtime import load, save
 from trt_runtime.command_line import main
 from trt_runtime.isolation import IsolatedProgram, Isolation, confinement
+from trt_runtime.isolation.isolated_program import _Answered, _Running
 from trt_runtime.isolation.messages import _HEADER, Arena, decode, encode, place_tensors
-from trt_runtime.isolation.program import _Answered, _Running
 from trt_runtime.program.model_facts import Record
 
 pytestmark = pytest.mark.skipif(bool(confinement.why_not_here()), reason=confinement.why_not_here() or "isolates")
@@ -317,7 +317,7 @@ def test_the_process_may_do_nothing_but_compute(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     script = textwrap.dedent("""
         import ctypes, json, os, resource, signal, socket, subprocess, sys, threading
-        from trt_runtime.isolation import program, worker
+        from trt_runtime.isolation import isolated_program, worker
         from trt_runtime.isolation import confinement
         folder, parent, bystander = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
         if child := os.fork():  # it has Landlock, and its parent does without afterwards
@@ -328,7 +328,7 @@ def test_the_process_may_do_nothing_but_compute(tmp_path: Path) -> None:
         held = open(f"{folder}/held", "w")
         held.write("held"); held.flush()
         options = {"parent": os.getppid(), "uses_gpu": False, "provider": "portable", "device": None,
-                   "readable": program._code_folders([]), "memory_bytes": 1 << 30, "cpu_seconds": None}
+                   "readable": isolated_program._code_folders([]), "memory_bytes": 1 << 30, "cpu_seconds": None}
         print(json.dumps(worker._confine(options)))
         libc = ctypes.CDLL(None, use_errno=True)
         def call(*arguments):

@@ -10,7 +10,7 @@ from trt_converters.context import ConversionContext
 from trt_converters.converter import Converter
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.loading import load_converters, plugin_status
-from trt_converters.operator_plugin import plugin_from_operator
+from trt_converters.plugin_converter import plugin_from_operator
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter, require_registry
 from trt_converters.support import ConverterSupport, preserve_predicate
 

@@ -18,7 +18,7 @@ from trt_core import SettingsError
 from trt_core.dtypes import dtype_name
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.provenance import node_location
-from trt_lowering.movement import moves
+from trt_lowering.moving_operators import moves
 from trt_lowering.node_metadata import cast_value, insert_call
 from trt_lowering.operator_traits import argument
 

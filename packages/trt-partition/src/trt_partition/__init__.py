@@ -12,7 +12,7 @@ from trt_partition.report.diff import NodeChange, ReportDiff, diff_reports
 from trt_partition.report.make_report import make_report
 from trt_partition.report.partition_report import PartitionReport, require_report_path, save_report, write_report
 from trt_partition.split import split_into_blocks
-from trt_partition.support import compose_support, get_graph_converter_support, require_known_modules
+from trt_partition.support_rules import compose_support, get_graph_converter_support, require_known_modules
 from trt_partition.sweep import Recommendation, Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec
 

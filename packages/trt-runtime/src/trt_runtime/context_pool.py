@@ -1,7 +1,7 @@
 """The execution contexts of one engine and profile: few, shared by all calls, never used by two of them at once.
 
 On CUDA a call returns while its work still runs, so an idle context may be busy on the device: contexts know their
-stream, and wait for it when they go to another one (see `trt_runtime.context`).
+stream, and wait for it when they go to another one (see `trt_runtime.engine_context`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Iterator
 from typing import Final
 
-from trt_runtime.context import EngineContext
+from trt_runtime.engine_context import EngineContext
 
 MOST_IDLE: Final = 8
 """Contexts that an engine keeps while nobody uses them."""

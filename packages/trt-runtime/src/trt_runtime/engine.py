@@ -19,13 +19,13 @@ from trt_core.provider import Provider, current_provider, device_scope, provider
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
-from trt_runtime.context import EngineContext, KnownShapes
 from trt_runtime.context_pool import ContextPool
+from trt_runtime.engine_context import EngineContext, KnownShapes
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import check_inputs, device_of
 from trt_runtime.internals import current_device, current_stream
 from trt_runtime.plan_notes import Bounds, bounds_of, content_version, is_host_code_allowed, is_vouched, plan_bytes
-from trt_runtime.profiles import ProfileChoice
+from trt_runtime.profile_choice import ProfileChoice
 
 
 class LoadedEngine:

@@ -20,7 +20,7 @@ from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent, symbols_in
 from trt_runtime.bindings import Binding
 from trt_runtime.plan_notes import DigestField, LaterDigest, digest_of, note_own
-from trt_runtime.profiles import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
+from trt_runtime.profile_choice import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable

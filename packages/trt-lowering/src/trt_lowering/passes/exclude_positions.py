@@ -10,7 +10,7 @@ from torch import fx
 from trt_core.internals import OpOverload
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_lowering.contract import GraphPass
-from trt_lowering.movement import rearranges
+from trt_lowering.moving_operators import rearranges
 from trt_lowering.operator_traits import is_float32, tensor_value
 
 _WHY: Final = "computed from integers, and read as an angle, an index or a condition"

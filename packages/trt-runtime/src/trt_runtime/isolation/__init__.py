@@ -1,7 +1,7 @@
 """Programs in a process of their own, which can do nothing but compute: for files that are trusted even less.
 
-Read `program` (what the caller has), `worker` (the process), `confinement` (what it may not), `messages` (what passes
-between them).
+Read `isolated_program` (what the caller has), `worker` (the process), `confinement` (what it may not), `messages` (what
+passes between them).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from trt_runtime.isolation.program import IsolatedProgram, Isolation
+    from trt_runtime.isolation.isolated_program import IsolatedProgram, Isolation
 
 __all__ = ["IsolatedProgram", "Isolation"]
 
-_LATE: Final = dict.fromkeys(__all__, "trt_runtime.isolation.program")
+_LATE: Final = dict.fromkeys(__all__, "trt_runtime.isolation.isolated_program")
 """What the caller has, and the process never imports: with it comes all of `torch._dynamo`."""
 
 __getattr__, __dir__ = lazy_names(__name__, _LATE)

@@ -22,7 +22,7 @@ from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import is_own, plan_bytes
-from trt_runtime.profiles import InputRanges
+from trt_runtime.profile_choice import InputRanges
 from trt_runtime.program.capture import DETACH, can_capture, capture
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
 from trt_runtime.program.fields import FACTS
