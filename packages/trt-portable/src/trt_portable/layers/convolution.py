@@ -29,6 +29,8 @@ from trt_portable.shape_tensors import Value, as_tensor
 from trt_portable.weights import Weights, as_weights, optional_weights
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from trt_portable.network.symbols import Symbols
 
 
@@ -62,6 +64,15 @@ class _FilterLayer(ILayer):
     num_groups = integer(1, "Number of groups of channels.")
     kernel = WeightsAttribute("KERNEL", "The kernel weights.")
     bias = WeightsAttribute("BIAS", "One bias per output channel; may be empty.")
+
+    @classmethod
+    def _of(cls, num_output_maps: int, kernel_shape: DimsLike, kernel: Weights, bias: Weights | None) -> Self:
+        return cls._create(
+            num_output_maps=num_output_maps,
+            kernel_size_nd=as_dims(kernel_shape),
+            kernel=as_weights(kernel, "kernel"),
+            bias=optional_weights(bias, as_weights(kernel).dtype, "bias"),
+        )
 
     @property
     def _spatial_rank(self) -> int:
@@ -277,15 +288,8 @@ class ConvolutionLayers(LayerFactory):
             kernel: (K, C / groups, spatial...); empty if input 1 gives it.
             bias: (K,).
         """
-        return self._add(
-            IConvolutionLayer._create(
-                num_output_maps=num_output_maps,
-                kernel_size_nd=as_dims(kernel_shape),
-                kernel=as_weights(kernel, "kernel"),
-                bias=optional_weights(bias, as_weights(kernel).dtype, "bias"),
-            ),
-            expect_tensor(input, "input"),
-        )
+        layer = IConvolutionLayer._of(num_output_maps, kernel_shape, kernel, bias)
+        return self._add(layer, expect_tensor(input, "input"))
 
     def add_deconvolution_nd(
         self,
@@ -304,12 +308,5 @@ class ConvolutionLayers(LayerFactory):
             kernel: (C, K / groups, spatial...); empty if input 1 gives it.
             bias: (K,).
         """
-        return self._add(
-            IDeconvolutionLayer._create(
-                num_output_maps=num_output_maps,
-                kernel_size_nd=as_dims(kernel_shape),
-                kernel=as_weights(kernel, "kernel"),
-                bias=optional_weights(bias, as_weights(kernel).dtype, "bias"),
-            ),
-            expect_tensor(input, "input"),
-        )
+        layer = IDeconvolutionLayer._of(num_output_maps, kernel_shape, kernel, bias)
+        return self._add(layer, expect_tensor(input, "input"))

@@ -34,6 +34,20 @@ LEFT, LEFT_SCALE, BIAS, OUTPUT_SCALE, MATRIX, SCALE = range(6)
 """Inputs of a product; scale of the left operand, bias and scale of the output may be absent."""
 
 
+class _Finished(ILayer):
+    """What a product and a convolution of few bits share: what becomes of their sums."""
+
+    output_type = element_type(DataType.FLOAT, "Type of the result.")
+    rectify = boolean(False, "Whether negative numbers become 0.")
+
+    _read: torch.Tensor | None = None
+    _read_scale: torch.Tensor | None = None
+    """What was prepared, and is known to be what the kernel reads."""
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.output_type
+
+
 class _LowPrecisionLayer(ILayer):
     """What a product and its preparation share: the form of the product, and the kernel."""
 
@@ -113,17 +127,10 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
         return self._kernel((codes, scale)).prepare(codes, wide.contiguous(), form)
 
 
-class LowPrecisionProductLayer(_LowPrecisionLayer):
+class LowPrecisionProductLayer(_Finished, _LowPrecisionLayer):
     """``left @ (codes * scale).T``, with scales, bias, rectification and quantization of the result."""
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
-
-    output_type = element_type(DataType.FLOAT, "Type of the result.")
-    rectify = boolean(False, "Whether negative numbers become 0.")
-
-    _read: torch.Tensor | None = None
-    _read_scale: torch.Tensor | None = None
-    """What was prepared, and is known to be what the kernel reads."""
 
     @classmethod
     def _plan_type(cls) -> str:
@@ -158,9 +165,6 @@ class LowPrecisionProductLayer(_LowPrecisionLayer):
         fits = left.dtype is CARRIERS[self.left_type] and (bias is None or len(bias) == self.columns)
         require_operands(fits, f"the product {kernel.name}", left, bias)
         return (kernel.multiply(rows, matrix, scale, form, finish).reshape(extents),)
-
-    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
-        return self.output_type
 
 
 class _LowPrecisionConvolution(ILayer):
@@ -242,7 +246,7 @@ class PreparedKernelLayer(_LowPrecisionConvolution):
         return self._kernel((codes, scale)).prepare(codes, wide, self._form_and_kernel()[0])
 
 
-class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
+class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
     """A convolution of codes, with scales, bias, rectification and quantization of the result.
 
     Inputs: input, its scale where the run computes it, bias, scale of the output, and what was prepared. The bias may
@@ -251,13 +255,6 @@ class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a convolution
     _ROLES = ("BIAS",)
-
-    output_type = element_type(DataType.FLOAT, "Type of the result.")
-    rectify = boolean(False, "Whether negative numbers become 0.")
-
-    _read: torch.Tensor | None = None
-    _read_scale: torch.Tensor | None = None
-    """What was prepared, and is known to be what the kernel reads."""
 
     @classmethod
     def _plan_type(cls) -> str:
@@ -297,6 +294,3 @@ class LowPrecisionConvolutionLayer(_LowPrecisionConvolution):
         )
         require_operands(fits, f"the convolution {chosen.name}", x, bias)
         return (chosen.convolve(x, kernel, scale, form, finish),)
-
-    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
-        return self.output_type

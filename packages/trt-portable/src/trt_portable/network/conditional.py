@@ -38,16 +38,13 @@ class ConditionalRegion(Region):
     def _exits(self) -> Sequence[ILayer]:
         return self._of(IIfConditionalOutputLayer)
 
-    def _of(self, kind: type[Any]) -> list[Any]:
-        return [layer for layer in self._boundary if isinstance(layer, kind)]
-
     def _prepare(self) -> None:
         (condition,) = self._of(IConditionLayer)
         tensor = condition._inputs[0]
         assert tensor is not None
         self._condition: ITensor = tensor
-        self._entries: list[ILayer] = self._of(IIfConditionalInputLayer)
-        results: list[IIfConditionalOutputLayer] = self._of(IIfConditionalOutputLayer)
+        self._entries = self._of(IIfConditionalInputLayer)
+        results = self._of(IIfConditionalOutputLayer)
         self._branches = []
         for index in (0, 1):
             wanted = [layer._inputs[index] for layer in results]
@@ -170,17 +167,11 @@ class IIfConditional(Scope):
             rule = "the condition is already set"
             self._network._reporter.refuse(f"conditional {self.name!r}", Refusal(rule))
             return None
-        added: IConditionLayer | None = self._join(
-            self._network._add(IConditionLayer._create(), expect_tensor(condition, "condition"))
-        )
-        return added
+        return self._add(IConditionLayer._create(), expect_tensor(condition, "condition"))
 
     def add_input(self, input: ITensor) -> IIfConditionalInputLayer | None:
         """Adds a tensor that the branches use."""
-        added: IIfConditionalInputLayer | None = self._join(
-            self._network._add(IIfConditionalInputLayer._create(), expect_tensor(input, "input"))
-        )
-        return added
+        return self._add(IIfConditionalInputLayer._create(), expect_tensor(input, "input"))
 
     def add_output(
         self, true_subgraph_output: ITensor, false_subgraph_output: ITensor
@@ -191,22 +182,16 @@ class IIfConditional(Scope):
             true_subgraph_output: The result if the condition holds.
             false_subgraph_output: The result otherwise; same type and rank.
         """
-        added: IIfConditionalOutputLayer | None = self._join(
-            self._network._add(
-                IIfConditionalOutputLayer._create(),
-                expect_tensor(true_subgraph_output, "true_subgraph_output"),
-                expect_tensor(false_subgraph_output, "false_subgraph_output"),
-            )
+        return self._add(
+            IIfConditionalOutputLayer._create(),
+            expect_tensor(true_subgraph_output, "true_subgraph_output"),
+            expect_tensor(false_subgraph_output, "false_subgraph_output"),
         )
-        return added
 
-    def _of(self, kind: type[Any]) -> list[Any]:
-        return [layer for layer in self._boundary if isinstance(layer, kind)]
-
-    def _entries(self) -> list[ILayer]:
+    def _entries(self) -> Sequence[ILayer]:
         return self._of(IIfConditionalInputLayer)
 
-    def _exits(self) -> list[ILayer]:
+    def _exits(self) -> Sequence[ILayer]:
         return self._of(IIfConditionalOutputLayer)
 
     def _region(self, body: list[ILayer]) -> ILayer:

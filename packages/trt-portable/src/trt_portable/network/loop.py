@@ -79,9 +79,6 @@ class LoopRegion(Region):
     def _exits(self) -> Sequence[ILayer]:
         return self._of(ILoopOutputLayer)
 
-    def _of(self, kind: type[Any]) -> list[Any]:
-        return [layer for layer in self._boundary if isinstance(layer, kind)]
-
     def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
         mark = None if self._recurrence is None else self._recurrence.to_json()
         return {**super()._nested(write, id_of), "recurrence": mark}
@@ -397,10 +394,7 @@ class ILoop(Scope):
             initial_value: The value before the first iteration.
         """
         layer = IRecurrenceLayer._create()
-        added: IRecurrenceLayer | None = self._join(
-            self._network._add(layer, expect_tensor(initial_value, "initial_value"))
-        )
-        return added
+        return self._add(layer, expect_tensor(initial_value, "initial_value"))
 
     def add_trip_limit(self, tensor: ITensor, kind: TripLimit) -> ITripLimitLayer | None:
         """Adds what ends the loop; at most one of each kind.
@@ -414,8 +408,7 @@ class ILoop(Scope):
             rule = f"the loop already has a trip limit of kind {kind.name}"
             self._network._reporter.refuse(f"loop {self.name!r}", Refusal(rule))
             return None
-        added: ITripLimitLayer | None = self._join(self._network._add(layer, expect_tensor(tensor, "tensor")))
-        return added
+        return self._add(layer, expect_tensor(tensor, "tensor"))
 
     def add_iterator(self, tensor: ITensor, axis: int = 0, reverse: bool = False) -> IIteratorLayer | None:
         """Adds slices of a tensor, one per iteration.
@@ -426,8 +419,7 @@ class ILoop(Scope):
             reverse: Whether they walk from the end.
         """
         layer = IIteratorLayer._create(axis=axis, reverse=reverse)
-        added: IIteratorLayer | None = self._join(self._network._add(layer, expect_tensor(tensor, "tensor")))
-        return added
+        return self._add(layer, expect_tensor(tensor, "tensor"))
 
     def add_loop_output(self, tensor: ITensor, kind: LoopOutput, axis: int = 0) -> ILoopOutputLayer | None:
         """Adds a value that leaves the loop; CONCATENATE and REVERSE need ``set_input(1, extent)``.
@@ -438,16 +430,12 @@ class ILoop(Scope):
             axis: Where the new axis is.
         """
         layer = ILoopOutputLayer._create(_output_kind=kind, axis=axis)
-        added: ILoopOutputLayer | None = self._join(self._network._add(layer, expect_tensor(tensor, "tensor")))
-        return added
+        return self._add(layer, expect_tensor(tensor, "tensor"))
 
-    def _of(self, kind: type[Any]) -> list[Any]:
-        return [layer for layer in self._boundary if isinstance(layer, kind)]
-
-    def _entries(self) -> list[ILayer]:
+    def _entries(self) -> Sequence[ILayer]:
         return [*self._of(IRecurrenceLayer), *self._of(IIteratorLayer)]
 
-    def _exits(self) -> list[ILayer]:
+    def _exits(self) -> Sequence[ILayer]:
         return self._of(ILoopOutputLayer)
 
     def _region(self, body: list[ILayer]) -> ILayer:

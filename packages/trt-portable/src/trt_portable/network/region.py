@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
@@ -11,7 +11,7 @@ from trt_core.files import typed
 from trt_portable.enums import DataType
 from trt_portable.network.layer import META, ILayer, ITensor
 from trt_portable.plan import tables
-from trt_portable.pybind import Sealed, to_text
+from trt_portable.pybind import Sealed
 from trt_portable.shape_tensors import Value
 from trt_portable.weights import Weights
 
@@ -20,11 +20,22 @@ if TYPE_CHECKING:
 
     from trt_portable.network.definition import LayerFactory
 
+B = TypeVar("B", bound="BoundaryLayer")
 Values = dict[int, Any]
 """Values by the identity of their tensor."""
 
 
-class Region(ILayer):
+class _Bounded:
+    """What has layers on a boundary."""
+
+    _boundary: Sequence[ILayer]
+
+    def _of(self, kind: type[B]) -> list[B]:
+        """The layers of a kind on the boundary."""
+        return [layer for layer in self._boundary if isinstance(layer, kind)]
+
+
+class Region(_Bounded, ILayer):
     """A scope as one layer. Its inputs are all tensors from outside, its outputs those of its exits."""
 
     _CACHEABLE = False
@@ -143,7 +154,7 @@ def _region_of(tensor: ITensor, body: Sequence[ILayer]) -> ILayer | None:
     return None
 
 
-class Scope(Sealed):
+class Scope(_Bounded, Sealed):
     """A part of a network with a boundary: what lies inside is found by following the data.
 
     Args:
@@ -151,25 +162,19 @@ class Scope(Sealed):
         name: The name.
     """
 
+    name: str = ""
+    """The name."""
+
     def __init__(self, network: LayerFactory, name: str) -> None:
         self._network = network
-        self._name = name
+        self.name = name
         self._boundary: list[ILayer] = []
 
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._name = to_text(name)
-
-    def _entries(self) -> list[ILayer]:
+    def _entries(self) -> Sequence[ILayer]:
         """Boundary layers whose outputs begin the inside."""
         raise NotImplementedError
 
-    def _exits(self) -> list[ILayer]:
+    def _exits(self) -> Sequence[ILayer]:
         """Boundary layers whose outputs are outside."""
         raise NotImplementedError
 
@@ -181,12 +186,13 @@ class Scope(Sealed):
         """
         raise NotImplementedError
 
-    def _join(self, layer: Any) -> Any:
-        """Counts a layer that was added to the network among the boundary."""
-        if layer is not None:
-            layer._scope = self
-            self._boundary.append(layer)
-        return layer
+    def _add(self, layer: B, *operands: ITensor) -> B | None:
+        """Adds a layer to the network and to the boundary; None where the network refuses it."""
+        added = self._network._add(layer, *operands)
+        if added is not None:
+            added._scope = self
+            self._boundary.append(added)
+        return added
 
 
 class BoundaryLayer(ILayer):
