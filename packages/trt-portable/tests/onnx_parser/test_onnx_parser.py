@@ -509,3 +509,31 @@ def test_bfloat16_weights() -> None:
     x = torch.randn(2, 4)
     (found,) = infer(model.SerializeToString(), {"x": x.numpy()})
     torch.testing.assert_close(found, (x.to(torch.bfloat16) @ weights).float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("factor", "extent"), [(10 / 3, 320), (0.7, 67)])
+def test_extents_that_follow_from_extents_by_floats_are_known(factor: float, extent: int) -> None:
+    """Detection models resize by a factor and pad by what is left; in double precision 96 times 10/3 would be 319."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "two", "four"], ["inner"]),
+        helper.make_node("Cast", ["inner"], ["floats"], to=FLOAT),
+        helper.make_node("Mul", ["floats", "factor"], ["scaled"]),
+        helper.make_node("Floor", ["scaled"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["sizes"], to=TensorProto.INT64),
+        helper.make_node("Slice", ["shape", "zero", "two"], ["outer"]),
+        helper.make_node("Concat", ["outer", "sizes"], ["all"], axis=0),
+        helper.make_node("Resize", ["x", "", "", "all"], ["y"], mode="linear"),
+    ]
+    constants = [numpy_helper.from_array(np.array([number]), name) for name, number in [("zero", 0), ("two", 2)]]
+    constants += [numpy_helper.from_array(np.array([4]), "four")]
+    constants += [numpy_helper.from_array(np.array([factor], np.float32), "factor")]
+    graph = helper.make_graph(nodes, "g", [value("x", 1, 3, 96, 96)], [value("y", 1, 3, extent, extent)], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    network, _ = parse(model.SerializeToString())
+    output = network.get_output(0)
+    assert output is not None
+    assert tuple(output.shape) == (1, 3, extent, extent)
+    x = torch.rand(1, 3, 96, 96)
+    (found,) = run(build(network, {"x": tuple(x.shape)}), {"x": x})
+    assert tuple(found.shape) == (1, 3, extent, extent)

@@ -81,6 +81,10 @@ class IConstantLayer(ILayer):
             flat = unpack(flat, dtype, count)
         return (flat.reshape(shape),)
 
+    def _known_values(self) -> tuple[Value, ...]:
+        weights = self._roles.get("CONSTANT")
+        return () if weights is None else (weights._tensor(),)
+
     def _host_values(self, bound: torch.Tensor | None, shape: tuple[int, ...]) -> HostValues:
         if bound is None:
             weights = self._roles.get("CONSTANT")

@@ -18,7 +18,7 @@ from trt_portable.errors import Refusal
 from trt_portable.network.layer import META, Facts, ILayer, ITensor
 from trt_portable.network.rules import require
 from trt_portable.network.symbols import Symbols, expression_of
-from trt_portable.shape_tensors import HOST_LIMIT, HostValues, NotOnHost, Value
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, NotOnHost, Value, as_tensor
 
 _HOST_TYPES = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL, DataType.FLOAT})
 
@@ -85,10 +85,26 @@ class Inference:
                         self.require_host(source)
                     except Refusal:
                         break
-            for output, facts in zip(producer._outputs, self._run(producer, producer._facts_source()), strict=True):
+            sources = producer._facts_source()
+            for output, facts in zip(producer._outputs, self._run(producer, sources), strict=True):
                 output._host = facts.host
+            if tensor._host is None and (_is_float(tensor) or any(map(_is_float, sources))):
+                self._compute_numbers(producer, sources)
         if tensor._host is None:
             tensor._host = tuple(self.symbols.create() for _ in range(count))
+
+    def _compute_numbers(self, layer: ILayer, sources: Sequence[ITensor | None]) -> None:
+        """Lets the host know what a layer makes of floats that are numbers: those that an engine would compute."""
+        if not all(source is not None and source._host is not None and source._is_static for source in sources):
+            return
+        values = [
+            torch.tensor(source._host, dtype=CARRIERS[source._dtype]).reshape(source._extents or ())
+            for source in sources
+            if source is not None
+        ]
+        made = layer._known_values() if not values else layer._compute(values)
+        for output, value in zip(layer._outputs, made, strict=False):
+            output._host = tuple(as_tensor(value).reshape(-1).tolist())
 
     def _run(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
         symbolic = layer._DATA_DEPENDENT or any(tensor is not None and not tensor._is_static for tensor in sources)
@@ -136,6 +152,10 @@ class Inference:
                 host = None if any(number is None for number in numbers) else tuple(numbers)
             found.append(Facts(extents, dtype, host))
         return tuple(found)
+
+
+def _is_float(tensor: ITensor | None) -> bool:
+    return tensor is not None and tensor._dtype is DataType.FLOAT
 
 
 def are_symbolic(tensors: Sequence[ITensor | None]) -> TypeGuard[Sequence[ITensor]]:

@@ -520,6 +520,10 @@ class ILayer(Sealed):
         """
         return None
 
+    def _known_values(self) -> tuple[Value, ...]:
+        """What a layer without inputs gives, where its definition alone says that; else nothing."""
+        return ()
+
     def _check_complete(self) -> None:
         """Refuses what only a complete network can show; called before a build.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.errors import Refusal
 from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.network import INetworkDefinition
@@ -178,6 +180,15 @@ class NetworkWriter:
         if isinstance(producer, IConstantLayer) and operand.dtype in FROM_NUMPY.values():
             return np.asarray(producer._roles["CONSTANT"].numpy()).tolist()  # type: ignore[no-any-return]
         return None
+
+    def shape_numbers(self, operand: Operand | None) -> list[Any] | None:
+        """As `numbers`, of an operand that becomes a shape tensor if it is not known now."""
+        found = self.numbers(operand)
+        if found is None and isinstance(operand, ITensor):
+            with contextlib.suppress(Refusal):  # which the layer that reads it tells
+                self.network._inference.require_host(operand)
+            found = self.numbers(operand)
+        return found
 
     def integers(self, operand: Operand | None, what: str) -> list[int]:
         """The values of an operand, which must be known now.

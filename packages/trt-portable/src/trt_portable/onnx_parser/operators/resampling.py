@@ -93,7 +93,7 @@ def resize(
         raise Unsupported(f"Resize of rank {rank}, mode {mode!r} {nearest_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
     factors = _known_scales(net, scales)
-    wanted = None if sizes is None else net.numbers(sizes)
+    wanted = None if sizes is None else net.shape_numbers(sizes)
     exact = coordinate_transformation_mode in _COORDINATES and not antialias
     if coordinate_transformation_mode == "align_corners" and factors and sizes is None:
         exact = all(
