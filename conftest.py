@@ -120,6 +120,7 @@ def pytest_collection_finish() -> None:
     """Takes what is alive before the first test out of garbage collection, which tests that watch memory ask for."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5_000, 15, 15)  # a tenth of the suite's time went to searching what compilers keep
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
@@ -24,6 +23,7 @@ from trt_partition import PartitionReport, diff_reports
 from trt_runtime.command_line import main
 from trt_runtime.testing import ProgramFile
 
+TRTC: Final = "import trtc; trtc.main()"
 EVIL: Final = "\x1b[2J\x07\x9b1m\u202e\u2066\r<img src=x onerror=alert(1)>'\"{{7*7}}"
 """What terminals obey, what turns text around, and what pages run."""
 
@@ -150,9 +150,7 @@ def test_reports_are_shown_as_text(reports: tuple[PartitionReport, PartitionRepo
     paths = [tmp_path / "before.json", tmp_path / "after.json"]
     for path, one in zip(paths, reports, strict=True):
         path.write_text(one.to_json())
-    result = subprocess.run(
-        [sys.executable, "-m", "trtc", "diff", *map(str, paths)], capture_output=True, text=True, check=False
-    )
+    result = run_python(TRTC, "diff", *map(str, paths))
     assert result.returncode == 1 and r"\x1b[2J" in result.stdout, result.stderr
     assert not _commands(result.stdout)
 
@@ -166,15 +164,8 @@ def test_names_in_onnx_models_are_shown_as_text(tmp_path: Path) -> None:
     other = helper.make_node(EVIL, [ends[0].name], ["c"], name=EVIL, domain=EVIL)
     path = tmp_path / "model.onnx"
     onnx.save(helper.make_model(helper.make_graph([node, other], EVIL, ends[:1], ends[1:])), path)
-    result = subprocess.run(
-        [sys.executable, "-m", "trtc", "explain", str(path)], capture_output=True, text=True, check=False
-    )
+    result = run_python(TRTC, "explain", str(path))
     assert r"\x1b[2J" in result.stdout, result.stderr
     assert not _commands(result.stdout) and not _commands(result.stderr)
-    result = subprocess.run(
-        [sys.executable, "-m", "trtc", "compile", str(path), "-o", str(tmp_path / "x.trtp")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_python(TRTC, "compile", str(path), "-o", str(tmp_path / "x.trtp"))
     assert not _commands(result.stdout) and not _commands(result.stderr) and "Traceback" not in result.stderr

@@ -57,6 +57,13 @@ class Given(nn.Module):
         return functional.wait_tensor(functional.broadcast(x * 2, self.source, self.group)) + 1  # type: ignore[no-any-return]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _only_new_objects() -> None:
+    """What other tests left behind is not searched after each test."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _ranks() -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -19,6 +19,7 @@ def _use_all(model: Model, x: torch.Tensor) -> Any:
     return y + model.several[0], model.conv(torch.ones(1, 3, 5, 5))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "change",

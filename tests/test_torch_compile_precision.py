@@ -87,6 +87,7 @@ CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]]
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_differs_from_aot_eager_in_rounding_alone(name: str, precision: torch.dtype) -> None:
@@ -128,6 +129,7 @@ def _wide(call: int) -> torch.Tensor:
     return torch.arange(12.0).reshape(3, 4) * 1e5 + 2.0**-4 + call
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize("write", WRITES)
 def test_state_is_not_rounded(write: Callable[[Model, torch.Tensor], None], precision: torch.dtype) -> None:

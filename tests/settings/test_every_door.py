@@ -112,6 +112,7 @@ def _renamed() -> list[dict[str, Any]]:
     return groups
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("given", [PRESENT, *_renamed()], ids=lambda given: ",".join(given)[:40])
 @pytest.mark.parametrize("door", DOORS)
 def test_names_of_every_generation_are_taken(door: str, given: dict[str, Any]) -> None:

@@ -118,6 +118,7 @@ def test_unknown_constant_is_an_error(settings, preserve):
     assert "arg0_1" in error.value.hint
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize(
     ("function", "operator"),

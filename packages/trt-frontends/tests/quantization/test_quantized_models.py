@@ -326,6 +326,7 @@ def test_modelopt_blocks_in_reduced_precision_and_pytorch(
     torch.testing.assert_close(trt_frontends.load(tmp_path / "model.trt")(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])
 def test_modelopt_blocks_whose_range_is_measured_at_each_call(
