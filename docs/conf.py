@@ -43,7 +43,8 @@ autodoc_preserve_defaults = True
 # Names of other projects in base classes and signatures; their inventories would need a network.
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|collections|typing|types|pathlib|enum|os|contextlib|ctypes)(\..*)?"),
-    ("py:(class|obj|data)", r"(optional|callable|Any|Self|None|Unpack|SettingKeywords|InputRanges|GroupMembers)"),
+    ("py:(class|obj|data)", r"(optional|callable|Any|Self|None|Unpack|SettingKeywords|InputRanges)"),
+    ("py:(class|obj|data)", r"(GroupMembers|CachePlace)"),
 ]
 
 doctest_global_setup = """

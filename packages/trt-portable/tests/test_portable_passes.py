@@ -150,6 +150,71 @@ def test_products_of_one_tensor(
     assert found["LINEAR"] <= len(columns) and not found["MATRIX_MULTIPLY"]
 
 
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    columns=st.lists(st.integers(1, 4), min_size=2, max_size=3),
+    transposed=st.booleans(),
+    scaled=st.sampled_from(["whole", "rows", "blocks"]),
+    dtype=st.sampled_from([trt.int8, trt.int4, trt.fp8]),
+    biased=st.booleans(),
+)
+def test_products_of_one_tensor_with_codes(
+    both: Any, columns: list[int], transposed: bool, scaled: str, dtype: Any, biased: bool
+) -> None:
+    """Query, key and value of a model whose weights have few bits: one product of codes."""
+
+    def define(network: trt.INetworkDefinition) -> None:
+        x = network.add_input("x", trt.float32, (3, 8))
+        generator = np.random.default_rng(0)
+
+        def constant(values: np.ndarray) -> Any:
+            values = np.ascontiguousarray(values, dtype=np.float32)
+            return network.add_constant(values.shape, values).get_output(0)
+
+        for index, count in enumerate(columns):
+            count = 2 * count
+            matrix = generator.integers(-7, 8, (count, 8))
+            extents = {"whole": (), "rows": (count,), "blocks": (count, 2)}[scaled]
+            scale = generator.uniform(0.1, 1, extents)
+            if transposed and scaled == "blocks":
+                scale = scale.T
+            one = constant(np.ones(()))
+            codes = network.add_quantize(constant(matrix if not transposed else matrix.T), one, dtype).get_output(0)
+            layer = network.add_dequantize(codes, constant(scale), trt.float32)
+            layer.axis = int(transposed)
+            y = network.add_matrix_multiply(x, NONE, layer.get_output(0), NONE if transposed else TRANSPOSE).get_output(
+                0
+            )
+            if biased:
+                y = network.add_elementwise(y, constant(generator.standard_normal((1, count))), SUM).get_output(0)
+            output(network, network.add_activation(y, trt.ActivationType.TANH).get_output(0), f"y{index}")
+
+    found = both(define, x=torch.randn(3, 8))
+    assert found["LOW_PRECISION_PRODUCT"] == found["PREPARED_MATRIX"] == 1
+    assert found["SLICE"] == len(columns)
+
+
+def test_products_of_codes_that_cannot_be_one_stay(both: Any) -> None:
+    """Of another type, rectified, or seen outside."""
+
+    def define(network: trt.INetworkDefinition) -> None:
+        x = network.add_input("x", trt.float32, (3, 8))
+        for index, dtype in enumerate((trt.int8, trt.fp8, trt.int8, trt.int8)):
+            values = np.random.default_rng(index).integers(-7, 8, (4, 8)).astype(np.float32)
+            matrix, one = (
+                network.add_constant(each.shape, each).get_output(0) for each in (values, np.ones((), np.float32))
+            )
+            codes = network.add_quantize(matrix, one, dtype).get_output(0)
+            weight = network.add_dequantize(codes, one, trt.float32).get_output(0)
+            y = network.add_matrix_multiply(x, NONE, weight, TRANSPOSE).get_output(0)
+            if index != 3:
+                kind = trt.ActivationType.RELU if index == 2 else trt.ActivationType.TANH
+                y = network.add_activation(y, kind).get_output(0)
+            output(network, y, f"y{index}")
+
+    assert both(define, x=torch.randn(3, 8))["LOW_PRECISION_PRODUCT"] == 4
+
+
 def test_products_that_a_refit_may_change_stay(both: Any) -> None:
     def define(network: trt.INetworkDefinition) -> None:
         x = network.add_input("x", trt.float32, (2, 5))

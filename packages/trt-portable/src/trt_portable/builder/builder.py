@@ -18,7 +18,7 @@ from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
 from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours
 from trt_portable.builder.passes.fuse_quantized import FuseQuantizedConvolutions, FuseQuantizedProducts
-from trt_portable.builder.passes.merge_products import MergeProducts
+from trt_portable.builder.passes.merge_products import MergeProducts, MergeQuantizedProducts
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
 from trt_portable.builder.progress_monitor import BuildCancelled, Phase
@@ -164,6 +164,7 @@ def _optimize(
             FoldAttentionFactors(),
             FuseGelu(),
             MergeProducts(),
+            MergeQuantizedProducts(),
             EliminateDeadLayers(),  # what reads a tensor no more must not seem to
             SimplifyMovement(),
         ]
