@@ -12,8 +12,10 @@ import torch
 from opinfo_samples import entries, samples_of, types_of
 
 from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel, pytree
-from trt_core.limits import UNLIMITED, Account
+from trt_core.limits import UNLIMITED, Account, CallLimits
 from trt_core.operator_counts import elements_made, operands_of, pieces_made
+from trt_runtime.program.executor import _estimate
+from trt_runtime.program.graph import SequenceType, TensorType
 
 SLACK = 2
 """Values and their places are counted as one, and complex numbers as real ones."""
@@ -95,3 +97,39 @@ def test_watched_operators_compute_the_same(part: int) -> None:
                 for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True):
                     if isinstance(other, torch.Tensor) and not name.startswith(RANDOM):
                         torch.testing.assert_close(one, other, equal_nan=True)
+
+
+ESTIMATED = (
+    *("add", "mul", "softmax", "cumsum", "cat", "nn.functional.conv2d", "nn.functional.avg_pool2d", "sort", "mm"),
+    *("where", "gather", "constant_pad_nd", "tile", "nn.functional.layer_norm", "std_mean", "fft.rfft", "index_put"),
+    *("nn.functional.max_pool2d", "nn.functional.conv_transpose2d", "nn.functional.interpolate.bilinear", "topk"),
+)
+
+
+@pytest.mark.parametrize("name", ESTIMATED)
+def test_estimates_bound_what_is_charged(name: str) -> None:
+    """Beside an account that looks at each operator, on samples of PyTorch's own database."""
+    seen = 0
+
+    class Compared(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal seen
+            kwargs = kwargs or {}
+            result = func(*args, **kwargs)
+            made = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+            given = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+            declared = SequenceType(tuple(TensorType(one.dtype, tuple(one.shape)) for one in made))
+            estimate = _estimate(func, range(len(given)), declared)
+            if estimate is not None:
+                account = Account(CallLimits(), 0)
+                account.before(func, args, kwargs)
+                account.after(func, result)
+                size, elements = estimate(given, {})
+                assert account.made <= size and account.elements <= elements, func
+                seen += 1
+            return result
+
+    for sample in samples_of(name, torch.float32, 12):
+        with torch.no_grad(), Compared():
+            sample.module(*sample.tensors)
+    assert seen

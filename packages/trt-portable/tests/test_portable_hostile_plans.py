@@ -108,6 +108,16 @@ def test_a_layer_that_makes_fewer_results_than_it_has() -> None:
     assert plan_fuzzer.run(_changed("shapes", _shapes_as_attention, agree=False), random.Random(0)) != "ran"
 
 
+def test_a_layer_that_makes_more_results_than_it_has() -> None:
+    """It left the interface as a foreign error in the run itself."""
+
+    def change(structure: dict[str, Any]) -> None:
+        structure["network"]["layers"][0]["type"] = "CONDITIONAL_INPUT"
+        structure["network"]["layers"][1]["implementation"] = "layers"
+
+    assert plan_fuzzer.run(_changed("attention", change, agree=False), random.Random(0)) != "ran"
+
+
 def test_outputs_of_unknown_size_are_not_written() -> None:
     """Whoever bound memory was told nothing, since the layers take no inputs of these shapes."""
     plan = _changed("shapes", _shapes_as_attention, agree=False)

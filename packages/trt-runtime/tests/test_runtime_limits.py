@@ -12,11 +12,18 @@ import torch
 
 import trt_runtime
 from trt_core import ExecutionError
-from trt_core.limits import UNLIMITED, CallLimits
+from trt_core.limits import UNLIMITED, Account, CallLimits
 from trt_runtime.plan_notes import Bounds, bounds_of, note_bounds
 from trt_runtime.program.agreement import check_agreement
 from trt_runtime.program.allowed_operators import find_operator
-from trt_runtime.program.graph import OperatorCall, Program, Signature, StoredTensor, TensorType, Value
+from trt_runtime.program.graph import (
+    OperatorCall,
+    Program,
+    Signature,
+    StoredTensor,
+    TensorType,
+    Value,
+)
 from trt_runtime.program.module import LoadedProgram
 
 DEFAULT = Bounds(CallLimits(), lambda: False)
@@ -91,6 +98,17 @@ def test_memory_is_bounded(name: str) -> None:
         module()
 
 
+def test_scratch_of_convolutions_is_counted() -> None:
+    """Of doubles, windows are laid side by side before they are added up: 2^30 elements, of 2^17."""
+    shape = (1, 1, 256, 256)
+    held = [torch.ones(shape, dtype=torch.float64), torch.ones(1, 1, 128, 128, dtype=torch.float64)]
+    calls: Steps = [("convolution", (V(0), V(1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), (1, 1, 129, 129))]
+    with pytest.raises(ExecutionError, match="bytes at once"):
+        _program(calls, held)()
+    single = [tensor.float() for tensor in held]
+    assert _program(calls, single)()[0, 0, 0, 0] == 1 << 14
+
+
 TIME: dict[str, Steps] = {
     "sums over what is repeated": [("expand", (V(0), [1 << 37]), (1 << 37,)), ("sum", (V(-1),), ())],
     "products of what is repeated": [
@@ -117,6 +135,30 @@ def test_a_call_inside_of_its_limits_is_watched_once() -> None:
     assert torch.equal(copy.deepcopy(module)(), torch.ones(64))
 
 
+def test_small_operators_are_estimated_and_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sizes tell to be far inside of the limits costs a first call next to nothing."""
+    steps: Steps = [("expand", (V(0), [64]), (64,)), ("clone", (V(-1),), (64,)), ("add.Tensor", (V(-1), V(-1)), (64,))]
+    module = _program(steps, _held())
+
+    def watching(self: Account) -> Any:
+        raise AssertionError("it is watched")
+
+    monkeypatch.setattr(Account, "watching", watching)
+    assert torch.equal(module(), torch.full((64,), 2.0))
+    with pytest.raises(ExecutionError, match="it is watched"):
+        _program([("expand", (V(0), [N]), (N,)), ("clone", (V(-1),), (N,))], _held())()
+
+
+def test_what_was_estimated_and_is_free_is_room_again() -> None:
+    """Estimates are large: without looking at what lives, this many would be too many."""
+    steps: Steps = [("ones", ([1 << 18],), (1 << 18,)), *([("neg", (V(-1),), (1 << 18,))] * 400)]
+    assert _program(steps, [])().sum() == 1 << 18
+    held: Steps = [("ones", ([1 << 24],), (1 << 24,)) for _ in range(12)]
+    held += [("stack", ([V(at - 12) for at in range(12)],), (12, 1 << 24))]
+    with pytest.raises(ExecutionError, match="bytes at once"):
+        _program(held, [])()
+
+
 def test_what_depends_on_data_is_watched_in_each_call() -> None:
     steps: Steps = [("nonzero", (V(0),), (None, 1)), ("clone", (V(0),), (1,)), ("clone", (V(-2),), (None, 1))]
     assert _loose(steps) == {2, 4}  # the first, and what reads it
@@ -131,7 +173,8 @@ def _loose(steps: Steps) -> set[int]:
         OperatorCall(f"aten::{name}", "", tuple(_placed(a, n + 2) for a in args), {}, TensorType(torch.int64, shape))
         for n, (name, args, shape) in enumerate(steps)
     )
-    watch = _Watch(Program(Signature((), 0, (), ()), {}, (), stored, (), calls, Value(4)), DEFAULT)
+    operators = [find_operator(call.name, "") for call in calls]
+    watch = _Watch(Program(Signature((), 0, (), ()), {}, (), stored, (), calls, Value(4)), operators, DEFAULT)
     watch.passed(())
     return set(watch.to_watch(()))
 

@@ -23,7 +23,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trt_core.errors import ExecutionError, InputError
 from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel
-from trt_core.operator_counts import MASKS, elements_made, operands_of, pieces_made, work_of
+from trt_core.operator_counts import (
+    MASKS,
+    UNROLLED_TYPES,
+    elements_made,
+    operands_of,
+    pieces_made,
+    scratch_of,
+    work_of,
+)
 
 _FLOOR: Final = 512 << 20
 _ALIVE: Final = 256
@@ -33,6 +41,8 @@ _MADE: Final = 64
 _LEAST_ELEMENTS: Final = 1 << 44
 _ELEMENTS: Final = 1 << 18
 """Elements that may be read, made or added up, for each byte that is given."""
+_ASSUMED: Final = 1 / 8
+"""Elements of surely small operators that nobody counts one by one, as a part of those that there may be."""
 _SMALL: Final = 1 << 10
 """Bytes of a result that are not worth a note."""
 _PIECE: Final = 1 << 10
@@ -47,7 +57,8 @@ class CallLimits:
         bytes_alive: Of results at any time, and of views that an operator reads; 256 for each byte that is given, at
             least 512 MiB.
         bytes_made: Of all results; 64 times as many as may be alive.
-        elements: Read, made, and added up in products; 2^18 for each byte that is given, at least 2^44.
+        elements: Read, made, and added up in products; 2^18 for each byte that is given, at least 2^44. Those of small
+            operators are estimated, which makes it an eighth more at most.
         steps: Operators that run.
         loop_turns: Turns of all loops.
         seconds: Of the clock. Looked at before each operator: none is interrupted while it runs.
@@ -138,6 +149,7 @@ class Account:
         self.has_seen_data = False
         self._is_exempt = is_exempt
         self._hint = hint
+        self._assumed = self._assumed_elements = 0.0
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._next_sweep = 1 << 10
         self._end = time.monotonic() + self.limits.seconds
@@ -145,6 +157,49 @@ class Account:
     def watching(self) -> TorchDispatchMode:
         """A block of operators that the account is charged with."""
         return _Watching(self)
+
+    def assume(self, size: float, elements: float) -> bool:
+        """Takes room for what an operator makes at most, if there is so much that it need not be looked at.
+
+        Args:
+            size: Bytes that it makes, on the way too; they stay taken until `settle`.
+            elements: That it reads, makes and adds up.
+        """
+        limits = self.limits
+        assert limits.bytes_alive is not None and limits.bytes_made is not None and limits.elements is not None
+        if (
+            self.alive + size > limits.bytes_alive
+            or self.made + size > limits.bytes_made
+            or self._assumed_elements + elements > _ASSUMED * limits.elements
+            or self.steps >= limits.steps
+            or (limits.seconds != math.inf and time.monotonic() > self._end)
+        ):
+            return False
+        self.steps += 1
+        self.alive += size
+        self._assumed += size
+        self._assumed_elements += elements
+        return True
+
+    def settle(self, values: Sequence[Any]) -> None:
+        """Gives back the room that was taken by assumption, but for what lives.
+
+        Args:
+            values: All that lives.
+        """
+        if not self._assumed:
+            return
+        self.alive -= self._assumed
+        self._assumed = 0.0
+        made = self.made
+        self.note(values)
+        self.made = made
+
+    def made_by_assumption(self, result: Any) -> None:
+        """Counts what an operator has made for which room was taken."""
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(made, torch.Tensor):
+                self.made += made.nbytes
 
     def turn(self, loop: str) -> None:
         """Charges a turn of a loop.
@@ -190,6 +245,8 @@ class Account:
         if not kind.writes:
             counted = elements_made(operator, operands)
             made = float(given) if counted is None else counted
+            if args and getattr(args[0], "dtype", torch.float32) not in UNROLLED_TYPES:
+                unfolded += int(min(scratch_of(operator, operands, made) * width, 2.0**62))
             if kind.makes_list:
                 unfolded += int(pieces_made(operator, operands)) * _PIECE
         self._expect(made * width + unfolded, max(given + made, work_of(operator, operands, made)), str(operator))
@@ -354,6 +411,12 @@ class _Kind:
 
 _PLAIN: Final = frozenset(f"aten::{name}" for name in ("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "dropout"))
 """Operators made of others that make nothing worth a note on the way."""
+
+
+def is_plain(operator: OpOverload) -> bool:
+    """Whether an operator is one kernel that makes tensors of sizes which follow from those of its operands."""
+    kind = _kind_of(operator)
+    return not (kind.writes or kind.makes_list or kind.is_composite or kind.depends_on_data or kind.takes_masks)
 
 
 @functools.lru_cache(maxsize=4096)

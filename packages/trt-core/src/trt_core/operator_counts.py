@@ -45,6 +45,33 @@ def pieces_made(operator: OpOverload, operands: Operands) -> float:
         return 1.0
 
 
+UNROLLED_TYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+"""Types whose convolutions read windows where they lie, on the CPU; of others they are laid side by side first."""
+
+
+def scratch_of(operator: OpOverload, operands: Operands, made: float) -> float:
+    """Returns how many elements a convolution lays side by side on the way.
+
+    Args:
+        operator, operands: The call.
+        made: Elements that it makes.
+    """
+    if operator._schema.name not in _CONVOLUTIONS:
+        return 0.0
+    try:
+        x, weight = operands["input"], operands["weight"]
+        inner = math.prod(weight[1:])
+        columns = made / max(weight[0], 1) * inner * operands.get("groups", 1)
+        return float(max(columns, math.prod(x) * inner) if operands.get("transposed", True) else columns)
+    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return 0.0
+
+
+def has_depth(operator: OpOverload) -> bool:
+    """Whether each element that an operator makes is a sum."""
+    return operator._schema.name in _DEPTHS
+
+
 def work_of(operator: OpOverload, operands: Operands, made: float) -> float:
     """Returns how many elements a call adds up: those of products and windows.
 
@@ -689,6 +716,11 @@ _DEPTHS: Final[dict[str, Count]] = {
     },
 }
 """Elements that each element of a result is a sum of."""
+
+_CONVOLUTIONS: Final = frozenset(
+    f"aten::{name}" for name in ("convolution", "_convolution", "convolution_overrideable", "_slow_conv2d_forward")
+)
+"""Convolutions as they come to a kernel."""
 
 COUNTS: Final[dict[str, Count]] = {
     **{f"aten::{name}": count for count, names in _BY_NAME.items() for name in names},

@@ -362,6 +362,9 @@ class Program:
                 results = compute(read(slots))
             except Exception as error:
                 raise LayerFailure(call.name, error) from error
+            if len(results) != len(outputs):
+                made = ValueError(f"it makes {len(results)} results, and has {len(outputs)}")
+                raise LayerFailure(call.name, made)
             observer.after(call, results)
             for at, result in zip(outputs, results, strict=True):
                 slots[at] = result

@@ -260,7 +260,7 @@ class Executor:
         self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
         self._run = self._all.run
         self._has_operators = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
-        self._watch = None if bounds is None or not self._has_operators else _Watch(program, bounds)
+        self._watch = None if bounds is None or not self._has_operators else _Watch(program, operators, bounds)
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
         """Runs the program.
@@ -308,8 +308,14 @@ class Executor:
             with watch.charging(slots) as account:
                 for run, at, dying in self._all.steps:
                     if at in steps:
-                        with account.watching():
+                        estimate = watch.estimates.get(at)
+                        if estimate is not None and account.assume(*estimate(slots, symbols)):
                             slots[at] = run(slots, symbols)
+                            account.made_by_assumption(slots[at])
+                        else:
+                            account.settle(slots[self._all.first :])
+                            with account.watching():
+                                slots[at] = run(slots, symbols)
                     else:
                         slots[at] = run(slots, symbols)
                         if at in watch.engine_calls:
@@ -331,13 +337,15 @@ class _Watch:
 
     Args:
         program: The program.
+        operators: The operator of each `OperatorCall`, in order, those of branches and loops included.
         bounds: What each call may use.
 
     Attributes:
         engine_calls: Slots of what engines make, which keep accounts of their own.
     """
 
-    def __init__(self, program: Program, bounds: Bounds) -> None:
+    def __init__(self, program: Program, operators: Sequence[OpOverload], bounds: Bounds) -> None:
+        self._program, self._operators = program, operators
         self._bounds = bounds
         self._held = sum(engine.header.payload_bytes for engine in program.engines)
         self._first = program.first_result
@@ -346,11 +354,24 @@ class _Watch:
         self.engine_calls = frozenset(at for at, step in slots if isinstance(step, EngineCall))
         self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall | ControlFlowCall))
         loose = {at for at, step in slots if isinstance(step, ControlFlowCall)}  # which branch, and how many turns
+        self._reads = {at: values_read(step) for at, step in slots}
         for at, step in slots:
-            if not loose.isdisjoint(values_read(step)) or _depends_on_data(step, program):
+            if not loose.isdisjoint(self._reads[at]) or _depends_on_data(step, program):
                 loose.add(at)
         self._loose = self._all & loose
         self._passed: dict[tuple[Any, ...], None] = {}
+
+    @functools.cached_property
+    def estimates(self) -> Mapping[int, Estimate]:
+        """What the operators in slots use at most, where sizes of operands and results tell."""
+        calls = zip(operator_calls(self._program.steps), self._operators, strict=True)
+        operators = {id(step): operator for step, operator in calls}
+        found = {
+            at: _estimate(operators[id(step)], self._reads[at], step.result)
+            for at, step in enumerate(self._program.steps, self._first)
+            if isinstance(step, OperatorCall) and at not in self._loose
+        }
+        return {at: estimate for at, estimate in found.items() if estimate is not None}
 
     def sizes_of(self, slots: Sequence[Any]) -> tuple[Any, ...] | None:
         """What sizes follow from in a call: shapes, and numbers as they are; None where a call is traced."""
@@ -380,6 +401,76 @@ class _Watch:
 
         given = self._held + sum(value.nbytes for value in slots[: self._first] if isinstance(value, torch.Tensor))
         return charging(Account(self._bounds.limits, given, is_exempt=self._bounds.is_exempt))
+
+
+Estimate = Callable[[Sequence[Any], Symbols], tuple[float, float]]
+"""Bytes and elements that a step uses at most, by the slots that it reads."""
+
+_WIDEST: Final = 16
+"""Bytes of an element."""
+
+_SINGLE: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+_BORDERS: Final = 64
+"""How many times as large as its operand a window can be, with borders on three axes."""
+
+
+def _estimate(operator: OpOverload, reads: Sequence[int], result: ValueType | None) -> Estimate | None:
+    """Returns what a step uses at most; None where what it is given and declares does not tell.
+
+    Its result has as many elements as it declares, or it fails; the contracts of reviewed operators and
+    `operator_growth` see to it that no more is made than twice that, or some times of what it is given. A sum has no
+    more terms than there are elements in operands, of windows with their borders.
+
+    Args:
+        operator: What is called.
+        reads: Slots of its operands.
+        result: What the program declares of its result.
+    """
+    depth = _depth_of(operator)
+    if depth is None or depends_on_data(result):
+        return None
+    if operator.is_view:
+        return _nothing
+    fixed = elements_told(result, {}) if _is_fixed(result) else None
+
+    def estimate(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
+        given = 0
+        for at in reads:
+            value = slots[at]
+            if isinstance(value, torch.Tensor):
+                given += value.numel()
+                if depth and value.dtype not in _SINGLE:
+                    return math.inf, math.inf  # it may lay windows side by side
+        made = elements_told(result, symbols) if fixed is None else fixed
+        assert made is not None
+        most = max(1 << 16, 2 * made + 4 * given)  # any operator may make so many
+        return _WIDEST * (most + given), most + given + depth * made * given
+
+    return estimate
+
+
+def _nothing(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+@functools.cache
+def _depth_of(operator: OpOverload) -> int | None:
+    """How many times its operand an operator adds up at most; None where it is not estimated."""
+    from trt_core.limits import is_plain  # which programs that are engines never need
+    from trt_core.operator_counts import has_depth
+    from trt_runtime.program.allowed_operators import needs_trust
+
+    if needs_trust(operator) or not is_plain(operator):
+        return None
+    return _BORDERS if has_depth(operator) else 0
+
+
+def _is_fixed(kind: ValueType | None) -> bool:
+    """Whether all extents are numbers."""
+    if isinstance(kind, SequenceType):
+        return all(map(_is_fixed, kind.items))
+    return not isinstance(kind, TensorType) or all(isinstance(extent, int) for extent in kind.shape)
 
 
 def _depends_on_data(step: Step, program: Program) -> bool:

@@ -174,11 +174,15 @@ _READERS: Final[dict[str, Callable[[Any, str, int], Any]]] = {
 
 def leaves(tree: Any) -> list[Any]:
     """The leaves of a tree, literals and values, in order."""
-    if isinstance(tree, (list, tuple)):
-        return [leaf for item in tree for leaf in leaves(item)]
-    if isinstance(tree, dict):
-        return [leaf for item in tree.values() for leaf in leaves(item)]
-    return [tree]
+    if not isinstance(tree, (list, tuple, dict)):
+        return [tree]
+    found: list[Any] = []
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(item, (list, tuple, dict)):
+            found += leaves(item)
+        else:
+            found.append(item)
+    return found
 
 
 def values_in(tree: Any) -> list[int]:
