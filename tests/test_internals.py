@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.autograd import forward_ad, profiler
 
-from trt_core.internals import ShapeEnv
+from trt_core.internals import NEWEST_TORCH, ShapeEnv
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = {path.parent.name: path.parent for path in sorted(ROOT.glob("packages/*/src/*/internals.py"))}
@@ -127,3 +127,9 @@ for package in {sorted(SOURCES)}:
 assert not [name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules]
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_the_newest_release_that_is_tested_is_the_last_one_of_the_matrix() -> None:
+    listed = re.search(r"^TORCHES = (.*)$", (ROOT / "noxfile.py").read_text(), re.MULTILINE)
+    assert listed is not None
+    assert ast.literal_eval(listed.group(1))[-1] == ".".join(map(str, NEWEST_TORCH))

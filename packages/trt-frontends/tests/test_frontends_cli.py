@@ -275,6 +275,13 @@ assert "torch" not in sys.modules
     assert f"trtc {trt_frontends.__version__}" in run_python(code).stdout.splitlines()
 
 
+@pytest.mark.parametrize(("words", "found"), [("trtc expl", "explain"), ("trtc explain --ht", "--html")])
+def test_shells_complete_commands_and_options(words: str, found: str) -> None:
+    asked = {"_TRTC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    result = CliRunner().invoke(app, [], env=asked, prog_name="trtc")
+    assert result.stdout.split() == [found]
+
+
 @pytest.mark.parametrize("program", ["trtc", "trt_runtime"])
 def test_a_reader_that_leaves_is_no_error(program: str, tmp_path: Path) -> None:
     compiled = trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(2),), min_block_size=1)

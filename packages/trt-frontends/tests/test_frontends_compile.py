@@ -357,3 +357,15 @@ def test_debug_shows_lowering_and_building(mlp: nn.Module, caplog: pytest.LogCap
     caplog.clear()
     trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),))
     assert "lowering pass" not in caplog.text
+
+
+def test_each_phase_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    with caplog.at_level(logging.INFO, logger="torch_tensorrt"):
+        trt_frontends.compile(model, arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert [line.partition(",")[0] for line in lines] == [
+        "captured: 2 operators",
+        "lowered: 2 operators",
+        "built: 1 engines with 100% of the operators",
+    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from trt_core import modelopt_operators, quantization, trt
 from trt_core.device import Device
 from trt_core.dtypes import from_trt, parse_dtype, to_trt
@@ -26,6 +28,7 @@ from trt_core.errors import (
     SettingsError,
     TrtError,
 )
+from trt_core.internals import warn_of_untested_torch
 from trt_core.lazy_names import lazy_names
 from trt_core.log import logger
 from trt_core.provider import (
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from trt_core.settings import CompilationSettings
     from trt_core.settings_reader import read_settings
     from trt_core.verdicts import SUPPORTED, OperatorSupport, Reason, Verdict, total_verdict
+
+warn_of_untested_torch(torch.__version__)
 
 try:
     __version__ = version("trt-core")

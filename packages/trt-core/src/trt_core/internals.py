@@ -25,6 +25,8 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 from __future__ import annotations
 
 import contextlib
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +56,30 @@ if TYPE_CHECKING:
     from torch.utils._sympy import functions as size_functions
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+
+NEWEST_TORCH: Final = (2, 15)
+"""Newest release of PyTorch that the suite runs with."""
+
+
+def warn_of_untested_torch(version: str) -> None:
+    """Says that a release of PyTorch is newer than those that were tested.
+
+    Args:
+        version: `torch.__version__`.
+
+    Warns:
+        UserWarning: It is.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and tuple(map(int, found.groups())) > NEWEST_TORCH:
+        newest = ".".join(map(str, NEWEST_TORCH))
+        warnings.warn(
+            f"PyTorch {version} is newer than {newest}, the newest that was tested: models may not be captured, "
+            f"or compute something else. Install torch<{NEWEST_TORCH[0]}.{NEWEST_TORCH[1] + 1}, or a newer trt-core",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def guard_writer() -> Callable[[fx.GraphModule], Any] | None:

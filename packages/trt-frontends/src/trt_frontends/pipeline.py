@@ -18,6 +18,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import operator
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +118,15 @@ def log_shown(level: int) -> Iterator[None]:
 
 CALIBRATION: Final = "autocast_calibration_dataloader"
 """The one keyword of `compile` that goes with its settings and is none: inputs are no plain values."""
+
+
+def _log_phase(done: str, what: str, begin: float) -> None:
+    logger.info("%s: %s, %.2f s", done, what, time.perf_counter() - begin)
+
+
+def _operators_in(graph: fx.Graph) -> int:
+    return sum(node.op == "call_function" and node.target is not operator.getitem for node in graph.nodes)
+
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps of it are done, and how many there are."""
@@ -263,7 +274,9 @@ def export_model(
         _require_device(settings.device)
     with visible_log(settings):
         progress("capturing", 0, 1)
+        begin = time.perf_counter()
         program = capture(module, examples, settle_sizes=is_built and settle_sizes)
+        _log_phase("captured", f"{_operators_in(program.graph)} operators", begin)
         require_types(program, module, examples)
         if is_built:
             require_weights(program)
@@ -308,8 +321,10 @@ def capture_model(
     module, program, examples, settings = exported.module, exported.program, exported.examples, exported.settings
     with visible_log(settings):
         progress("lowering", 0, 1)
+        begin = time.perf_counter()
         preserve = preserve_predicate(settings, registry)
         decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)
+        _log_phase("lowered", f"{_operators_in(decomposed.graph.graph)} operators", begin)
     if decomposed.unmatched_exclusions:
         from trt_frontends.precision.exclusions import warn_of_unmatched
 
@@ -472,6 +487,7 @@ class LoweredModel:
         """
         engines: dict[tuple[str, ...], nn.Module] = {}
         self._source = EngineSource(self.settings, self.registry, self.graph, self.engine_cache)
+        begin = time.perf_counter()
         while True:
             built = self.split(self.plan())
             failure = self._build_engines(built, engines)
@@ -479,6 +495,7 @@ class LoweredModel:
                 break
             self._exclude(failure)
         report = self.report(built.plan)
+        _log_phase("built", f"{len(report.engines)} engines with {report.coverage:.0%} of the operators", begin)
         announce(report, self.settings)
         built.module.meta["partition_report"] = report
         built.module.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)
