@@ -13,7 +13,6 @@ from trt_portable.enums import LayerType
 from trt_portable.errors import UnknownExtents
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.program import ABSENT, LayerCall, LayerFailure, Program
-from trt_portable.network.conditional import ConditionalRegion
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.plan.weight_store import WeightStore
@@ -131,9 +130,7 @@ def _greatest(layer: ILayer, operands: Sequence[Value | None]) -> Sequence[Value
             per_class = min(boxes, int(most.numbers()[0]))
         indices = _empty((batch * classes * per_class, 3), CARRIERS[layer.get_output_type(0)])
         return (indices, _empty((), torch.int32))
-    if isinstance(layer, ConditionalRegion):
-        return layer.greatest(operands)
-    return None
+    return layer._greatest(operands)
 
 
 def _empty(shape: Shape, dtype: torch.dtype) -> torch.Tensor:

@@ -189,21 +189,31 @@ class PluginLayer(ILayer):
         self._formats = choose_formats(build, described, self._data_inputs)
         build.configure_plugin(described[: self._data_inputs], described[self._data_inputs :])
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _memory(
+        self, inputs: Sequence[Value | None]
+    ) -> tuple[list[torch.Tensor], list[list[IDimensionExpr]], list[torch.Tensor]]:
+        """The data, the output extents that the plugin says, and outputs as large as these can be."""
         values = [as_tensor(value) for value in inputs[: self._data_inputs] if value is not None]
         numbers = [host_numbers(value) for value in inputs[self._data_inputs :] if value is not None]
         shapes = self._shapes([tuple(value.shape) for value in values], numbers)
         types = [FROM_TORCH[value.dtype] for value in values]
         made = [self._carrier(dtype) for dtype in self._types(types)]
         device = values[0].device if values else self._device
-        sized = [extent for shape in shapes for extent in shape if extent.is_size_tensor()]
-        if device.type == "meta" and sized:
-            raise UnknownExtents("the extents of the plugin's outputs depend on data")
         outputs = [
             torch.empty([extent._value for extent in shape], dtype=dtype, device=device)
             for shape, dtype in zip(shapes, made, strict=True)
         ]
+        return values, shapes, outputs
+
+    def _greatest(self, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return self._memory(inputs)[2]
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        values, shapes, outputs = self._memory(inputs)
+        device = values[0].device if values else self._device
         if device.type == "meta":
+            if any(extent.is_size_tensor() for shape in shapes for extent in shape):
+                raise UnknownExtents("the extents of the plugin's outputs depend on data")
             return tuple(outputs)
         self._alias(values, outputs)
         self._enqueue(values, outputs, device)

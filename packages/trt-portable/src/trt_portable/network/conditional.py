@@ -68,7 +68,7 @@ class ConditionalRegion(Region):
             raise UnknownExtents("the extents depend on the condition")
         return tuple(chosen for chosen, _ in found)
 
-    def greatest(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, ...]:
+    def _greatest(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, ...]:
         """Outputs without data, as large along each axis as that of the larger branch.
 
         Args:

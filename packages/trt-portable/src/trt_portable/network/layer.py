@@ -613,6 +613,10 @@ class ILayer(Sealed):
     ) -> None:
         """Takes the layers inside this one from a plan."""
 
+    def _greatest(self, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The largest outputs that there can be where extents depend on data; None where the layer sets no bound."""
+        return None
+
     def _children(self) -> tuple[ILayer, ...]:
         """The layers inside this one."""
         return ()
