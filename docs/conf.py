@@ -45,6 +45,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|collections|typing|types|pathlib|enum|os|contextlib|ctypes)(\..*)?"),
     ("py:(class|obj|data)", r"(optional|callable|Any|Self|None|Unpack|SettingKeywords|InputRanges)"),
     ("py:(class|obj|data)", r"(GroupMembers|CachePlace)"),
+    ("py:class", r"trt_core\.entry_points\.Found"),  # a type variable
 ]
 
 doctest_global_setup = """
