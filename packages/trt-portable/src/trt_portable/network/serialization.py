@@ -122,7 +122,6 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
     "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION"),
     "trt_portable.layers.detection": ("NMS",),
-    "trt_portable.layers.fused": ("CLAMP", "GATE", "LINEAR"),
     "trt_portable.layers.gather": ("GATHER",),
     "trt_portable.layers.indexing": ("SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE"),
     "trt_portable.layers.low_precision": (
@@ -145,15 +144,16 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.network.conditional": ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "CONDITIONAL"),
     "trt_portable.network.loop": ("RECURRENCE", "TRIP_LIMIT", "ITERATOR", "LOOP_OUTPUT", "LOOP"),
 }
-"""Kinds of layers by module."""
+"""Kinds of layers by module; what no network has, but plans, is in `FUSED`."""
 
+FUSED: Final = "trt_portable.layers.fused"
 _HOME_OF: Final = {kind: module for module, kinds in HOMES.items() for kind in kinds}
 
 
 def layer_class(kind: str) -> type[ILayer] | None:
     """The class of a kind of layer, None where there is none of that name."""
-    if kind not in LAYER_CLASSES and kind in _HOME_OF:
-        import_module(_HOME_OF[kind])
+    if kind not in LAYER_CLASSES:
+        import_module(_HOME_OF.get(kind, FUSED))
     return LAYER_CLASSES.get(kind)
 
 
