@@ -46,6 +46,7 @@ nitpick_ignore_regex = [
     ("py:(class|obj|data)", r"(optional|callable|Any|Self|None|Unpack|SettingKeywords|InputRanges)"),
     ("py:(class|obj|data)", r"(GroupMembers|CachePlace)"),
     ("py:class", r"trt_core\.entry_points\.Found"),  # a type variable
+    ("py:class", r"trt_converters\.interpreter\.KnownPlace"),
 ]
 
 doctest_global_setup = """
