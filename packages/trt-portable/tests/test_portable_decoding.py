@@ -311,8 +311,8 @@ def test_matrices_are_copied_before_a_way_is_recorded(monkeypatch: pytest.Monkey
 
     seen: list[torch.Tensor] = []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr("trt_portable.builder.autotune.kernels.record_run", record)
-    monkeypatch.setattr("trt_portable.builder.autotune.kernels.race_on_device", lambda runs: dict.fromkeys(runs, 1.0))
+    monkeypatch.setattr("trt_portable.builder.autotune.autotuner.record_run", record)
+    monkeypatch.setattr("trt_portable.builder.autotune.autotuner.race_on_device", lambda runs: dict.fromkeys(runs, 1.0))
     decoding._run_fastest({"one": way, "other": way}, matrix, result, "before a way is recorded")
     assert len(recorded) == 2
 

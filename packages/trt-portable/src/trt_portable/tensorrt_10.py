@@ -47,8 +47,8 @@ from trt_portable.runtime.refitter import Refitter
 from trt_portable.runtime.runtime import Runtime
 from trt_portable.weights import Weights
 
-CalibrationAlgoType: Any = enums.__dict__["CalibrationAlgoType"]
-QuantizationFlag: Any = enums.__dict__["QuantizationFlag"]
+CalibrationAlgoType: Any = enums.__dict__.get("CalibrationAlgoType")  # enumerations of 10 alone
+QuantizationFlag: Any = enums.__dict__.get("QuantizationFlag")
 
 
 # --- classes that only 10 has ----------------------------------------------------------------------------

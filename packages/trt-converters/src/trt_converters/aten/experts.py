@@ -147,6 +147,11 @@ def transformers_grouped_mm_fallback(ctx: ConversionContext, input: Operand, wei
     return grouped_product(ctx, input, weight, offs)
 
 
+def _fallback_form(call: Call) -> Verdict | None:
+    """Refuses what is not rows in groups, and more groups than an engine should have layers for."""
+    return grouped_rows(call, "input", "weight", "offs")
+
+
 _registered = False
 
 
@@ -158,5 +163,5 @@ def register() -> None:
     _registered = True
     converter(
         torch.ops.transformers.grouped_mm_fallback.default,
-        checks=(dtypes("input", FLOATS), lambda call: grouped_rows(call, "input", "weight", "offs")),
+        checks=(dtypes("input", FLOATS), _fallback_form),
     )(transformers_grouped_mm_fallback)
