@@ -14,6 +14,7 @@ from torch import nn
 
 import trt_frontends
 from trt_core import Input, InputError, PlanError
+from trt_runtime.program_file import SectionKind, read_sections
 
 _LOADER = """
 import sys
@@ -76,6 +77,18 @@ def test_keywords_that_scripts_bring_from_elsewhere(mlp: nn.Module, tmp_path: Pa
     with pytest.raises(InputError, match="there is no format 'torchscript'") as caught:
         trt_frontends.save(compiled, path, output_format="torchscript")
     assert "hold no engines" in caught.value.why
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_saving_says_what_a_program_is_and_signs_it(
+    is_signed: bool, mlp: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
+    compiled = trt_frontends.compile(mlp, arg_inputs=(torch.randn(2, 4),))
+    trt_frontends.save(compiled, tmp_path / "model.trtp", metadata={"version": "3"}, sign=is_signed)
+    assert trt_frontends.load(tmp_path / "model.trtp").meta["version"] == "3"
+    kinds = {section.kind for section in read_sections(memoryview((tmp_path / "model.trtp").read_bytes()))}
+    assert (SectionKind.SIGNATURE in kinds) is is_signed
 
 
 @pytest.mark.parametrize("path", [None, 3, io.BytesIO(b"")], ids=["None", "3", "BytesIO"])

@@ -32,6 +32,8 @@ def save(
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    metadata: Mapping[str, str] | None = None,
+    sign: bool | None = None,
     format: str | None = None,  # noqa: A002 - what the field calls it
     output_format: str | None = None,
     retrace: bool | None = None,
@@ -44,6 +46,8 @@ def save(
         inputs, arg_inputs: Example inputs, where some are needed.
         kwarg_inputs: Example inputs by keyword.
         dynamic_shapes: Dynamic dimensions of a module that is exported.
+        metadata: What to say of the program beside it.
+        sign: Sign the file with this user's key; by default where that is possible.
         format, output_format: `"program"` (default) or `"exported_program"`.
         retrace: No effect: a compiled model is saved as it is.
 
@@ -58,7 +62,14 @@ def save(
     examples = inputs if inputs is not None else arg_inputs
     chosen = next((name for name in (format, output_format) if name is not None), "program")
     save_program(
-        compiled, path, arg_inputs=examples, kwarg_inputs=kwarg_inputs, dynamic_shapes=dynamic_shapes, format=chosen
+        compiled,
+        path,
+        arg_inputs=examples,
+        kwarg_inputs=kwarg_inputs,
+        dynamic_shapes=dynamic_shapes,
+        metadata=metadata,
+        sign=sign,
+        format=chosen,
     )
 
 

@@ -8,8 +8,9 @@ asks of sizes is in `trt_core.sizes`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trt_core.lazy_names import lazy_names
 from trt_runtime.program.loading import load, reduce_to_program, register
 from trt_runtime.program.module import LoadedProgram
 
@@ -21,9 +22,5 @@ __all__ = ["LoadedProgram", "load", "reduce_to_program", "save"]
 register()
 
 
-def __getattr__(name: str) -> Any:
-    if name != "save":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from trt_runtime.program.saving import save  # with what captures graphs, which loading never needs
-
-    return save
+if not TYPE_CHECKING:  # `saving` comes with what captures graphs, which loading never needs
+    __getattr__, __dir__ = lazy_names(__name__, {"save": "trt_runtime.program.saving"})
