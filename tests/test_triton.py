@@ -17,6 +17,7 @@ import time
 import types
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,26 @@ def test_a_wrong_request_spoils_no_other_one(tmp_path: Path) -> None:
     first, second, third = served.execute([right, wrong, right])
     assert second.error and not first.error and not third.error
     assert first.tensors["scores"].shape == third.tensors["scores"].shape == (2, 3)
+
+
+@pytest.mark.usefixtures("backend")
+def test_inputs_go_to_the_device_that_the_instance_was_given(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    served = _served(export_triton(tmp_path / "scores.trtp", tmp_path / "models"))
+    leaves = tuple(replace(leaf, device="cuda") for leaf in served._signature.leaves)  # as a program for a GPU has them
+    served._signature = replace(served._signature, leaves=leaves)
+    given: list[torch.Tensor] = []
+
+    class Elsewhere:
+        device = torch.device("meta")
+
+        def __call__(self, *values: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+            given.extend([*values, *named.values()])
+            return values[0]
+
+    served._program = Elsewhere()
+    served._run([torch.ones(2, 4), torch.ones(2, dtype=torch.bool)])
+    assert [value.device.type for value in given] == ["meta", "meta"]
 
 
 # The server ----------------------------------------------------------------------------------------------------------

@@ -124,16 +124,13 @@ class TritonPythonModel:
             elif isinstance(leaf, NumberInput):
                 flat.append(leaf.kind(next(left).item()))
             else:
-                flat.append(next(left).to(leaf.device if leaf.device == "cpu" else self._device()))
+                flat.append(next(left).to(leaf.device if leaf.device == "cpu" else self._program.device))
         values = [_filled(tree, flat) for tree in self._signature.structure]
         positional = self._signature.positional
         keywords = dict(zip(self._signature.names[positional:], values[positional:], strict=True))
         with torch.inference_mode():
             result = self._program(*values[:positional], **keywords)
         return [torch.as_tensor(leaf) for _, leaf in walk(result, "output") if leaf is not None]
-
-    def _device(self) -> torch.device:
-        return torch.device("cuda", torch.cuda.current_device())
 
     def _tensors_of(self, request: Any) -> list[torch.Tensor]:
         backend = _backend()
@@ -173,5 +170,7 @@ def _from_torch(name: str, result: torch.Tensor) -> Any:
     result = result.detach().contiguous()
     if result.dtype is torch.bool:
         return backend.Tensor(name, result.cpu().numpy())
+    if result.is_cuda:
+        torch.cuda.current_stream(result.device).synchronize()  # the server reads on a stream of its own
     # by DLPack, since servers that were built for NumPy 1 take arrays of NumPy 2 for empty ones
     return backend.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(result))  # type: ignore[attr-defined]
