@@ -14,6 +14,7 @@ import random
 import resource
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -608,6 +609,9 @@ def main(first: int, last: int, only: str = "") -> None:
     plans = {name: read_plan(make()) for name, make in NETWORKS.items() if only in ("", name)}
     names = sorted(plans)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    if DEVICE != "cpu":  # what drivers and libraries of a GPU map is no memory of a case, and is much
+        torch.ones(8, 8, device=DEVICE).matmul(torch.ones(8, 8, device=DEVICE))
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, hard))
     counts: dict[str, int] = {}

@@ -30,6 +30,8 @@ from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program.module import LoadedProgram
 
 _MOST_FILES: Final = 256
+_ADDRESSES, _DATA = 0, 5
+"""Columns of `/proc/self/statm`: pages of addresses, and those that `RLIMIT_DATA` counts."""
 _MOST_TEXT: Final = 8192
 _MOST_RECORDS: Final = 64
 _MODEL_ATTRIBUTES: Final = ("dtype", "config", "generation_config", "main_input_name")
@@ -223,10 +225,10 @@ def _confine(options: Mapping[str, Any]) -> list[str]:
         torch.zeros(8, 8, device=options["device"] or "cuda").matmul(
             torch.zeros(8, 8, device=options["device"] or "cuda")
         )
-    used = int(FilePath("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     # drivers of GPUs reserve addresses that are no memory
-    limit = resource.RLIMIT_DATA if uses_gpu else resource.RLIMIT_AS
-    most = options["memory_bytes"] + (0 if uses_gpu else used)
+    limit, column = (resource.RLIMIT_DATA, _DATA) if uses_gpu else (resource.RLIMIT_AS, _ADDRESSES)
+    used = int(FilePath("/proc/self/statm").read_text(encoding="ascii").split()[column]) * resource.getpagesize()
+    most = options["memory_bytes"] + used
     resource.setrlimit(limit, (most, most))
     if options["cpu_seconds"] is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (options["cpu_seconds"], options["cpu_seconds"]))
