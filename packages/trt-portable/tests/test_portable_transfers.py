@@ -29,6 +29,14 @@ def test_pieces_make_the_whole(sizes: list[int], piece: int, inference: bool) ->
         assert all(map(torch.equal, sources, targets))
 
 
+def test_a_single_element_is_copied_whatever_its_stride(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers, "_LARGE_BYTES", 0)
+    scale, target = torch.arange(512.0)[7::256][1:], torch.empty(1)  # as what is taken out of a row lies
+    assert scale.is_contiguous() and scale.stride() == (256,)
+    WeightTable({"scale": scale}).write_all({"scale": target})
+    assert target.item() == 263
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [10, (33 << 20) + 5, 80 << 20])
 def test_copies_to_and_from_a_gpu(count: int) -> None:

@@ -32,7 +32,7 @@ def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for source, target in pairs:
             target.reshape(-1).copy_(source.reshape(-1))
         return
-    flat = [tuple(tensor.reshape(-1).view(torch.uint8) for tensor in pair) for pair in pairs]
+    flat = [(_bytes_of(source), _bytes_of(target)) for source, target in pairs]
     devices = {tensor.device for pair in flat for tensor in pair if tensor.is_cuda}
     for device in devices:
         torch.cuda.current_stream(device).synchronize()
@@ -58,6 +58,11 @@ def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
             pass
     for device in devices:
         torch.cuda.synchronize(device)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a dense tensor; a single element may have any stride, which no view as bytes takes."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 class _Staging(threading.local):
