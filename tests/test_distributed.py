@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 4.0
 """Seconds after which a process group gives up, where a rank is meant to fail."""
+
+STRESSED = pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many seconds; nox -s stress runs it")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,7 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     for rank, told in enumerate(run_ranks(4, tmp_path, rank_programs.save_and_load, str(folder))):
         assert "saved with the mesh 2x2 (data, model) of ranks [0, 1, 2, 3], and here is the mesh 4" in told["mesh"]
         assert rank > 1 or told["world"] == "the model was compiled for 4 processes, and here are 2"
+        assert told["gone"].startswith("this process has no process group ")
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(f"rank-{n}.trtp" for n in range(4))]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]
@@ -53,25 +57,37 @@ def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: s
     ]
 
 
-@pytest.mark.parametrize("way", ["throws", "dies"])
-def test_a_rank_that_cannot_save_leaves_nothing_half_written(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "failing"),
+    [
+        ("throws", 1),
+        ("dies", 1),
+        ("dies", 0),
+        pytest.param("hangs", 0, marks=STRESSED),
+        pytest.param("hangs", 1, marks=STRESSED),
+    ],
+)
+def test_a_rank_that_cannot_save_leaves_nothing_half_written(way: str, failing: int, tmp_path: Path) -> None:
     (tmp_path / "meet").mkdir()
     folder = tmp_path / "models" / "model"
+    given = (str(folder), way, failing)
+    only = (1 - failing,) if way == "hangs" else ()
     outcomes = run_failing_ranks(
-        2, tmp_path / "meet", rank_programs.fail_to_save, str(folder), way, group_seconds=LIMIT
+        2, tmp_path / "meet", rank_programs.fail_to_save, *given, group_seconds=LIMIT, only=only
     )
-    assert outcomes[0].error.startswith("FileError: ")
-    assert ("OSError: the disk is gone" in outcomes[0].error) == (way == "throws")
-    assert outcomes[1].is_dead == (way == "dies")
+    assert outcomes[1 - failing].error.startswith("FileError: ")
+    assert ("OSError: the disk is gone" in outcomes[1 - failing].error) == (way == "throws")
+    assert outcomes[failing].is_dead == (way != "throws")
     assert not list(folder.parent.iterdir())
 
 
-@pytest.mark.parametrize("way", ["throws", "dies"])
+@pytest.mark.parametrize("way", ["throws", "dies", pytest.param("hangs", marks=STRESSED)])
 def test_a_rank_that_fails_ends_the_call_of_the_others(way: str, tmp_path: Path) -> None:
-    outcomes = run_failing_ranks(2, tmp_path, rank_programs.fail_in_call, way, group_seconds=LIMIT)
+    only = (0,) if way == "hangs" else ()
+    outcomes = run_failing_ranks(2, tmp_path, rank_programs.fail_in_call, way, group_seconds=LIMIT, only=only)
     assert outcomes[0].error.startswith("ExecutionError: ")
     assert outcomes[0].seconds < LIMIT + 20  # building comes first
-    assert outcomes[1].is_dead == (way == "dies")
+    assert outcomes[1].is_dead == (way != "throws")
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
@@ -81,7 +97,14 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("when", "way"),
-    [("build", "throws"), ("build", "hangs"), ("load", "throws"), ("load", "dies"), ("load", "hangs")],
+    [
+        ("build", "throws"),
+        pytest.param("build", "dies", marks=STRESSED),
+        ("build", "hangs"),
+        ("load", "throws"),
+        ("load", "dies"),
+        ("load", "hangs"),
+    ],
 )
 def test_a_rank_that_fails_before_the_first_call_is_named(when: str, way: str, tmp_path: Path) -> None:
     given = (when, way, str(tmp_path / "model"))
@@ -111,3 +134,17 @@ def test_scripts_of_the_documentation_run(sample: str, tmp_path: Path) -> None:
     if "from accelerate" in sample:
         pytest.importorskip("accelerate")
     run_ranks(2, tmp_path, rank_programs.run_sample, sample, str(tmp_path))
+
+
+@STRESSED
+@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+def test_meshes_of_two_dimensions(way: str, tmp_path: Path) -> None:
+    run_ranks(4, tmp_path, rank_programs.compile_on_two_dimensions, way)
+
+
+@STRESSED
+@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "experts"])
+def test_plans_of_transformers(kind: str, way: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    run_ranks(2, tmp_path, rank_programs.compile_transformers, kind, way, str(tmp_path / "model"))

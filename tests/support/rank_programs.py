@@ -145,6 +145,58 @@ def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
     return {"engines": told.engines // len(told.graphs), "coverage": told.coverage}
 
 
+class Exchange(nn.Module):
+    """Communicates what every rank can check: parts of different sizes, which no engine exchanges, and more.
+
+    Args:
+        group: A process group of two.
+        mesh: A device mesh of all ranks.
+    """
+
+    def __init__(self, group: Any, mesh: Any) -> None:
+        super().__init__()
+        self.product = nn.Linear(16, 16)
+        self._group, self._mesh = group, mesh
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """x: (4, 16)."""
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        operators: Any = torch.ops._c10d_functional
+        taken = [1, 1] if self._group.rank() == 0 else [3, 3]
+        exchanged = operators.all_to_all_single(self.product(x), taken, [1, 3], self._group.group_name)
+        summed = torch.relu(x)
+        summing = dist.all_reduce(summed, group=self._group, async_op=True)
+        shard = distribute_tensor(x, self._mesh, [Shard(0)]).to_local()
+        assert summing is not None
+        summing.wait()
+        return torch.relu(operators.wait_tensor(exchanged) + 1), summed, shard
+
+
+def _exchange(rank: int, mesh: Any, directory: str) -> str:
+    """Saves and loads a model that communicates in PyTorch; returns what is said where its group is gone."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    group: Any = groups[rank // 2]
+    torch.manual_seed(rank)
+    model = Exchange(group, mesh).eval().requires_grad_(False)
+    x = torch.randn(4, 16)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    wanted = model(x)
+    torch.testing.assert_close(compiled(x), wanted)
+    assert any("all_to_all" in node.op and node.verdict.code for node in compiled.meta["partition_report"].nodes)
+    path = f"{directory}-of-{rank}.trtp"
+    trt.save(compiled, path)
+    loaded = trt.load(path)
+    torch.testing.assert_close(tuple(loaded(x)), wanted)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    try:
+        trt.load(path)(x)
+    except ExecutionError as error:
+        return error.what
+    return "nothing was said"
+
+
 def save_and_load(rank: int, directory: str) -> dict[str, Any]:
     """Saves a sharded model, loads it again, and says what became of wrong loads."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -172,7 +224,7 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
             trt.load(directory, **options)
         except PlanError as error:
             told[name] = error.what
-    return told
+    return {**told, "gone": _exchange(rank, wrong["mesh"]["mesh"], directory)}
 
 
 def differ(rank: int, way: str) -> str:
@@ -192,16 +244,18 @@ def differ(rank: int, way: str) -> str:
     return "nothing was found"
 
 
-def fail_to_save(rank: int, directory: str, way: str) -> None:
-    """One rank cannot write, or dies while it does."""
+def fail_to_save(rank: int, directory: str, way: str, failing: int) -> None:
+    """One rank cannot write, or dies or hangs while it does."""
     model = parallel_perceptron("tensor")
     compiled = trt.compile(model, arg_inputs=(torch.randn(2, 4, 16),), min_block_size=1)
-    if rank == 1:
+    if rank == failing:
         from trt_runtime.program import saving
 
         def fail(*_: Any, **__: Any) -> None:
             if way == "dies":
                 os._exit(3)
+            if way == "hangs":
+                time.sleep(600)
             raise OSError("the disk is gone")
 
         saving.save = fail
@@ -209,7 +263,7 @@ def fail_to_save(rank: int, directory: str, way: str) -> None:
 
 
 def fail_in_call(rank: int, way: str) -> None:
-    """One rank dies, or throws, between two calls of a compiled model."""
+    """One rank dies, throws, or hangs between two calls of a compiled model."""
     model = parallel_perceptron("tensor")
     x = torch.randn(2, 4, 16)
     compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
@@ -217,6 +271,8 @@ def fail_in_call(rank: int, way: str) -> None:
     if rank == 1:
         if way == "dies":
             os._exit(3)
+        if way == "hangs":
+            time.sleep(600)
         raise ValueError("rank 1 has had enough")
     compiled(x)
 
@@ -320,3 +376,76 @@ def fail_early(rank: int, when: str, way: str, directory: str) -> None:
         runtime.save_sharded(trt.compile(model, arg_inputs=(x,), min_block_size=1), directory)
         compiled = fail() if rank == 1 else trt.load(directory)
     compiled(x)
+
+
+def compile_on_two_dimensions(rank: int, way: str) -> None:
+    """Holds models on a mesh of two dimensions to eager: sharded over one of them, over both, and with FSDP."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    torch.manual_seed(0)
+    mixed = nn.Sequential(Perceptron(33), Perceptron(32)).eval().requires_grad_(False)
+    parallelize_module(mixed[1], mesh["model"], plan_of("tensor"))
+    for part in (*mixed, mixed):
+        fully_shard(part, mesh=mesh["data"])
+
+    class OverBoth(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            product = nn.Linear(16, 33)
+            self.weight = nn.Parameter(distribute_tensor(product.weight.data, mesh, [Shard(0), Shard(1)]))
+            self.bias = nn.Parameter(distribute_tensor(product.bias.data, mesh, [Shard(0), Replicate()]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            whole = DTensor.from_local(x, mesh, [Replicate(), Replicate()], run_check=False)
+            found: Any = nn.functional.linear(whole, self.weight, self.bias)
+            return found.full_tensor()  # type: ignore[no-any-return]
+
+    models = (parallel_perceptron("uneven", 33, mesh["model"]), OverBoth().eval().requires_grad_(False), mixed)
+    for seed, model in zip((rank // 2, 0, rank // 2), models, strict=True):
+        torch.manual_seed(seed)
+        _hold_to_eager(model, way, Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(8, 4, 16)))
+
+
+def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None:
+    """Holds a tiny Llama or Mixtral of transformers, sharded by its own plan, to eager."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    if rank == 0:
+        torch.manual_seed(0)
+        if kind == "llama":
+            made: Any = LlamaForCausalLM(LlamaConfig(**sizes))
+        else:
+            made = MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2))
+        made.save_pretrained(directory)
+    dist.barrier()
+    plan: dict[str, Any] = {"tp_plan": "auto"}
+    if kind == "experts":
+        plan = {"distributed_config": DistributedConfig(tp_plan="auto", enable_expert_parallel=True)}
+    model = AutoModelForCausalLM.from_pretrained(directory, **plan).eval().requires_grad_(False)
+    model.config.use_cache = False
+    given = Input(min_shape=(2, 4), opt_shape=(2, 6), max_shape=(4, 8), dtype=torch.int64)
+    torch.manual_seed(0)
+    _hold_to_eager(model, way, given)
+
+
+def _hold_to_eager(model: nn.Module, way: str, given: Input) -> None:
+    torch._dynamo.reset()
+    if way == "compile":
+        compiled: Any = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+        assert compiled.meta["partition_report"].coverage == 1.0
+    else:
+        compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
+    for shape in (given.opt_shape, given.max_shape):
+        assert shape is not None
+        x = torch.randint(0, 64, shape) if given.dtype is torch.int64 else torch.randn(*shape)
+        with torch.no_grad():
+            found, wanted = (getattr(result, "logits", result) for result in (compiled(x), model(x)))
+        torch.testing.assert_close(whole(found) + 0, whole(wanted) + 0, rtol=1e-4, atol=1e-5)

@@ -183,12 +183,61 @@ def test_functions_that_write_to_tensors_are_captured() -> None:
     ]
 
 
-def test_a_collective_that_goes_on_by_itself_is_refused() -> None:
-    class Behind(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x * 2
-            dist.all_reduce(y, async_op=True).wait()
-            return y
+class Behind(nn.Module):
+    """Does something else while collectives are on their way."""
 
-    with pytest.raises(trt_core.ExportError, match="async_op"):
-        trt.explain(Behind(), arg_inputs=(torch.randn(4, 3),))
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        summed = x * 2
+        summing = dist.all_reduce(summed, async_op=True)
+        gathered = x.new_empty(2 * x.shape[0], x.shape[1])
+        gathering = dist.all_gather_into_tensor(gathered, x, async_op=True)
+        meanwhile = torch.relu(x)
+        assert summing is not None and gathering is not None
+        summing.wait()
+        gathering.wait()
+        assert gathering.is_completed()
+        return summed + meanwhile, gathered
+
+
+def test_collectives_that_go_on_by_themselves_are_captured() -> None:
+    report = trt.explain(Behind(), arg_inputs=(torch.randn(4, 3),))
+    assert report.coverage == 1.0
+    assert [node.op.split(".")[3] for node in report.collectives] == ["all_reduce", "all_gather_into_tensor"]
+
+
+@pytest.mark.parametrize("is_shown", [False, True], ids=["local result", "distributed result"])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_models_that_distribute_plain_tensors_are_captured(axis: int | None, is_shown: bool) -> None:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    mesh = _mesh()
+
+    class Distributing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = nn.Linear(8, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            placement = Replicate() if axis is None else Shard(axis)
+            found = distribute_tensor(self.product(x), mesh, [placement]).relu()
+            return found if is_shown else found.to_local()
+
+    model = Distributing().eval().requires_grad_(False)
+    x = torch.randn(4, 8)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    found, wanted = compiled(x), model(x)
+    assert isinstance(found, DTensor) == is_shown
+    if is_shown:
+        assert (found.placements, found.shape) == (wanted.placements, wanted.shape)
+        found, wanted = found.to_local(), wanted.to_local()
+    torch.testing.assert_close(found, wanted)
+    assert trt.trace(model, arg_inputs=(x,)).state_dict.keys() == {"product.weight", "product.bias"}
+
+
+def test_another_failure_of_such_a_model_is_told_as_it_is() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("not today")
+
+    with pytest.raises(trt_core.ExportError, match="not today"):
+        trt.explain(Failing(), arg_inputs=(torch.randn(4, 3),))

@@ -27,7 +27,7 @@ from trt_core.sizes.ranges import constrain_to_inputs
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
-from trt_frontends.sharded_models import open_shards
+from trt_frontends.sharded_models import open_shards, opened_after
 from trt_frontends.smallest_sizes import settle_smallest_sizes
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
@@ -77,7 +77,11 @@ def trace(
     chosen = read_settings(settings)
     require_registry(registry)
     mod, examples = open_shards(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
-    program = capture(mod, examples, strict=strict, settle_sizes=True)
+    try:
+        program = capture(mod, examples, strict=strict, settle_sizes=True)
+    except ExportError as error:
+        mod = opened_after(error, mod)
+        program = capture(mod, examples, strict=strict, settle_sizes=True)
     require_types(program, mod, examples)
     traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
     if program is not mod:

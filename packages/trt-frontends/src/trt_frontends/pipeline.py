@@ -40,6 +40,7 @@ from trt_core import (
     CompilationSettings,
     ConversionError,
     Device,
+    ExportError,
     Input,
     PartitionError,
     Provider,
@@ -69,7 +70,7 @@ from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs, dimension_names, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
-from trt_frontends.sharded_models import open_shards
+from trt_frontends.sharded_models import open_shards, opened_after
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering, sizes_left_open, tracing_lock
 from trt_lowering.contract import Observer
@@ -275,7 +276,11 @@ def export_model(
     with visible_log(settings):
         progress("capturing", 0, 1)
         begin = time.perf_counter()
-        program = capture(module, examples, settle_sizes=is_built and settle_sizes)
+        try:
+            program = capture(module, examples, settle_sizes=is_built and settle_sizes)
+        except ExportError as error:
+            module = opened_after(error, module)
+            program = capture(module, examples, settle_sizes=is_built and settle_sizes)
         _log_phase("captured", f"{_operators_in(program.graph)} operators", begin)
         require_types(program, module, examples)
         if is_built:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS
-from trt_core import CompilationSettings
+from trt_core import CompilationSettings, ExportError
 from trt_core.internals import pytree
 from trt_frontends.example_inputs import ExampleInputs
 from trt_lowering.sharded_modules import ShardedModule, is_sharded, require_sharded_alike, shards_of_inputs
@@ -29,6 +29,21 @@ def open_shards(module: Any, examples: ExampleInputs | None) -> tuple[Any, Examp
     if not shardings and not is_sharded(module):
         return module, examples
     return ShardedModule(module, shardings, tuple(DYNAMO_CONVERTERS)), ExampleInputs(args, kwargs)
+
+
+def opened_after(error: ExportError, module: Any) -> ShardedModule:
+    """Returns the shell of a module that makes `DTensor`s of plain tensors in `forward`, as its capture has shown.
+
+    Args:
+        error: What capturing it ended with.
+        module: What was captured.
+
+    Raises:
+        ExportError: The same, where it ended for another reason.
+    """
+    if isinstance(module, ShardedModule) or "DTensor" not in str(error.__cause__):
+        raise error
+    return ShardedModule(module, whole=tuple(DYNAMO_CONVERTERS))
 
 
 _builds: Final = itertools.count()

@@ -303,20 +303,38 @@ def _done(operator: str, *operands: Any) -> torch.Tensor:
     return made
 
 
-def _group_of(group: Any, async_op: bool) -> Any:
-    """The group of a call.
+class _Done:
+    """What stands for the handle of a collective with `async_op=True`: its result is there, as the graph says.
 
-    Raises:
-        InputError: The call goes on while the model does something else, which a graph cannot say.
+    Engines start collectives as soon as their operands are there, whatever the order of a script.
     """
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Says that it is done."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Says that it is done."""
+        return True
+
+
+def _handle(async_op: bool) -> _Done | None:
+    return _Done() if async_op else None
+
+
+def _group_of(group: Any) -> Any:
     import torch.distributed as dist
 
-    if async_op:
-        raise InputError(
-            "a model that calls a collective with async_op=True cannot be captured",
-            hint="leave async_op out: engines start collectives as soon as their operands are there",
-        )
     return dist.group.WORLD if group is None else group
+
+
+def _root_of(group: Any, src: Any, group_src: Any) -> int:
+    """Rank within a group that gives: named among all ranks or among its own, the first of all by default."""
+    import torch.distributed as dist
+
+    if group_src is not None:
+        return int(group_src)
+    return dist.get_group_rank(group, 0 if src is None else src)
 
 
 def _reduction_of(op: Any) -> str:
@@ -324,28 +342,31 @@ def _reduction_of(op: Any) -> str:
     return str(op).rpartition(".")[2].lower() if op is not None else "sum"
 
 
-def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
-    name = _group_of(group, async_op).group_name
+def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> _Done | None:
+    name = _group_of(group).group_name
     tensor.copy_(_done("all_reduce", tensor.contiguous(), _reduction_of(op), name))
+    return _handle(async_op)
 
 
 def _all_gather_into_tensor(
     output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None, async_op: bool = False
-) -> None:
-    found = _group_of(group, async_op)
+) -> _Done | None:
+    found = _group_of(group)
     made = _done("all_gather_into_tensor", input_tensor.contiguous(), found.size(), found.group_name)
     output_tensor.copy_(made.reshape(output_tensor.shape))
+    return _handle(async_op)
 
 
 def _reduce_scatter_tensor(
     output: torch.Tensor, input: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
-) -> None:
-    found = _group_of(group, async_op)
+) -> _Done | None:
+    found = _group_of(group)
     given = input.contiguous()
     if input.dim() == output.dim() + 1:  # the ranks have a dimension of their own
         given = given.flatten(0, 1) if output.dim() else given
     made = _done("reduce_scatter_tensor", given, _reduction_of(op), found.size(), found.group_name)
     output.copy_(made.reshape(output.shape))
+    return _handle(async_op)
 
 
 def _all_to_all_single(
@@ -355,22 +376,38 @@ def _all_to_all_single(
     input_split_sizes: Any = None,
     group: Any = None,
     async_op: bool = False,
-) -> None:
-    found = _group_of(group, async_op)
+) -> _Done | None:
+    found = _group_of(group)
     ranks = found.size()
     taken = output_split_sizes or [output.shape[0] // ranks] * ranks
     given = input_split_sizes or [input.shape[0] // ranks] * ranks
     output.copy_(_done("all_to_all_single", input.contiguous(), taken, given, found.group_name))
+    return _handle(async_op)
 
 
 def _broadcast(
     tensor: torch.Tensor, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
-) -> None:
-    import torch.distributed as dist
-
-    found = _group_of(group, async_op)
-    root = dist.get_group_rank(found, src) if group_src is None else group_src
+) -> _Done | None:
+    found = _group_of(group)
+    root = _root_of(found, src, group_src)
     tensor.copy_(_done("broadcast", tensor.contiguous(), root, found.group_name))
+    return _handle(async_op)
+
+
+def _scatter(
+    tensor: torch.Tensor,
+    scatter_list: Any = None,
+    src: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: Any = None,
+) -> _Done | None:
+    """No functional collective scatters: the root sends the parts of all, and each rank takes its own."""
+    found = _group_of(group)
+    root, rank = _root_of(found, src, group_src), found.rank()
+    parts = torch.stack(list(scatter_list)) if rank == root else tensor.new_zeros((found.size(), *tensor.shape))
+    tensor.copy_(_done("broadcast", parts, root, found.group_name)[rank])
+    return _handle(async_op)
 
 
 _FUNCTIONAL: Final = {
@@ -379,6 +416,7 @@ _FUNCTIONAL: Final = {
     "all_to_all_single": _all_to_all_single,
     "broadcast": _broadcast,
     "reduce_scatter_tensor": _reduce_scatter_tensor,
+    "scatter": _scatter,
 }
 """What stands for functions of `torch.distributed` while a model is captured, by name."""
 

@@ -10,6 +10,7 @@ process group starts with: that needs no collective, and names the rank that is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -187,9 +188,9 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
         manifest = Manifest(world, shape, groups, tuple(program for program, _ in made))
         _require_same_order(manifest, str(target))
         together.each(lambda: _publish(staged, target, manifest) if rank == 0 else None)
-    finally:
-        if rank == 0:
-            shutil.rmtree(staged, ignore_errors=True)
+    except BaseException:  # each rank clears up: the first one may be gone
+        _discard(staged)
+        raise
 
 
 @dataclass(frozen=True)
@@ -424,10 +425,24 @@ def _publish(staged: Path, target: Path, manifest: Manifest) -> None:
         finally:
             os.close(descriptor)
     old = staged.with_name(f"{staged.name}-old")
-    if target.exists():
+    is_replaced = target.exists()
+    if is_replaced:
         target.rename(old)
-    staged.rename(target)
+    try:
+        staged.rename(target)
+    except OSError:  # the other ranks have given up
+        if is_replaced:
+            old.rename(target)
+        raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _discard(staged: Path) -> None:
+    """Removes a folder that is not complete. It is moved away first: who publishes it has all of it, or nothing."""
+    away = staged.with_name(f"{staged.name}-{secrets.token_hex(4)}")
+    with contextlib.suppress(OSError):  # another rank was faster, or nobody has begun
+        staged.rename(away)
+        shutil.rmtree(away, ignore_errors=True)
 
 
 def _require_same_order(manifest: Manifest, where: str) -> None:

@@ -39,6 +39,15 @@ OWN_NAMESPACES: Final = ("aten", "prims")
 OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize", "trt::fake_quantize_blocks"})
 """Operators of ours that programs may call, beside engines; see `trt_core.quantization`."""
 
+COLLECTIVES: Final = frozenset(
+    f"_c10d_functional::{name}"
+    for name in (
+        *("all_gather_into_tensor", "all_reduce", "all_to_all_single", "broadcast"),
+        *("reduce_scatter_tensor", "wait_tensor"),
+    )
+)
+"""Operators of PyTorch that communicate, where no engine does; programs that are trusted may call them."""
+
 _NAME: Final = re.compile(r"([A-Za-z_]\w{0,127})::([A-Za-z_]\w{0,127})\Z", re.ASCII)
 _OVERLOAD: Final = re.compile(r"\w{0,127}\Z", re.ASCII)
 
@@ -60,7 +69,7 @@ def find_operator(name: str, overload: str, libraries: Collection[str] = ()) -> 
         raise PlanError(f"{name!r:.80} is no name of an operator")
     namespace, base = parts.groups()
     title = f"{namespace}.{base}.{overload or 'default'}"
-    is_own = namespace in OWN_NAMESPACES or name in OWN_OPERATORS
+    is_own = namespace in OWN_NAMESPACES or name in OWN_OPERATORS or name in COLLECTIVES
     if not is_own and namespace not in libraries:
         raise PlanError(
             f"the program calls {title}, an operator of the library {namespace!r}",
@@ -158,8 +167,9 @@ def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mappi
 
 def needs_trust(operator: OpOverload) -> bool:
     """Whether only programs that are trusted may call an operator of PyTorch."""
-    namespace, _, base = operator._schema.name.partition("::")
-    return namespace in OWN_NAMESPACES and base not in reviewed_operators()[namespace]
+    name = operator._schema.name
+    namespace, _, base = name.partition("::")
+    return name in COLLECTIVES or (namespace in OWN_NAMESPACES and base not in reviewed_operators()[namespace])
 
 
 def _listed(file: str) -> dict[str, frozenset[str]]:

@@ -17,6 +17,8 @@ import torch
 from trt_core.errors import ExecutionError
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.operator_counts import elements_in, operands_of
+from trt_core.process_groups import group_members
+from trt_runtime.program.allowed_operators import COLLECTIVES
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.operator_growth import how_to_allow, most_elements
 
@@ -432,6 +434,23 @@ def _trials(operands: Operands) -> str:
     return "a probability is greater than 1" if has_numbers(prob) and bool((prob > 1).any()) else ""
 
 
+def _known_group(operands: Operands) -> str:
+    """A name of a process group means nothing in a process that has not made it.
+
+    Raises:
+        ExecutionError: There is no such group.
+    """
+    name = operands["group_name"]
+    if group_members(name) is None:
+        raise ExecutionError(
+            f"this process has no process group {name!r}, in which the program communicates",
+            why="the collective runs in PyTorch, which finds groups by the names that it has given to them",
+            hint="call torch.distributed.init_process_group, and make the same groups in the same order as where the "
+            "program was compiled",
+        )
+    return ""
+
+
 _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys(("aten::im2col", "aten::col2im"), _windows),
     **dict.fromkeys(("aten::matrix_power", "aten::linalg_matrix_power"), _exponent),
@@ -487,6 +506,7 @@ _CHECKS: Final[dict[str, Check]] = {
     },
     "aten::_cdist_forward": _distances,
     "aten::_pdist_forward": _own_distances,
+    **dict.fromkeys(COLLECTIVES - {"_c10d_functional::wait_tensor"}, _known_group),
 }
 """What is looked at, by the operator's name."""
 
