@@ -353,6 +353,7 @@ UNREVIEWED = {
     "trials": _operator("aten::binomial", [{"value": 1}, {"value": 1}], [3, 3]),
     "a power of a matrix": _operator("aten::matrix_power", [{"value": 1}, 2], [3, 3]),
     "eigenvalues": _operator("aten::linalg_eigvals", [{"value": 1}], [3], dtype="complex64"),
+    "a message to other processes": _operator("_c10d_functional::all_reduce", [{"value": 1}, "sum", "0"], [3, 3]),
 }
 
 
@@ -366,6 +367,11 @@ def test_operators_without_a_contract_need_trust(
         load(parts.write(path))
     assert "it is not signed" in caught.value.why and "trust=True" in caught.value.hint
     load(path, trust=True)
+
+
+def test_whoever_names_the_library_of_collectives_trusts_it(parts: ProgramFile, path: Path) -> None:
+    UNREVIEWED["a message to other processes"](parts.graph)
+    load(parts.write(path), operators=["_c10d_functional"])
 
 
 def test_whatever_is_reviewed_is_allowed() -> None:
