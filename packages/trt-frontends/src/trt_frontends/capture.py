@@ -77,16 +77,30 @@ def trace(
     chosen = read_settings(settings)
     require_registry(registry)
     mod, examples = open_shards(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
-    try:
-        program = capture(mod, examples, strict=strict, settle_sizes=True)
-    except ExportError as error:
-        mod = opened_after(error, mod)
-        program = capture(mod, examples, strict=strict, settle_sizes=True)
+    mod, program = capture_opened(mod, examples, strict=strict, settle_sizes=True)
     require_types(program, mod, examples)
     traced = decompose_program(program, chosen, preserve=preserve_predicate(chosen, registry))
     if program is not mod:
         forget_assumptions(traced)  # the ranges are those that were asked for
     return traced
+
+
+def capture_opened(
+    mod: nn.Module | torch.export.ExportedProgram, examples: ExampleInputs | None, **options: bool
+) -> tuple[nn.Module | torch.export.ExportedProgram, torch.export.ExportedProgram]:
+    """Exports a module, or its shell where its capture shows that it makes `DTensor`s of plain tensors by itself.
+
+    Args:
+        mod, examples, options: See `capture`, which says what is raised, too.
+
+    Returns:
+        What was captured, and the program.
+    """
+    try:
+        return mod, capture(mod, examples, **options)
+    except ExportError as error:
+        shell = opened_after(error, mod)
+    return shell, capture(shell, examples, **options)
 
 
 def capture(

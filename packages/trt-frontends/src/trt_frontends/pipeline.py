@@ -40,7 +40,6 @@ from trt_core import (
     CompilationSettings,
     ConversionError,
     Device,
-    ExportError,
     Input,
     PartitionError,
     Provider,
@@ -57,7 +56,7 @@ from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.capture import (
-    capture,
+    capture_opened,
     device_of,
     keyword_inputs,
     parameter_names,
@@ -70,7 +69,7 @@ from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs, dimension_names, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
-from trt_frontends.sharded_models import open_shards, opened_after
+from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering, sizes_left_open, tracing_lock
 from trt_lowering.contract import Observer
@@ -276,11 +275,7 @@ def export_model(
     with visible_log(settings):
         progress("capturing", 0, 1)
         begin = time.perf_counter()
-        try:
-            program = capture(module, examples, settle_sizes=is_built and settle_sizes)
-        except ExportError as error:
-            module = opened_after(error, module)
-            program = capture(module, examples, settle_sizes=is_built and settle_sizes)
+        module, program = capture_opened(module, examples, settle_sizes=is_built and settle_sizes)
         _log_phase("captured", f"{_operators_in(program.graph)} operators", begin)
         require_types(program, module, examples)
         if is_built:
