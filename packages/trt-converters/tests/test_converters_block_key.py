@@ -182,6 +182,10 @@ def test_tensors_without_content_have_no_digest(tensor: torch.Tensor) -> None:
         tensor_digest(tensor)
 
 
+def test_a_single_element_has_a_digest_whatever_its_stride() -> None:
+    assert tensor_digest(torch.full((5,), 2.0)[::5]) == tensor_digest(torch.tensor([2.0]))
+
+
 def test_strides_and_views_do_not_count() -> None:
     value = torch.arange(6.0).reshape(2, 3)
     assert tensor_digest(value.t().contiguous().t()) == tensor_digest(value)

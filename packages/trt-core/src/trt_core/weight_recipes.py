@@ -248,7 +248,7 @@ def content_digest(value: torch.Tensor) -> str:
 
 def content_of(value: torch.Tensor) -> torch.Tensor:
     """Returns a tensor's numbers as bytes on the host: its own memory, or a copy."""
-    dense = value.detach().cpu().contiguous()
+    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # a single element has any stride
 
 
