@@ -75,7 +75,7 @@ DIFFERENCES: Final = {
         "records calls of the whole module that it yields; `use_cuda_graphs=True` does so at compile time"
     ),
     "torch_tensorrt.runtime.set_cudagraphs_mode": "True has no effect, and a warning says so",
-    "torch_tensorrt.runtime.enable_pre_allocated_outputs": "no effect: PyTorch keeps the memory of results",
+    "torch_tensorrt.runtime.enable_pre_allocated_outputs": "engines of one plan are switched together",
     "torch_tensorrt.runtime.enable_output_allocator": "always so",
     "torch_tensorrt.runtime.set_multi_device_safe_mode": "always so",
     "torch_tensorrt.runtime.optimization_profile": "each call runs in the profile that fits best",

@@ -19,7 +19,6 @@ from trt_portable.onnx_parser.initializers import TYPES
 EXCLUDED: Final = {
     r"bernoulli.*(seed|double)|^bernoulli_expanded$": "generators of random numbers differ",
     r"training_dropout_(default|mask|default_mask)$|^training_dropout$": "dropout while training draws random numbers",
-    r"_no_saturate_": "quantization to FP8 saturates in TensorRT",
     r"(cast|castlike)_(?!INT4_to_(?:FLOAT|FLOAT16|INT8)$).*(FLOAT4E2M1|INT4)": "TensorRT has no casts to 4-bit types, "
     "and none at the ends of an engine",
     r"cast_e8m0_": "TensorRT has E8M0 for scales only",

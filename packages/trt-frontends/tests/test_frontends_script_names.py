@@ -40,16 +40,10 @@ def test_calls_on_the_cpu_are_not_recorded(compiled: nn.Module) -> None:
 
 
 def test_switches_say_when_they_have_no_effect(compiled: nn.Module) -> None:
-    switch = runtime.enable_pre_allocated_outputs(compiled)
-    with pytest.warns(UserWarning, match="PyTorch keeps the memory"):
-        switch.set_pre_allocated_output(True)
-    with pytest.warns(UserWarning, match="PyTorch keeps the memory"), switch:
-        compiled(X)
     with pytest.warns(UserWarning, match="fits its sizes best"), runtime.optimization_profile(compiled, 1) as chosen:
         assert chosen is compiled
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        switch.set_pre_allocated_output(False)
         runtime.set_cudagraphs_mode(False)
         with (
             runtime.enable_output_allocator(compiled),
@@ -60,6 +54,23 @@ def test_switches_say_when_they_have_no_effect(compiled: nn.Module) -> None:
             compiled(X)
     with pytest.raises(ExecutionError, match="enable_weight_streaming=True"):
         runtime.weight_streaming(compiled)
+
+
+def test_outputs_of_the_next_call_are_allocated_in_a_call(compiled: nn.Module) -> None:
+    (engine,) = engines_of(compiled)
+    wanted = compiled(X)
+    switch = runtime.enable_pre_allocated_outputs(compiled)
+    switch.set_pre_allocated_output(True)
+    assert engine.allocates_ahead
+    first = compiled(X)
+    second = compiled(-X)
+    assert torch.equal(first, wanted)
+    assert not torch.equal(second, wanted)
+    with runtime.enable_pre_allocated_outputs(compiled):
+        assert engine.allocates_ahead
+    assert engine.allocates_ahead
+    switch.set_pre_allocated_output(False)
+    assert not engine.allocates_ahead
 
 
 def test_memory_of_engines_is_given_back_after_each_call(compiled: nn.Module) -> None:

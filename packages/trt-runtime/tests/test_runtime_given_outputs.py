@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from trt_core import InputError, trt
-from trt_runtime import Binding, TRTModule
+from trt_runtime import Binding, PreAllocatedOutputs, TRTModule
+from trt_runtime.module import engines_of
 
 
 def test_outputs_that_exist_already(two_in_two_out: TRTModule) -> None:
@@ -58,3 +59,64 @@ def test_given_outputs_are_refused_where_a_mode_is_active(static_engine: TRTModu
         static_engine.run_into([x], [torch.empty_like(x)])
     with pytest.raises(InputError, match="requires gradients"):
         static_engine.run_into([torch.ones(2, 3, requires_grad=True)], [torch.empty_like(x)])
+
+
+# Allocated ahead -----------------------------------------------------------------------------------------------------
+
+
+def ahead_of(engine: TRTModule) -> list[torch.Tensor] | None:
+    """What the engine has allocated for its next call."""
+    (loaded,) = engines_of(engine)
+    (context,) = loaded.contexts._idle
+    return None if context._ahead is None else context._ahead[3]
+
+
+def test_a_call_takes_what_the_call_before_has_allocated(two_in_two_out: TRTModule) -> None:
+    a, b = torch.randint(9, (2, 3, 4), dtype=torch.int32)
+    with PreAllocatedOutputs(two_in_two_out):
+        first = two_in_two_out(a, b)
+        ahead = ahead_of(two_in_two_out)
+        assert ahead is not None
+        second = two_in_two_out(b, a)
+        assert [value.data_ptr() for value in second] == [value.data_ptr() for value in ahead]
+        assert torch.equal(first[1], a - b)  # the caller's: the second call has not written there
+        assert torch.equal(second[1], b - a)
+        two_in_two_out.run_into([a, b], list(map(torch.empty_like, first)))
+        assert torch.equal(second[1], b - a)
+    assert ahead_of(two_in_two_out) is None
+    two_in_two_out.set_pre_allocated_outputs(True)
+    with PreAllocatedOutputs(two_in_two_out):
+        two_in_two_out(a, b)
+    assert ahead_of(two_in_two_out) is not None  # as it was before the block
+    two_in_two_out.set_pre_allocated_outputs(False)
+    assert ahead_of(two_in_two_out) is None
+
+
+def test_calls_of_changing_sizes_return_what_is_theirs(dynamic_engine: TRTModule) -> None:
+    rows = [1, 1, 3, 2, 2, 1, 3, 3]
+    inputs = [torch.randn(count, 3) for count in rows]
+    wanted = [dynamic_engine(x) for x in inputs]
+    with PreAllocatedOutputs(dynamic_engine):
+        found = [dynamic_engine(x) for x in inputs]
+    assert all(map(torch.equal, found, wanted))
+    assert len({value.data_ptr() for value in found}) == len(rows)
+
+
+def test_what_was_allocated_in_inference_mode_is_for_calls_in_it(static_engine: TRTModule) -> None:
+    x = torch.randn(2, 3)
+    with PreAllocatedOutputs(static_engine):
+        with torch.inference_mode():
+            assert static_engine(x).is_inference()
+        assert not static_engine(x).is_inference()
+        with torch.inference_mode():
+            assert static_engine(x).is_inference()
+
+
+def test_outputs_whose_shape_depends_on_data_come_as_they_are(make_engine: Any) -> None:
+    def nonzero(network: Any, tensors: Any) -> list[Any]:
+        return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
+
+    engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
+    with PreAllocatedOutputs(engine):
+        for count in (3, 1, 0, 2):
+            assert engine(torch.arange(3) < count).shape == (1, count)

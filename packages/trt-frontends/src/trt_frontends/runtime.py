@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from torch import nn
 
 from trt_core.settings_reader import level_of_caller
-from trt_runtime import TRTModule, weight_streaming
+from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
 from trt_runtime.graphed_calls import cuda_graphs
 
 __all__ = [
@@ -76,21 +75,13 @@ def get_cudagraphs_mode() -> bool:
     return False
 
 
-def enable_pre_allocated_outputs(module: nn.Module) -> Switch:
-    """Returns a switch without an effect, which may be entered by `with`.
+def enable_pre_allocated_outputs(module: nn.Module) -> PreAllocatedOutputs:
+    """Allocates the outputs of the next call while a call runs: inside a block, or by the switch that it returns.
 
     Args:
         module: A compiled model or a loaded program.
-
-    Warns:
-        UserWarning: It is switched on.
     """
-    return Switch(
-        module,
-        lambda: _has_no_effect(
-            "enable_pre_allocated_outputs", "PyTorch keeps the memory of results, and gives it to the next ones at once"
-        ),
-    )
+    return PreAllocatedOutputs(module)
 
 
 def enable_output_allocator(module: nn.Module) -> Switch:
@@ -139,22 +130,15 @@ class Switch:
 
     Args:
         module: What it is for.
-        notify: Called when it is switched on.
     """
 
-    def __init__(self, module: nn.Module, notify: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self._notify = notify
 
-    def set_pre_allocated_output(self, enable: bool) -> None:
-        """Switches it."""
-        if enable:
-            self._notify()
-
-    set_output_allocator_output = set_pre_allocated_output
+    def set_output_allocator_output(self, enable: bool) -> None:
+        """Switches nothing."""
 
     def __enter__(self) -> Switch:
-        self._notify()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,7 +6,8 @@ name. Needs the `onnx` package (the extra `trt-portable[onnx]`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,13 +17,16 @@ from trt_portable.enums import (
     ActivationType,
     AttentionIOForm,
     AttentionNormalizationOp,
+    BoundingBoxFormat,
     CausalMaskKind,
     DataType,
     ElementWiseOperation,
     FillOperation,
     GatherMode,
     InterpolationMode,
+    KVCacheMode,
     LayerType,
+    LoopOutput,
     MatrixOperation,
     PaddingMode,
     PoolingType,
@@ -38,7 +42,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import PortableError, strict
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.serialization import in_order
+from trt_portable.network.serialization import schedule
 from trt_portable.onnx_parser.diagnostics import require_onnx
 from trt_portable.onnx_parser.initializers import TYPES
 
@@ -117,11 +121,9 @@ class _Exporter:
         for tensor in outputs:
             self.name(tensor)
         for layer in self.network:
-            if layer._KIND not in _EXPORTS:
+            if layer._KIND not in exported_kinds():
                 raise ExportError(layer.name, f"layers of the kind {layer._KIND.name} are not exported")
-        for layer in in_order(list(self.network)):
-            self.layer = layer
-            _EXPORTS[layer._KIND](self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
+        self.write(schedule(list(self.network), self.network._scopes))
         inputs = [self._value(_present(self.network.get_input(index))) for index in range(self.network.num_inputs)]
         graph = helper.make_graph(
             self.nodes, self.network.name or "network", inputs, [self._value(x) for x in outputs], self.initializers
@@ -130,14 +132,53 @@ class _Exporter:
         checker.check_model(model)
         return model
 
+    def write(self, layers: Iterable[ILayer]) -> None:
+        """Adds the nodes of layers, which stand in executable order."""
+        before = self.layer
+        for layer in layers:
+            self.layer = layer
+            _EXPORTS[layer._KIND](self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
+        self.layer = before
+
+    @contextlib.contextmanager
+    def names_as(self, names: Mapping[ITensor, str]) -> Iterator[None]:
+        """Gives tensors other names inside the block; what is made there has a name there only."""
+        before = self._names
+        self._names = {**before, **{id(tensor): name for tensor, name in names.items()}}
+        try:
+            yield
+        finally:
+            self._names = before
+
+    @contextlib.contextmanager
+    def subgraph(self) -> Iterator[list[Any]]:
+        """Collects the nodes that are added inside the block; constants go to the model's own graph."""
+        before, self.nodes = self.nodes, []
+        try:
+            yield self.nodes
+        finally:
+            self.nodes = before
+
+    def bound(self, name: str, tensor: ITensor) -> Any:
+        """What a subgraph says of one of its ends: the type and the known extents of a tensor."""
+        from onnx import helper
+
+        extents = [None if extent < 0 else extent for extent in tensor.shape]
+        return helper.make_tensor_value_info(name, self.number_of(tensor.dtype), extents)
+
     def name(self, tensor: ITensor) -> str:
         """The name of a tensor; no two have the same."""
         found = self._names.get(id(tensor))
         if found is None:
-            found = self._names[id(tensor)] = self._unique(tensor.name)
+            found = self._names[id(tensor)] = self.unique(tensor.name)
         return found
 
-    def _unique(self, name: str) -> str:
+    def forget(self, tensor: ITensor) -> None:
+        """Has a tensor named anew, where what makes it is written once more."""
+        self._names.pop(id(tensor), None)
+
+    def unique(self, name: str) -> str:
+        """A name that nothing has yet."""
         chosen, number = name, 0
         while chosen in self._taken:
             number += 1
@@ -169,7 +210,7 @@ class _Exporter:
 
         self._count += 1
         names = [outputs] if isinstance(outputs, str) else list(outputs)
-        names = [name or self._unique(f"{kind}_{self._count}") for name in names]
+        names = [name or self.unique(f"{kind}_{self._count}") for name in names]
         used = [name or "" for name in inputs]
         while used and not used[-1]:
             used.pop()
@@ -183,7 +224,7 @@ class _Exporter:
         from onnx import numpy_helper
 
         kinds = {DataType.INT64: np.int64, DataType.INT32: np.int32, DataType.HALF: np.float16, DataType.INT8: np.int8}
-        name = self._unique(f"constant_{self._count}_{len(self.initializers)}")
+        name = self.unique(f"constant_{self._count}_{len(self.initializers)}")
         array = np.asarray(numbers, dtype=kinds.get(dtype, np.float32))
         self.initializers.append(numpy_helper.from_array(array, name))
         if dtype in (DataType.BF16, DataType.BOOL):
@@ -194,7 +235,7 @@ class _Exporter:
         """Weights of a layer as an initializer."""
         from onnx import TensorProto
 
-        name = name or self._unique(f"weights_{self._count}_{len(self.initializers)}")
+        name = name or self.unique(f"weights_{self._count}_{len(self.initializers)}")
         proto = TensorProto(name=name, data_type=self.number_of(weights.dtype), dims=list(shape))
         data = bytes(weights._buffer()) if weights.size else b""
         assert len(data) == storage_bytes(weights.dtype, weights.size)
@@ -635,7 +676,7 @@ def _top_k(e: _Exporter, layer: Any, x: str, k: str | None = None) -> None:
     count = e.constant([layer.k]) if k is None else e.add(
         "Reshape", [e.add("Cast", [k], to=e.number_of(DataType.INT64)), e.constant([1])]
     )  # fmt: skip
-    found = e._unique("indices")
+    found = e.unique("indices")
     largest = int(layer.op is TopKOperation.MAX)
     e.add("TopK", [x, count], [e.out(0), found], axis=_bits(layer.axes)[0], largest=largest)
     e.add("Cast", [found], e.out(1), to=e.number_of(_present(layer.get_output(1)).dtype))
@@ -753,6 +794,193 @@ def _scaled(e: _Exporter, layer: Any, x: str, scale: str, zero: str | None = Non
     e.add("QuantizeLinear" if quantizes else "DequantizeLinear", [x, scale], e.out(), **attributes)
 
 
+# --- selection ----------------------------------------------------------------------------------------------------
+
+
+def _ragged_softmax(e: _Exporter, layer: Any, x: str, bounds: str) -> None:
+    dtype = _tensor(layer).dtype
+    places = e.add("Range", [e.constant(0), _extent(e, x, 2), e.constant(1)])
+    inside = e.add("Less", [places, e.add("Cast", [bounds], to=e.number_of(DataType.INT64))])
+    weights = e.add("Softmax", [e.add("Where", [inside, x, e.constant(-np.inf, dtype)])], axis=-1)
+    e.add("Where", [inside, weights, e.constant(0, dtype)], e.out())
+
+
+def _extent(e: _Exporter, x: str, axis: int) -> str:
+    """An extent of a tensor as a number."""
+    return e.add("Gather", [e.add("Shape", [x]), e.constant(axis)])
+
+
+def _nms(
+    e: _Exporter,
+    layer: Any,
+    boxes: str,
+    scores: str,
+    most: str,
+    overlap: str | None = None,
+    floor: str | None = None,
+) -> None:
+    """NonMaxSuppression, whose boxes are sorted by class, and sorted as the layer has them: by falling score."""
+    if len(_tensor(layer).shape) != 3:
+        raise e.refuse("boxes that differ by class")
+    if _tensor(layer).dtype is not DataType.FLOAT:
+        boxes, scores = (e.add("Cast", [x], to=e.number_of(DataType.FLOAT)) for x in (boxes, scores))
+    _, count, classes = _tensor(layer, 1).shape
+    if min(count, classes) < 0 or count * classes > layer.topk_box_limit:
+        scores = _highest(e, scores, layer.topk_box_limit)
+    zero = e.constant(0, DataType.FLOAT)
+    by_class = e.add("Transpose", [scores], perm=[0, 2, 1])
+    found = e.add(
+        "NonMaxSuppression",
+        [boxes, by_class, e.add("Cast", [most], to=e.number_of(DataType.INT64)), overlap or zero, floor or zero],
+        center_point_box=int(layer.bounding_box_format is BoundingBoxFormat.CENTER_SIZES),
+    )
+    size = e.add("Slice", [e.add("Shape", [found]), e.constant([0]), e.constant([1])])
+    batch, label, box = (e.add("Gather", [found, e.constant(column)], axis=1) for column in range(3))
+    flat = e.add("Add", [e.add("Mul", [box, _extent(e, scores, 2)]), label])
+    score = e.add("GatherND", [by_class, found])
+    order = _sorted(e, flat, size, largest=False)
+    order = e.add("Gather", [order, _sorted(e, e.add("Gather", [score, order]), size, largest=True)])
+    order = e.add("Gather", [order, _sorted(e, e.add("Gather", [batch, order]), size, largest=False)])
+    kind = e.number_of(_present(layer.get_output(0)).dtype)
+    e.add("Cast", [e.add("Gather", [found, order])], e.out(0), to=kind)
+    e.add("Cast", [e.add("Squeeze", [size, e.constant([0])])], e.out(1), to=e.number_of(DataType.INT32))
+
+
+def _highest(e: _Exporter, scores: str, limit: int) -> str:
+    """Scores of which those are lost in each batch element that are not among the highest."""
+    flat = e.add("Reshape", [scores, e.constant([0, -1])])
+    count = e.add(
+        "Min", [e.constant([limit]), e.add("Slice", [e.add("Shape", [flat]), e.constant([1]), e.constant([2])])]
+    )
+    best = e.add("TopK", [flat, count], ["", ""], axis=1)
+    last = e.add("ReduceMin", [best, e.constant([1])], keepdims=1)
+    lost = e.constant(-np.inf, DataType.FLOAT)
+    kept = e.add("Where", [e.add("GreaterOrEqual", [flat, last]), flat, lost])
+    return e.add("Reshape", [kept, e.add("Shape", [scores])])
+
+
+def _sorted(e: _Exporter, keys: str, count: str, *, largest: bool) -> str:
+    """The order of keys, equal ones as they stand: TopK takes the earlier one first."""
+    order = e.unique("order")
+    e.add("TopK", [keys, count], ["", order], largest=int(largest))
+    return order
+
+
+# --- control flow -----------------------------------------------------------------------------------------------------
+
+
+def _conditional(e: _Exporter, region: Any, *inputs: str) -> None:
+    """If: what enters the branches has the name that it has outside."""
+    from onnx import helper
+
+    results = [tensor for layer in region._exits() for tensor in layer._outputs]
+    entered = {layer._outputs[0]: e.name(_tensor(layer)) for layer in region._entries}
+    branches = []
+    for tensors, layers in region._branches:
+        with e.names_as(entered), e.subgraph() as nodes:
+            e.write(layers)
+            ends = [e.bound(e.add("Identity", [e.name(tensor)]), tensor) for tensor in tensors]
+        branches.append(helper.make_graph(nodes, e.unique("branch"), [], ends))
+    e.add(
+        "If",
+        [e.name(region._condition)],
+        [e.name(tensor) for tensor in results],
+        then_branch=branches[0],
+        else_branch=branches[1],
+    )
+
+
+def _loop(e: _Exporter, region: Any, *inputs: str) -> None:
+    """Loop: its condition is computed before it, and at the end of each turn for the next one."""
+    from onnx import helper
+
+    carried = region._recurrences
+    if any(layer in region._test for layer in _readers(region, region._iterators)):
+        raise e.refuse("a loop whose condition reads what it walks along")
+    first = {layer._outputs[0]: e.name(_tensor(layer)) for layer in carried}
+    condition = e.constant(True, DataType.BOOL) if region._while is None else _condition(e, region, first)
+    count = None
+    if region._count is not None:
+        count = e.add("Cast", [e.name(region._count)], to=e.number_of(DataType.INT64))
+    trip, going = e.unique("trip"), e.unique("going")
+    inside = {layer._outputs[0]: e.unique(f"{region.name}_carried") for layer in carried}
+    collected = [layer for layer in region._results if layer.kind is not LoopOutput.LAST_VALUE]
+    with e.names_as(inside), e.subgraph() as nodes:
+        with e.names_as({layer._outputs[0]: _element(e, layer, trip, count) for layer in region._iterators}):
+            e.write(region._body)
+            following = {layer._outputs[0]: e.name(_tensor(layer, 1)) for layer in carried}
+            values = [e.add("Identity", [e.name(_tensor(layer))]) for layer in collected]
+        ends = [e.add("Identity", [name]) for name in following.values()]
+        again = e.add("Identity", [going]) if region._while is None else _condition(e, region, following)
+    body = helper.make_graph(
+        nodes,
+        e.unique("body"),
+        [
+            helper.make_tensor_value_info(trip, e.number_of(DataType.INT64), []),
+            helper.make_tensor_value_info(going, e.number_of(DataType.BOOL), []),
+            *(e.bound(name, tensor) for tensor, name in inside.items()),
+        ],
+        [
+            helper.make_tensor_value_info(again, e.number_of(DataType.BOOL), []),
+            *(e.bound(name, tensor) for name, tensor in zip(ends, inside, strict=True)),
+            *(e.bound(name, _tensor(layer)) for name, layer in zip(values, collected, strict=True)),
+        ],
+    )
+    made = [e.unique(f"{region.name}_last") for _ in carried] + [e.unique(f"{region.name}_all") for _ in collected]
+    e.add("Loop", [count, condition, *first.values()], made, body=body)
+    last = dict(zip(inside, made, strict=False))
+    stacked = iter(made[len(carried) :])
+    for layer in region._results:
+        if layer.kind is LoopOutput.LAST_VALUE:
+            e.add("Identity", [last[_tensor(layer)]], e.name(layer._outputs[0]))
+        else:
+            _stacked(e, region, layer, next(stacked))
+
+
+def _readers(region: Any, sources: Sequence[ILayer]) -> list[ILayer]:
+    """The layers of a region's body that depend on some layers."""
+    known = {id(tensor) for layer in sources for tensor in layer._outputs}
+    found = []
+    for layer in region._body:
+        if any(id(tensor) in known for tensor in layer._inputs):
+            found.append(layer)
+            known.update(id(tensor) for tensor in layer._outputs)
+    return found
+
+
+def _condition(e: _Exporter, region: Any, state: Mapping[ITensor, str]) -> str:
+    """What a loop tests before a turn, of the values that the turn begins with."""
+    with e.names_as(state):
+        for layer in region._test:
+            for tensor in layer._outputs:
+                e.forget(tensor)
+        e.write(region._test)
+        return e.add("Identity", [e.name(region._while)])
+
+
+def _element(e: _Exporter, layer: Any, trip: str, count: str | None) -> str:
+    """What a turn reads of a tensor that a loop walks along."""
+    whole = e.name(_tensor(layer))
+    if layer.reverse:
+        length = _extent(e, whole, layer.axis) if count is None else count
+        trip = e.add("Sub", [e.add("Sub", [length, e.constant(1)]), trip])
+    return e.add("Gather", [whole, trip], axis=layer.axis)
+
+
+def _stacked(e: _Exporter, region: Any, layer: Any, values: str) -> None:
+    """The values of all turns, of which the first axis counts turns, as the layer has them."""
+    rank = len(_tensor(layer).shape)
+    if region._while is not None or layer._inputs[1] is not region._count:  # zeros where there were fewer turns
+        length = e.add("Cast", [e.name(_tensor(layer, 1))], to=e.number_of(DataType.INT64))
+        missing = e.add("Unsqueeze", [e.add("Sub", [length, _extent(e, values, 0)]), e.constant([0])])
+        pads = e.add("Concat", [e.constant([0]), missing], axis=0)
+        values = e.add("Pad", [values, pads, None, e.constant([0])])
+    if layer.kind is LoopOutput.REVERSE:
+        values = e.add("Slice", [values, e.constant([-1]), e.constant([-_MOST]), e.constant([0]), e.constant([-1])])
+    order = [*range(1, layer.axis + 1), 0, *range(layer.axis + 1, rank + 1)]
+    e.add("Transpose", [values], e.name(layer._outputs[0]), perm=order)
+
+
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
@@ -801,12 +1029,66 @@ def _causal(e: _Exporter, query: str, key: str, kind: CausalMaskKind) -> str:
     return e.add("LessOrEqual", [column, e.add("Unsqueeze", [row, e.constant([1])])])
 
 
+def _rotary_embedding(e: _Exporter, layer: Any, x: str, cosines: str, sines: str, ids: str | None = None) -> None:
+    if ids is not None:
+        cosines, sines = (e.add("Gather", [cache, ids]) for cache in (cosines, sines))
+    part = layer.rotary_embedding_dim or _tensor(layer).shape[-1]
+    if part < 0:
+        raise e.refuse("a rotation of a part whose size is not known")
+    shape = e.add("Shape", [x])
+    heads = e.add("Slice", [shape, e.constant([0]), e.constant([3])])
+    turned, half = x, part // 2
+    if layer.rotary_embedding_dim:
+        turned = _columns(e, x, 0, part)
+    if layer.interleaved:
+        pairs = e.add("Reshape", [turned, e.add("Concat", [heads, e.constant([half, 2])], axis=0)])
+        first, second = (e.add("Gather", [pairs, e.constant(place)], axis=4) for place in (0, 1))
+    else:
+        first, second = _columns(e, turned, 0, half), _columns(e, turned, half, part)
+    cosines, sines = (e.add("Unsqueeze", [cache, e.constant([1])]) for cache in (cosines, sines))
+    real = e.add("Sub", [e.add("Mul", [first, cosines]), e.add("Mul", [second, sines])])
+    imaginary = e.add("Add", [e.add("Mul", [first, sines]), e.add("Mul", [second, cosines])])
+    if layer.interleaved:
+        sides = [e.add("Unsqueeze", [side, e.constant([4])]) for side in (real, imaginary)]
+        flat = e.add("Concat", [heads, e.constant([part])], axis=0)
+        pieces = [e.add("Reshape", [e.add("Concat", sides, axis=4), flat])]
+    else:
+        pieces = [real, imaginary]
+    if layer.rotary_embedding_dim:
+        pieces.append(_columns(e, x, part, _MOST))
+    e.add("Concat", pieces, e.out(), axis=3)
+
+
+def _columns(e: _Exporter, x: str, start: int, end: int) -> str:
+    return e.add("Slice", [x, e.constant([start]), e.constant([end]), e.constant([3])])
+
+
+def _kv_cache_update(
+    e: _Exporter, layer: Any, cache: str, update: str, places: str, lengths: str | None = None
+) -> None:
+    """Each row of the cache is the row of the update that falls there, or what it was."""
+    if layer.update_form is not AttentionIOForm.PADDED_BHND or layer.cache_mode is not KVCacheMode.LINEAR:
+        raise e.refuse("an update of packed sequences, or of a cache that wraps")
+    wide = e.number_of(DataType.INT64)
+    rows = e.add("Range", [e.constant(0), _extent(e, cache, 2), e.constant(1)])
+    starts = e.add("Unsqueeze", [e.add("Cast", [places], to=wide), e.constant([1])])
+    steps = e.add("Sub", [rows, starts])  # (batch, rows)
+    count = _extent(e, update, 2)
+    end = count if lengths is None else e.add("Unsqueeze", [e.add("Cast", [lengths], to=wide), e.constant([1])])
+    written = e.add("And", [e.add("GreaterOrEqual", [steps, e.constant(0)]), e.add("Less", [steps, end])])
+    nearest = e.add("Max", [e.add("Min", [steps, e.add("Sub", [count, e.constant(1)])]), e.constant(0)])
+    nearest, written = (e.add("Unsqueeze", [x, e.constant([1, 3])]) for x in (nearest, written))
+    moved = e.add("GatherElements", [update, e.add("Expand", [nearest, e.add("Shape", [cache])])], axis=2)
+    e.add("Where", [written, moved, cache], e.out())
+
+
 _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.ACTIVATION: _activation,
     LayerType.ATTENTION_INPUT: _attention_input,
     LayerType.ATTENTION_OUTPUT: _attention,
     LayerType.CAST: _cast,
     LayerType.CONCATENATION: _concatenation,
+    LayerType.CONDITIONAL_OUTPUT: _conditional,
     LayerType.CONSTANT: _constant,
     LayerType.CONVOLUTION: _filter,
     LayerType.CUMULATIVE: _cumulative,
@@ -818,8 +1100,11 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.GATHER: _gather,
     LayerType.GRID_SAMPLE: _grid_sample,
     LayerType.IDENTITY: _identity,
+    LayerType.KV_CACHE_UPDATE: _kv_cache_update,
+    LayerType.LOOP_OUTPUT: _loop,
     LayerType.LRN: _lrn,
     LayerType.MATRIX_MULTIPLY: _matrix_multiply,
+    LayerType.NMS: _nms,
     LayerType.NON_ZERO: _non_zero,
     LayerType.NORMALIZATION: _normalization,
     LayerType.ONE_HOT: _one_hot,
@@ -827,9 +1112,11 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.PARAMETRIC_RELU: _parametric_relu,
     LayerType.POOLING: _pooling,
     LayerType.QUANTIZE: _scaled,
+    LayerType.RAGGED_SOFTMAX: _ragged_softmax,
     LayerType.REDUCE: _reduce,
     LayerType.RESIZE: _resize,
     LayerType.REVERSE_SEQUENCE: _reverse_sequence,
+    LayerType.ROTARY_EMBEDDING: _rotary_embedding,
     LayerType.SCALE: _scale,
     LayerType.SCATTER: _scatter,
     LayerType.SELECT: _select,
@@ -842,9 +1129,18 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.UNARY: _unary,
     LayerType.UNSQUEEZE: _unsqueeze,
 }
-"""How each kind of layer is written."""
+"""How each kind of layer is written; loops and conditionals by what leaves them."""
+
+_OF_SCOPES: Final = {
+    LayerType.CONDITION,
+    LayerType.CONDITIONAL_INPUT,
+    LayerType.ITERATOR,
+    LayerType.RECURRENCE,
+    LayerType.TRIP_LIMIT,
+}
+"""What is written with the loop or conditional that it belongs to."""
 
 
 def exported_kinds() -> Iterable[LayerType]:
     """The kinds of layers that have a form in ONNX."""
-    return _EXPORTS.keys()
+    return _EXPORTS.keys() | _OF_SCOPES

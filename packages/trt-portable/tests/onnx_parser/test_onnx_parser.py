@@ -537,3 +537,21 @@ def test_extents_that_follow_from_extents_by_floats_are_known(factor: float, ext
     x = torch.rand(1, 3, 96, 96)
     (found,) = run(build(network, {"x": tuple(x.shape)}), {"x": x})
     assert tuple(found.shape) == (1, 3, extent, extent)
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("scales", [0.5, (0.5, 2)])
+def test_fp8_has_nan_beyond_its_end_where_it_does_not_saturate(saturate: int, scales: Any) -> None:
+    scale = np.array(scales, np.float32)
+    zero = helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, scale.shape, [0.0] * scale.size)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], axis=1, saturate=saturate),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], axis=1),
+    ]
+    initializers = [numpy_helper.from_array(scale, "scale"), zero]
+    model = model_of(nodes, [value("x", 3, 2)], [value("y", 3, 2)], initializers)
+    steps = np.array([[464, -464], [464.5, -465], [-1e9, np.inf]], np.float32)
+    (found,) = infer(model.SerializeToString(), {"x": steps * scale})
+    ends = np.array([[448, -448], [448, -448], [-448, 448]], np.float32)
+    ends[1:] = ends[1:] if saturate else np.nan
+    np.testing.assert_array_equal(np.asarray(found), ends * scale)

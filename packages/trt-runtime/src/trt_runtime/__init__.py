@@ -16,7 +16,7 @@ from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
 from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
 from trt_runtime.header import PlanHeader
-from trt_runtime.module import TRTModule
+from trt_runtime.module import PreAllocatedOutputs, TRTModule
 from trt_runtime.operator import execute_engine
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ __all__ = [
     "LoadedProgram",
     "PlanError",
     "PlanHeader",
+    "PreAllocatedOutputs",
     "RefitError",
     "TRTModule",
     "TextGenerator",

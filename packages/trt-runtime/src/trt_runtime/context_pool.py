@@ -76,6 +76,11 @@ class ContextPool:
                 return
             context.wait()
 
+    def forget_ahead(self) -> None:
+        """Has idle contexts free what they allocated for the next call."""
+        for context in tuple(self._idle):
+            context.forget_ahead()
+
     def take_for_capture(self, stream: int) -> EngineContext | None:
         """Lends a context for a call that is being captured; calls of one graph share theirs."""
         for pool, context in _captured.get() or ():

@@ -49,6 +49,7 @@ class LoadedEngine:
         known_shapes: The input shapes that calls have come with.
         contexts: Its execution contexts, those of the first optimization profile.
         weight_budget: How many bytes of weights stay on the GPU.
+        allocates_ahead: Whether the memory of the next call's outputs is allocated while a call runs.
 
     Raises:
         PlanError: The plan is not the one of the header, or the provider cannot load it.
@@ -95,6 +96,7 @@ class LoadedEngine:
         self.host_outputs = self._on_host(header.outputs)
         self.known_shapes = KnownShapes()
         self._watcher: Any = None
+        self.allocates_ahead = False
         self.contexts = ContextPool()
         self._profiles = ProfileChoice(header.profiles) if header.profiles else None
         self._pools = (self.contexts, *(ContextPool(index) for index in range(1, len(header.profiles))))
@@ -121,7 +123,10 @@ class LoadedEngine:
         pool = self.contexts if self._profiles is None else self._pool_for(inputs)
         context = pool.take(0) or self._new_context(pool.profile)
         try:
-            return context.run(inputs, 0, outputs)
+            placed = context.run(inputs, 0, outputs)
+            if self.allocates_ahead:
+                context.allocate_ahead()
+            return placed
         finally:
             pool.give_back(context)
 
@@ -133,14 +138,20 @@ class LoadedEngine:
                 return self._run_on_cuda(inputs, outputs, index)
         pool = self.contexts if self._profiles is None else self._pool_for(inputs)
         stream = current_stream(index)
+        ahead = self.allocates_ahead
         if stream and torch.cuda.is_current_stream_capturing():  # never on the default stream
             context = pool.take_for_capture(stream) or self._new_context(pool.profile)
             give_back = pool.keep_for_graph
+            context.forget_ahead()  # a graph's outputs are of its own memory, and live as long
+            ahead = False
         else:
             context = pool.take(stream) or self._new_context(pool.profile)
             give_back = pool.give_back
         try:
-            return context.run(inputs, stream, outputs)
+            placed = context.run(inputs, stream, outputs)
+            if ahead:
+                context.allocate_ahead()
+            return placed
         finally:
             give_back(context)
 
@@ -176,6 +187,17 @@ class LoadedEngine:
         self._watcher = watcher
         for pool in self._pools:
             pool.clear()  # idle contexts, which time nothing, or go on timing
+
+    def allocate_ahead(self, enable: bool) -> None:
+        """Allocates the outputs of the next call while a call runs, from now on, or no more.
+
+        Args:
+            enable: False frees what was allocated.
+        """
+        self.allocates_ahead = enable
+        if not enable:
+            for pool in self._pools:
+                pool.forget_ahead()
 
     def keep_contexts(self, count: int) -> None:
         """Keeps so many idle execution contexts from now on, for each optimization profile.

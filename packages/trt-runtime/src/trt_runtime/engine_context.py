@@ -111,6 +111,7 @@ class EngineContext:
         self._shapes: CallShapes | None = None
         self._last_inputs: list[torch.Size] | None = None  # None where a call must not be taken for the last one
         self._host_values: list[Any] = []
+        self._ahead: tuple[CallShapes, int, bool, list[torch.Tensor]] | None = None
 
     def run(
         self, inputs: list[torch.Tensor], stream: int, outputs: Sequence[torch.Tensor] | None = None
@@ -138,7 +139,7 @@ class EngineContext:
             address = inputs[index].data_ptr()
             if address != slot.address:
                 self._set_address(slot, address)
-        placed = self._place() if outputs is None else self._place_in(outputs, inputs)
+        placed = self._place(stream) if outputs is None else self._place_in(outputs, inputs)
         self._launch(inputs, stream)
         if self._updates:
             self._hand_back_updates(given, inputs)
@@ -319,9 +320,40 @@ class EngineContext:
 
     # Outputs ---------------------------------------------------------------------------------------
 
-    def _place(self) -> list[torch.Tensor]:
+    def allocate_ahead(self) -> None:
+        """Allocates what the next call returns, if its shapes and stream are those of the last one.
+
+        On CUDA the last one may still run.
+        """
+        if self._shapes is not None:
+            outputs = [
+                self._placeholder
+                if strided is None
+                else torch.empty_strided(*strided, dtype=slot.dtype, device=slot.device)
+                for slot, strided in zip(self._outputs, self._shapes.outputs, strict=True)
+            ]
+            self._ahead = self._shapes, self.stream, torch.is_inference_mode_enabled(), outputs
+
+    def forget_ahead(self) -> None:
+        """Frees what was allocated for the next call."""
+        self._ahead = None
+
+    def _place_ahead(self, stream: int) -> list[torch.Tensor] | None:
+        """Binds what was allocated ahead, which is one call's; None where it is not for this one."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[:3] != (self._shapes, stream, torch.is_inference_mode_enabled()):
+            return None
+        outputs = ahead[3]
+        for slot, output in zip(self._outputs, outputs, strict=True):
+            if output is not self._placeholder:
+                self._set_address(slot, output.data_ptr())
+        return outputs
+
+    def _place(self, stream: int) -> list[torch.Tensor]:
         """Allocates the outputs and binds them; what an allocator provides later has a placeholder."""
         assert self._shapes is not None
+        if self._ahead is not None and (placed := self._place_ahead(stream)) is not None:
+            return placed
         outputs = []
         for slot, strided in zip(self._outputs, self._shapes.outputs):  # noqa: B905 - warm path, lengths agree
             if strided is None:

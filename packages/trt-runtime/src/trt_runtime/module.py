@@ -103,6 +103,14 @@ class TRTModule(nn.Module):
         ENGINES.run([*inputs], self.plan, self._text, outputs)
         torch.autograd.graph.increment_version([value for value in outputs if not value.is_inference()])
 
+    def set_pre_allocated_outputs(self, enable: bool) -> None:
+        """Allocates the outputs of the next call while a call runs, or no more; see `PreAllocatedOutputs`.
+
+        Args:
+            enable: Whether it does.
+        """
+        PreAllocatedOutputs(self).set_pre_allocated_output(enable)
+
     def _dispatch(self, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         for index, value in enumerate(inputs):
             if not isinstance(value, torch.Tensor):
@@ -215,3 +223,33 @@ def engines_of(module: nn.Module) -> list[LoadedEngine]:
             engine = ENGINES.engine_for(child.plan, child.header.text, device)
             found[id(engine)] = engine
     return list(found.values())
+
+
+class PreAllocatedOutputs:
+    """Has engines allocate the outputs of the next call while a call runs, inside a block or for good.
+
+    On a GPU that is time in which the host would wait. What a call returns is the caller's all the same, and is never
+    written again. A call with other shapes than the one before, or on another stream, allocates for itself. Each engine
+    holds the memory of one more result meanwhile, for each context. Engines of one plan are one engine, also in other
+    modules.
+
+    Args:
+        module: A compiled model or a loaded program.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._engines = engines_of(module)
+        self._before = [engine.allocates_ahead for engine in self._engines]
+
+    def set_pre_allocated_output(self, enable: bool) -> None:
+        """Switches it on or off."""
+        for engine in self._engines:
+            engine.allocate_ahead(enable)
+
+    def __enter__(self) -> PreAllocatedOutputs:
+        self.set_pre_allocated_output(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for engine, before in zip(self._engines, self._before, strict=True):
+            engine.allocate_ahead(before)

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from trt_portable.dtypes import FLOATS
-from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, SampleMode
+from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, SampleMode, UnaryOperation
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
-from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of
+from trt_portable.onnx_parser.initializers import DOUBLE, TYPES, Initializer, dtype_of
 from trt_portable.onnx_parser.operators.sources import ramp_along
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand, clamp_int64
@@ -83,7 +82,7 @@ def cast(net: NetworkWriter, x: Operand, *, to: int, saturate: int = 1, round_mo
             return folded
     tensor = net.tensor(x)
     if DataType.FP8 in (tensor.dtype, target) or DataType.INT4 in (tensor.dtype, target):
-        return _cast_low(net, tensor, target)
+        return _cast_low(net, tensor, target, saturates=bool(saturate))
     result = net.cast(tensor, target)
     return net.output(net.network.add_identity(tensor)) if result is x else result
 
@@ -107,25 +106,42 @@ def _cast_initializer(x: Initializer, target: DataType) -> Initializer | None:
         return Initializer("", x.shape, number, x.array.astype(kind))
 
 
-def _cast_low(net: NetworkWriter, x: ITensor, target: DataType) -> ITensor:
+def _cast_low(net: NetworkWriter, x: ITensor, target: DataType, *, saturates: bool) -> ITensor:
     """Casts from and to types that only quantization makes: a scale of 1."""
     one = net.constant(1.0, DataType.FLOAT)
     if target in (DataType.FP8, DataType.INT4):
-        wide = x if x.dtype in FLOATS else net.cast(x, DataType.FLOAT)
-        if target is DataType.FP8:  # NaN beyond the greatest number unless it saturates, as it does here
-            return net.output(net.network.add_quantize(net.cast(wide, DataType.FLOAT), one, target))
-        return net.output(net.network.add_quantize(net.cast(wide, DataType.FLOAT), one, target))
+        wide = net.cast(x, DataType.FLOAT)
+        if target is DataType.FP8 and not saturates:
+            wide = nan_beyond_fp8(net, wide)
+        return net.output(net.network.add_quantize(wide, one, target))
     return net.cast(net.output(net.network.add_dequantize(x, one, DataType.FLOAT)), target)
+
+
+_FP8_END: Final = 464.0
+"""Halfway between the greatest number of FP8 and what would follow: what is greater has no nearest number."""
+
+
+def nan_beyond_fp8(net: NetworkWriter, x: ITensor, steps: ITensor | None = None) -> ITensor:
+    """Floats with NaN in the place of what is too great for FP8: layers that quantize keep NaN, and saturate the rest.
+
+    Args:
+        net: The network.
+        x: The floats.
+        steps: What they are divided by before; by default nothing.
+    """
+    numbers = x if steps is None else net.binary(x, steps, ElementWiseOperation.DIV)
+    size = net.unary(numbers, UnaryOperation.ABS)
+    is_beyond = net.binary(size, net.scalar_like(_FP8_END, size), ElementWiseOperation.GREATER)
+    return net.select(is_beyond, net.scalar_like(float("nan"), x), x)
 
 
 @operator("CastLike", since=15)
 def cast_like(net: NetworkWriter, x: Operand, target: Operand, *, saturate: int = 1, round_mode: str = "up") -> Operand:
     """CastLike(input, target_type; saturate) -> output"""
     if isinstance(target, Initializer):
-        return cast(net, x, to=target.elem_type)
-    from trt_portable.onnx_parser.initializers import TYPES
-
-    return cast(net, x, to=next(number for number, dtype in TYPES.items() if dtype is target.dtype))
+        return cast(net, x, to=target.elem_type, saturate=saturate)
+    number = next(number for number, dtype in TYPES.items() if dtype is target.dtype)
+    return cast(net, x, to=number, saturate=saturate)
 
 
 @operator("Shape", since=1)

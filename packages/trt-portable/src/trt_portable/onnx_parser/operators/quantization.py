@@ -15,6 +15,7 @@ from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer, dtype_of
 from trt_portable.onnx_parser.operators.convolution import conv
+from trt_portable.onnx_parser.operators.movement import nan_beyond_fp8
 from trt_portable.onnx_parser.operators.products import matmul
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
@@ -69,6 +70,9 @@ def quantize_linear(
         scale, place = _scale_and_axis(net, x, y_scale, axis, block_size)
         if scale.dtype in FLOATS and scale.dtype is not x.dtype and scale.dtype is not DataType.FLOAT:
             scale = net.cast(scale, x.dtype)
+        if target is DataType.FP8 and not saturate:
+            steps = _spread(net, x, y_scale, axis, block_size)
+            x = net.through(x, DataType.FLOAT, lambda wide: nan_beyond_fp8(net, wide, steps))
         layer = net.layer(net.network.add_quantize(x, scale, target))
         if place >= 0:
             layer.axis = place
