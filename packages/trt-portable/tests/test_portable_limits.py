@@ -246,6 +246,39 @@ def test_observed_runs_are_bounded() -> None:
     assert "the call takes more than" in logger.errors[-1]
 
 
+def test_observed_runs_run_once() -> None:
+    """Layers may add in place: what runs twice adds twice."""
+
+    class Profiler(trt.IProfiler):
+        layers: list[str] = []  # noqa: RUF012 - of this test alone
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.layers.append(layer_name)
+
+    engine = trt.Runtime(Logger()).deserialize_cuda_engine(plan_fuzzer.NETWORKS["boxes"]())
+    program = engine._state.program
+    ran: list[int] = []
+
+    def counted(compute: Any, at: int) -> Any:
+        return lambda inputs: (ran.append(at), compute(inputs))[1]
+
+    program.steps = [(counted(compute, at), *rest) for at, (compute, *rest) in enumerate(program.steps)]
+    context = engine.create_execution_context()
+    context.profiler = Profiler()
+    held = []
+    for name in engine:
+        shape = tuple(context.get_tensor_shape(name))
+        if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT and -1 in shape:
+            shape = tuple(engine.get_tensor_profile_shape(name, 0)[1])
+            assert context.set_input_shape(name, shape)
+        held.append(torch.zeros([abs(extent) * 64 for extent in shape], dtype=torch.int64))
+        assert context.set_tensor_address(name, held[-1].data_ptr())
+    for times in (1, 2, 3):  # all steps are watched, then those that depend on data
+        assert context.execute_async_v3(0)
+        assert ran == [*range(len(program.steps))] * times
+        assert len(Profiler.layers) == len(ran)
+
+
 @pytest.mark.parametrize("is_said", [False, True])
 def test_unused_kernels_are_said_once(is_said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever loads a program says it for all of its engines."""

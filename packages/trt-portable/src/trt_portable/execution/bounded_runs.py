@@ -69,20 +69,30 @@ class BoundedRuns:
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> Sequence[Value]:
         """See `Executable`."""
-        sizes = tuple([value.shape if type(value) is torch.Tensor else _numbers(value) for value in values])
-        loose = self._passed.get(sizes) if self._constants is self.program.constants else None
+        sizes, loose = self._known(values)
         if loose is not None and not loose:
             return self.program.run(values, targets)
         return self._watched(values, sizes, loose)
 
     def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
-        """As `run`, telling an observer; a run that nobody observes comes first, where it may not stay inside."""
-        self.run(values)
-        return self.program.run_observed(values, observer)
+        """As `run`, telling an observer. Layers may write to inputs, so there is no other run to try it first."""
+        sizes, loose = self._known(values)
+        if loose is not None and not loose:
+            return self.program.run_observed(values, observer)
+        return self._watched(values, sizes, loose, observer)
+
+    def _known(self, values: Sequence[Value]) -> tuple[tuple[Any, ...], frozenset[int] | None]:
+        """What decides about sizes, and the steps that are watched then; None for all."""
+        sizes = tuple([value.shape if type(value) is torch.Tensor else _numbers(value) for value in values])
+        return sizes, self._passed.get(sizes) if self._constants is self.program.constants else None
 
     def _watched(
-        self, values: Sequence[Value], sizes: tuple[Any, ...], watched: Collection[int] | None
-    ) -> Sequence[Value]:
+        self,
+        values: Sequence[Value],
+        sizes: tuple[Any, ...],
+        watched: Collection[int] | None,
+        observer: Observer | None = None,
+    ) -> list[Value]:
         """Runs what is to be watched on an account, all steps or some.
 
         Raises:
@@ -90,7 +100,7 @@ class BoundedRuns:
         """
         program = self.program
         constants = program.constants
-        with charging(self._account(values)) as account, _Watcher(program, account, watched) as watcher:
+        with charging(self._account(values)) as account, _Watcher(program, account, watched, observer) as watcher:
             results = program.run_observed(values, watcher)
         if watched is None:
             self._remember(sizes, frozenset(watcher.loose), constants)
@@ -117,13 +127,17 @@ class _Watcher:
         program: What runs.
         account: What is charged.
         watched: The steps that are charged; None for all.
+        observer: Who else watches; what it does is not charged.
 
     Attributes:
         loose: The steps whose results, or their sizes, depend on data.
     """
 
-    def __init__(self, program: Program, account: Account, watched: Collection[int] | None) -> None:
+    def __init__(
+        self, program: Program, account: Account, watched: Collection[int] | None, observer: Observer | None
+    ) -> None:
         self.loose: set[int] = set()
+        self._observer = observer
         self._program = program
         self._account = account
         self._watched = watched
@@ -139,6 +153,8 @@ class _Watcher:
 
     def before(self, call: LayerCall) -> None:
         """See `Observer`."""
+        if self._observer is not None:
+            self._observer.before(call)
         self._account.has_seen_data = False
         if self._watched is None or self._at in self._watched:
             self._step.enter_context(self._account.watching())
@@ -152,6 +168,8 @@ class _Watcher:
         if depends or self._account.has_seen_data:
             self.loose.add(at)
             self._unknown.update(program.steps[at][2])
+        if self._observer is not None:
+            self._observer.after(call, outputs)
 
 
 def _numbers(value: Value) -> Any:
