@@ -20,6 +20,9 @@ PACKAGES: Final = (
     "trt_frontends",
 )
 
+WITHOUT_DYNAMO: Final = ("trt_runtime.isolation.isolated_program",)
+"""Modules whose users wait for a process, and are not to wait longer for what only tracing needs."""
+
 MODULES: Final = {
     "trt_core.modelopt_operators",
     "trt_core.quantization",
@@ -64,7 +67,11 @@ for package in sys.argv[1:]:
 def all_imported() -> dict[str, list[str]]:
     """What importing each package in a fresh process tells."""
     lines = []
-    for packages in [PACKAGES] if hasattr(os, "fork") else [[package] for package in PACKAGES]:
+    for packages in (
+        [(*PACKAGES, *WITHOUT_DYNAMO)]
+        if hasattr(os, "fork")
+        else [[package] for package in (*PACKAGES, *WITHOUT_DYNAMO)]
+    ):
         command = [sys.executable, "-W", "error::DeprecationWarning:trt_", "-c", _SCRIPT, *packages]
         done = subprocess.run(command, text=True, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -97,6 +104,11 @@ def test_the_runtime_needs_no_compiler(imported: tuple[str, bool, set[str]]) -> 
     package, _, modules = imported
     if package in ("trt_core", "trt_portable", "trt_runtime"):
         assert not modules & {"trt_converters", "trt_frontends", "trt_lowering", "trt_partition"}
+
+
+@pytest.mark.parametrize("module", WITHOUT_DYNAMO)
+def test_some_modules_do_without_dynamo(module: str, all_imported: dict[str, list[str]]) -> None:
+    assert not {"torch._dynamo", "torch._inductor"} & set(all_imported[module])
 
 
 _SHADOWED = """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import json
 import logging
 import os
 import pickle
+import random
 import signal
 import socket
 import subprocess
@@ -23,11 +25,12 @@ from typing import Any
 import pytest
 import torch
 from fresh_process import run_python
+from fuzzing import mutate
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from trt_core import ExecutionError, InputError, PlanError
+from trt_core import ExecutionError, InputError, PlanError, TrtError
 from trt_core.limits import CallLimits
 from trt_runtime import load, save
 from trt_runtime.command_line import main
@@ -427,6 +430,16 @@ def test_the_process_gets_no_secrets_of_its_environment(isolated: IsolatedProgra
     assert set(kinds) <= {"socket", "/dev/null", "/memfd"}, descriptors
 
 
+def _facing(seconds: float = 20.0) -> tuple[Any, socket.socket, socket.socket]:
+    """A caller's side, and the socket that a process which was taken over writes to."""
+    mine, theirs = socket.socketpair()
+    running: Any = object.__new__(_Running)
+    running._channel, running._arenas, running._limits = mine, {}, Isolation(call_seconds=seconds)
+    running._name, running._most = "model.trtp", 1 << 30
+    running._until(seconds)
+    return running, mine, theirs
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -443,13 +456,19 @@ def test_the_process_gets_no_secrets_of_its_environment(isolated: IsolatedProgra
         b'{"error":{"class":"SystemExit","what":"x"}}',
         b'{"error":5}',
         b'{"result":' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"result":["none"],"tensors":[["int8",[1099511627776],[0],0,"cpu"]],"count":1,"written":[]}',
+        b'{"result":["none"],"tensors":[%s["int8",[8],[1],0,"cpu"]],"count":1,"written":[]}'
+        % (b'["int8",[4096],[1],0,"cpu"],' * 100),
+        b'{"result":["none"],"tensors":[["int8",[2],[1],0,"cpu"]],"count":0,"written":[0]}',
+        b'{"result":["none"],"tensors":[["float32",[1],[1],0,"cpu"]],"count":0,"written":[0]}',
+        b'{"result":["dict",[["complex","0x1p0","0x1p0"],["none"]]],"tensors":[],"count":0,"written":[]}',
+        b'{"result":["dict",[["tuple"],["none"]]],"tensors":[],"count":0,"written":[]}',
+        b'{"result":["float","0x1p99999"],"tensors":[],"count":0,"written":[]}',
+        b'{"error":{"class":"ExecutionError","what":"%s"}}' % (b"x" * 10_000),
     ],
 )
 def test_a_process_that_was_taken_over_is_not_believed(reply: bytes) -> None:
-    mine, theirs = socket.socketpair()
-    running: Any = object.__new__(_Running)
-    running._channel, running._arenas, running._limits = mine, {}, Isolation(call_seconds=20.0)
-    running._name, running._most = "model.trtp", 1 << 30
+    running, mine, theirs = _facing()
     theirs.sendall((_HEADER.pack(len(reply), 0) + reply) * 3)
     x = torch.ones(2)
     with pytest.raises((ExecutionError, _Answered)) as caught:
@@ -459,6 +478,100 @@ def test_a_process_that_was_taken_over_is_not_believed(reply: bytes) -> None:
     assert x.tolist() == [1, 1]
     mine.close()
     theirs.close()
+
+
+def test_a_process_that_answers_byte_by_byte_is_late() -> None:
+    """Each byte is in time, and all of them are not."""
+    running, mine, theirs = _facing(0.3)
+    stopped = threading.Event()
+
+    def drip() -> None:
+        theirs.sendall(_HEADER.pack(1000, 0))
+        while not stopped.wait(0.05):
+            theirs.send(b" ")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(ExecutionError, match="longer than"):
+            running.call({"do": "call"}, [], torch.device("cpu"))
+    finally:
+        stopped.set()
+        thread.join()
+    assert time.monotonic() - started < 20
+    mine.close()
+    theirs.close()
+
+
+_RESULT = {
+    "result": ["record", [["text", "sum"], ["tensor", 0]], [["int", 3], ["tuple", ["float", "0x1p0"], ["none"]]]],
+    "tensors": [["float32", [2, 3], [3, 1], 0, "cpu"], ["float32", [2], [1], 64, "cpu"]],
+    "count": 1,
+    "written": [0],
+    "logs": [[30, "a warning"]],
+}
+_TOLD = {
+    "ready": {
+        "confined": ["seccomp"],
+        "device": "cpu",
+        "inputs": [["tensor", "x", "float32", [["s0", 1, 2, 8], 3], "cpu"], ["number", "n", "int"]],
+        "outputs": [["tensor", "y", "float32", [4], "cpu"], ["fixed", "z", ["text", "always"]]],
+        "meta": ["dict", [["text", "author"], ["text", "nobody"]]],
+        "facts": '{"dimensions":{},"results":{},"attributes":{"main_input_name":"x"},"plugins":[]}',
+        "shown": "inputs: x",
+        "warnings": ["careful"],
+    },
+    "logs": [],
+}
+_WRONG = {"error": {"class": "InputError", "what": "a", "where": "b", "why": "c", "hint": "d"}, "logs": []}
+
+
+def test_mutated_answers_of_a_process_end_well(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a process says, its caller has a result or an error of ours, soon."""
+    source = random.Random(int(os.environ.get("TRT_FUZZ_SEED", "0")))
+    ends = {"answered": 0, "refused": 0}
+    for number in range(20_000 if "TRT_STRESS" in os.environ else 600):
+        reply = copy.deepcopy(source.choice((_RESULT, _RESULT, _TOLD, _WRONG)))
+        for _ in range(source.randrange(4)):
+            with contextlib.suppress(IndexError):  # nothing is left
+                mutate(reply, source)
+        text = json.dumps(reply).encode()
+        if source.random() < 0.1:
+            at = source.randrange(len(text))
+            text = text[:at] + bytes([source.randrange(256)]) + text[at + source.randrange(3) :]
+        running, mine, theirs = _facing()
+        theirs.sendall(_HEADER.pack(len(text), 0) + text)
+        theirs.shutdown(socket.SHUT_WR)
+        running._said, running._process = os.memfd_create("stderr"), _Gone()
+        x = torch.ones(2)
+        try:
+            if "ready" in reply:
+                running._introduced()
+            else:
+                running.call({"do": "call"}, [x], torch.device("cpu"))
+            ends["answered"] += 1
+        except (TrtError, _Answered) as error:
+            assert str(error), number
+            ends["refused"] += 1
+        finally:
+            mine.close()
+            theirs.close()
+            os.close(running._said)
+            for arena in running._arenas.values():
+                arena.close()
+        assert x.shape == (2,) and x.dtype is torch.float32
+    assert min(ends.values()) > 30, ends
+
+
+class _Gone:
+    """A process that has ended by a signal without a name."""
+
+    def wait(self, timeout: float) -> int:
+        return -40
+
+    def poll(self) -> int:
+        return -40
 
 
 LEAVES = st.one_of(
@@ -513,6 +626,12 @@ def test_tensors_survive_shared_memory(shape: list[int], dtype: torch.dtype, ord
     assert torch.equal(found.to(torch.complex64), tensor.to(torch.complex64))
     del found
     arena.close()
+
+
+def test_dynamo_leaves_it_alone(isolated: IsolatedProgram) -> None:
+    x, extra = torch.ones(4, 3), {"count": torch.zeros(2, dtype=torch.int64)}
+    compiled = torch.compile(lambda x, extra: isolated(x * 2, extra)["parts"][0] * 2, backend="eager")
+    assert torch.equal(compiled(x, extra), isolated(x * 2, extra)["parts"][0] * 2)
 
 
 def test_the_command_line_isolates(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

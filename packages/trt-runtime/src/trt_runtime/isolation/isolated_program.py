@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import mmap
 import os
@@ -14,12 +15,12 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -35,13 +36,24 @@ from trt_core.log import logger
 from trt_core.provider import current_provider
 from trt_core.wording import printable
 from trt_runtime.isolation import confinement
-from trt_runtime.isolation.messages import Arena, decode, encode, place_tensors, receive, send
+from trt_runtime.isolation.messages import (
+    MOST_RECORDS,
+    MOST_TENSORS,
+    MOST_TEXT,
+    Arena,
+    decode,
+    encode,
+    place_tensors,
+    receive,
+    send,
+)
 from trt_runtime.program.fields import number_kind
 from trt_runtime.program.interface import DynamicSize, FixedSpec, NumberSpec, Spec, TensorSpec
 from trt_runtime.program.model_facts import ModelFacts, as_record
 from trt_runtime.program_file import SectionKind, read_sections
 from trt_runtime.signatures import why_not_trusted
 
+_C = TypeVar("_C", bound=Callable[..., Any])
 _ERRORS: Final = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TrtError)
 }
@@ -61,6 +73,7 @@ _PACKAGES: Final = (
     "typing_extensions",
 )
 _LEAST_MEMORY: Final = 4 << 30
+_SIGNALS: Final = {int(one): one.name for one in signal.Signals}  # those in between have no names
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,31 @@ class Isolation:
     call_seconds: float | None = 300.0
     load_seconds: float = 300.0
     cpu_seconds: int | None = None
+
+
+class _Untraced:
+    """A method that Dynamo leaves alone, and that does not import Dynamo where nobody else has.
+
+    Args:
+        method: The method.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, method)
+        self._method = method
+        self._disabled: Callable[..., Any] | None = None
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        method = self._method
+        if "torch._dynamo" in sys.modules:
+            if self._disabled is None:
+                self._disabled = torch.compiler.disable(method)
+            method = self._disabled
+        return method if instance is None else method.__get__(instance, owner)
+
+
+def _untraced(method: _C) -> _C:
+    return _Untraced(method)  # type: ignore[return-value]  # it is called alike
 
 
 class IsolatedProgram(nn.Module):
@@ -105,14 +143,10 @@ class IsolatedProgram(nn.Module):
         self._closed = False
         with self._turn:
             ready = self._start().ready
-        self.confined: tuple[str, ...] = typed.texts(ready["confined"], "confined")
-        self.device = torch.device(typed.text(ready["device"], "device", 20))
-        self.inputs: tuple[Spec, ...] = tuple(_read_spec(spec) for spec in typed.items(ready["inputs"], "inputs"))
-        self.outputs: tuple[Spec, ...] = tuple(_read_spec(spec) for spec in typed.items(ready["outputs"], "outputs"))
-        self.meta: dict[str, Any] = decode(ready["meta"], ())
-        self._attributes = ModelFacts.from_text(typed.text(ready["facts"], "facts")).attributes
-        self._shown = typed.text(ready["shown"], "shown")
-        for text in typed.texts(ready["warnings"], "warnings"):
+        self.confined, self.device, self.meta = ready.confined, ready.device, ready.meta
+        self.inputs, self.outputs = ready.inputs, ready.outputs
+        self._attributes, self._shown = ready.attributes, ready.shown
+        for text in ready.warnings:
             warnings.warn(printable(text), stacklevel=3)
         self.eval()
 
@@ -122,7 +156,7 @@ class IsolatedProgram(nn.Module):
             return as_record(attributes[name])
         return super().__getattr__(name)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # PyTorch has no types for it
+    @_untraced
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program in its process.
 
@@ -157,8 +191,11 @@ class IsolatedProgram(nn.Module):
         """
         tensors: list[torch.Tensor] = []
         value = encode(None if given is None else dict(given), tensors)
-        args, kwargs = self._ask({"do": "example", "given": value, "seed": seed}, tensors)
-        return args, kwargs
+        found = self._ask({"do": "example", "given": value, "seed": seed}, tensors)
+        match found:
+            case (tuple() as args, dict() as kwargs) if all(isinstance(name, str) for name in kwargs):
+                return args, kwargs
+        raise ExecutionError("the process of the isolated program makes up no inputs", where=self._source.name)
 
     def close(self) -> None:
         """Ends the process. Calls are errors from then on."""
@@ -266,6 +303,42 @@ class _Source:
         }
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """What a process says of the program that it has loaded; see `IsolatedProgram`, `LoadedProgram`."""
+
+    confined: tuple[str, ...]
+    device: torch.device
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    meta: dict[str, Any]
+    attributes: Mapping[str, Any]
+    shown: str
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def read(cls, value: Any) -> _Ready:
+        """Reads what a process says.
+
+        Raises:
+            ValueError, RuntimeError, LookupError, TypeError: It makes no sense.
+        """
+        said = typed.mapping(value, "ready")
+        meta = decode(said["meta"], ())
+        if type(meta) is not dict:
+            raise ValueError("metadata is a mapping")
+        return cls(
+            typed.texts(said["confined"], "confined", MOST_TEXT),
+            torch.device(typed.text(said["device"], "device", 20)),
+            tuple(_read_spec(spec) for spec in typed.items(said["inputs"], "inputs")),
+            tuple(_read_spec(spec) for spec in typed.items(said["outputs"], "outputs")),
+            meta,
+            ModelFacts.from_text(typed.text(said["facts"], "facts")).attributes,
+            typed.text(said["shown"], "shown"),
+            typed.texts(typed.items(said["warnings"], "warnings")[:MOST_RECORDS], "warnings", MOST_TEXT),
+        )
+
+
 class _Running:
     """A process that runs a program.
 
@@ -300,14 +373,18 @@ class _Running:
             options = {**source.options, "parent": self.owner, "log_level": logger.getEffectiveLevel()}
             self._until(limits.load_seconds)
             self._send(options, [source.descriptor])
-            reply = self._receive()
-            self.ready = typed.mapping(reply.get("ready"), "ready")
+            self.ready = self._introduced()
         except _Answered as error:
             self.end()
             raise error.error from None
         except BaseException:
             self.end()
             raise
+
+    def _introduced(self) -> _Ready:
+        """What the process says of the program once it is loaded."""
+        with self._parsing():
+            return _Ready.read(self._receive().get("ready"))
 
     def call(self, message: Mapping[str, Any], tensors: Sequence[torch.Tensor], device: torch.device) -> Any:
         """Has the process compute, and returns what it answers.
@@ -324,15 +401,28 @@ class _Running:
             if tensor.numel():
                 self._arenas["inputs"].at(place).copy_(tensor)
         self._send({**message, "tensors": places})
-        try:
+        with self._parsing():
             result, written = self._answer(len(tensors), device)
+            for number, value in written:
+                there = tensors[number]
+                if value.shape != there.shape or value.dtype is not there.dtype:
+                    raise ValueError(f"input {number} cannot hold what was written to it")
+                there.copy_(value)
+        return result
+
+    @contextlib.contextmanager
+    def _parsing(self) -> Iterator[None]:
+        """Takes whatever is wrong with an answer for the end of the process.
+
+        Raises:
+            ExecutionError: Something is.
+        """
+        try:
+            yield
         except (TrtError, _Answered):
             raise
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
             raise self._failed("the process of the isolated program answers nonsense", str(error)) from error
-        for number, value in written:
-            tensors[number].copy_(value)
-        return result
 
     def _answer(self, count: int, device: torch.device) -> tuple[Any, list[tuple[int, torch.Tensor]]]:
         """What the process has computed, and what it has written to inputs, by number."""
@@ -341,7 +431,9 @@ class _Running:
             self._provide("results", typed.integer(reply["room"], "room", 1, self._most))
             reply = self._receive()
         places = typed.items(reply["tensors"], "tensors")
-        found = [self._result(place) for place in places]
+        if len(places) > MOST_TENSORS:
+            raise ValueError(f"{len(places)} tensors are more than {MOST_TENSORS}")
+        found = self._results(places)
         results = typed.integer(reply["count"], "count", 0, len(found))
         written = typed.integers(reply["written"], "written", 0, count - 1)
         for number, place in enumerate(places[:results]):
@@ -349,11 +441,13 @@ class _Running:
                 found[number] = found[number].to(device)
         return decode(reply["result"], found[:results]), list(zip(written, found[results:], strict=True))
 
-    def _result(self, place: Any) -> torch.Tensor:
-        """A copy of a tensor that the process has made."""
+    def _results(self, places: Sequence[Any]) -> list[torch.Tensor]:
+        """Copies of the tensors that the process has made; they take no more than the memory that it was given."""
         arena = self._arenas.get("results") or self._provide("results", 1)
-        there = arena.at(typed.items(place, "a tensor", 5))
-        return torch.empty_strided(there.shape, there.stride(), dtype=there.dtype).copy_(there)
+        there = [arena.at(typed.items(place, "a tensor", 5)) for place in places]
+        if sum(tensor.nbytes for tensor in there) > arena.size:
+            raise ValueError("tensors lie one upon the other")
+        return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype).copy_(one) for one in there]
 
     def _provide(self, what: str, size: int) -> Arena:
         """Memory for tensors of the next call, of at least so many bytes."""
@@ -379,20 +473,20 @@ class _Running:
             raise self._dead() from error
 
     def _receive(self) -> dict[str, Any]:
-        self._channel.settimeout(self._left())
         try:
-            reply, _ = receive(self._channel)
+            reply, _ = receive(self._channel, deadline=self._deadline)
         except TimeoutError as error:
             raise self._late() from error
         except (EOFError, OSError) as error:
             raise self._dead() from error
         except ValueError as error:
             raise self._failed("the process of the isolated program answers nonsense", str(error)) from error
-        for record in typed.items(reply.get("logs", []), "logs"):
+        for record in typed.items(reply.get("logs", []), "logs")[:MOST_RECORDS]:
             level, text = typed.items(record, "a record", 2)
-            logger.log(typed.integer(level, "a level", 0, 100), "%s", typed.text(text, "a record"))
+            logger.log(typed.integer(level, "a level", 0, 100), "%s", typed.text(text, "a record", MOST_TEXT))
         if "error" in reply:
-            told = {name: typed.text(value, name) for name, value in typed.mapping(reply["error"], "an error").items()}
+            error = typed.mapping(reply["error"], "an error")
+            told = {name: typed.text(value, name, MOST_TEXT) for name, value in error.items()}
             kind = _ERRORS.get(told.pop("class", ""), ExecutionError)
             raise _Answered(kind(**{name: told.get(name, "") for name in ("what", "where", "why", "hint")}))
         return reply
@@ -407,9 +501,9 @@ class _Running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         code = self._process.poll()
-        why = f"it ended with code {code}"
+        why = "it has closed its channel" if code is None else f"it ended with code {code}"
         if code is not None and code < 0:
-            why = f"it was ended by {signal.Signals(-code).name}"
+            why = f"it was ended by {_SIGNALS.get(-code, f'signal {-code}')}"
             if -code == signal.SIGKILL:
                 why += ", as the system does where memory or processor time has run out"
         said = os.pread(self._said, 1 << 16, 0).decode(errors="replace").strip().splitlines()

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,11 +28,23 @@ from trt_runtime.program.model_facts import Record, Result
 MOST_BYTES: Final = 64 << 20
 """Longest message."""
 
+MOST_TENSORS: Final = 1 << 16
+"""Most tensors of a call, and of its results."""
+
+MOST_RECORDS: Final = 64
+"""Most lines of the log, and warnings, that come with an answer."""
+
+MOST_TEXT: Final = 8192
+"""Most characters of each, and of a part of an error."""
+
 _HEADER: Final = struct.Struct("<QB")
 _ALIGNMENT: Final = 64
 _MAPPINGS: Final[dict[str, type]] = {"dict": dict, "record": Record, "result": Result}
 _NAMES: Final = {kind: name for name, kind in _MAPPINGS.items()}
 _CONSTANTS: Final = {"none": None, "true": True, "false": False}
+_KEYS: Final = frozenset({str, int, float, bool, type(None)})
+"""Types of keys."""
+
 _MOST_NESTED: Final = MAX_DEPTH // 2 - 4
 
 
@@ -53,38 +66,51 @@ def send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequen
         channel.sendall(header + content)
 
 
-def receive(channel: socket.socket, *, with_descriptors: bool = False) -> tuple[dict[str, Any], list[int]]:
+def receive(
+    channel: socket.socket, *, with_descriptors: bool = False, deadline: float | None = None
+) -> tuple[dict[str, Any], list[int]]:
     """Receives a message, and what is open with it.
 
     Args:
         channel: From the other side.
         with_descriptors: Whether it may send descriptors; else they are closed.
+        deadline: When the whole of it must be here, by the monotonic clock; None for any time.
 
     Raises:
         EOFError: The other side is gone.
         ValueError: The message is malformed.
-        OSError: It cannot be received: it is late, where the channel has a limit.
+        TimeoutError: It is late.
+        OSError: It cannot be received.
     """
     descriptors: list[int] = []
     if with_descriptors:
         start, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 1)
-        start += _exactly(channel, _HEADER.size - len(start)) if start else b""
     else:
+        _wait_until(deadline, channel)
         start = channel.recv(_HEADER.size)
-        start += _exactly(channel, _HEADER.size - len(start)) if start else b""
     if not start:
         raise EOFError
+    start += _exactly(channel, _HEADER.size - len(start), deadline)
     size, count = _HEADER.unpack(start)
     if size > MOST_BYTES or count != len(descriptors):
         raise ValueError(f"a message of {size} bytes with {count} descriptors")
-    content = _exactly(channel, size)
+    content = _exactly(channel, size, deadline)
     return dict(typed.mapping(parse_json(content, max_bytes=MOST_BYTES), "the message")), descriptors
 
 
-def _exactly(channel: socket.socket, size: int) -> bytes:
+def _wait_until(deadline: float | None, channel: socket.socket) -> None:
+    """Lets a channel wait no longer; whoever sends byte by byte gains nothing."""
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left <= 0:
+        raise TimeoutError
+    channel.settimeout(left)
+
+
+def _exactly(channel: socket.socket, size: int, deadline: float | None) -> bytes:
     content = bytearray(size)
     view, done = memoryview(content), 0
     while done < size:
+        _wait_until(deadline, channel)
         count = channel.recv_into(view[done:])
         if not count:
             raise EOFError
@@ -147,6 +173,8 @@ class Arena:
         last = sum((extent - 1) * step for extent, step in zip(sizes, steps, strict=True)) if count else -1
         if count and (last + 1) * dtype.itemsize > self.size - begin:
             raise ValueError("a tensor ends behind the memory")
+        if count > last + 1:
+            raise ValueError("elements of a tensor lie one upon the other")
         if not count or begin % dtype.itemsize:
             if count:
                 raise ValueError("a tensor begins between elements")
@@ -161,6 +189,8 @@ def place_tensors(tensors: Sequence[torch.Tensor]) -> tuple[list[list[Any]], int
     Returns:
         Of each: type, shape, strides, offset in bytes and kind of device; and the bytes of all.
     """
+    if len(tensors) > MOST_TENSORS:
+        raise InputError(f"{len(tensors)} tensors are more than the {MOST_TENSORS} that an isolated program takes")
     places: list[list[Any]] = []
     end = 0
     for tensor in tensors:
@@ -206,6 +236,12 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
         return ["dtype", dtype_text(value)]
     if isinstance(value, Mapping):
         kind = _NAMES.get(type(value), "dict")
+        for key in value:
+            if type(key) not in _KEYS:
+                raise InputError(
+                    f"a key of a dict that an isolated program takes or returns is no {kind_of(key).partition(' ')[2]}",
+                    hint="keys are texts and numbers",
+                )
         return [
             kind,
             *([encode(key, tensors, depth + 1), encode(item, tensors, depth + 1)] for key, item in value.items()),
@@ -232,7 +268,11 @@ def decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
         return items if kind == "list" else tuple(items)
     if kind in _MAPPINGS:
         pairs = [typed.items(part, "an entry", 2) for part in parts]
-        return _MAPPINGS[kind]((decode(key, tensors), decode(item, tensors)) for key, item in pairs)
+        entries = [(decode(key, ()), decode(item, tensors)) for key, item in pairs]
+        for key, _ in entries:
+            if type(key) not in _KEYS:  # of others, somebody can make any number that fall into one place
+                raise ValueError(f"a key is no {kind_of(key).partition(' ')[2]}")
+        return _MAPPINGS[kind](entries)
     if len(parts) != 1 + (kind == "complex"):
         raise ValueError(f"{typed.show(kind)} has {len(parts)} parts")
     if kind == "tensor":

@@ -23,7 +23,16 @@ from trt_core.files.opening import map_descriptor
 from trt_core.limits import CallLimits
 from trt_core.log import logger
 from trt_runtime.isolation import confinement
-from trt_runtime.isolation.messages import Arena, decode, encode, place_tensors, receive, send
+from trt_runtime.isolation.messages import (
+    MOST_RECORDS,
+    MOST_TEXT,
+    Arena,
+    decode,
+    encode,
+    place_tensors,
+    receive,
+    send,
+)
 from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
@@ -32,8 +41,6 @@ from trt_runtime.program.module import LoadedProgram
 _MOST_FILES: Final = 256
 _ADDRESSES, _DATA = 0, 5
 """Columns of `/proc/self/statm`: pages of addresses, and those that `RLIMIT_DATA` counts."""
-_MOST_TEXT: Final = 8192
-_MOST_RECORDS: Final = 64
 _MODEL_ATTRIBUTES: Final = ("dtype", "config", "generation_config", "main_input_name")
 
 _FILES: Final = (
@@ -66,8 +73,8 @@ class _Records(logging.Handler):
         self.kept: list[list[Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if len(self.kept) < _MOST_RECORDS:
-            self.kept.append([record.levelno, record.getMessage()[:_MOST_TEXT]])
+        if len(self.kept) < MOST_RECORDS:
+            self.kept.append([record.levelno, record.getMessage()[:MOST_TEXT]])
 
     def take(self) -> list[list[Any]]:
         taken, self.kept = self.kept, []
@@ -123,7 +130,7 @@ class _Worker:
             "meta": encode(program.meta, []),
             "facts": ModelFacts(attributes={name: _plain(value) for name, value in attributes.items()}).to_text(),
             "shown": program.extra_repr(),
-            "warnings": [str(one.message)[:_MOST_TEXT] for one in caught[:_MOST_RECORDS]],
+            "warnings": [str(one.message)[:MOST_TEXT] for one in caught[:MOST_RECORDS]],
         }
         send(self._channel, {"ready": said, "logs": self._records.take()})
 
@@ -198,7 +205,7 @@ class _Worker:
             told["why"] = f"{type(error).__name__}: {error}"
             if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
                 told["hint"] = "give it more memory: isolated=Isolation(memory_bytes=...)"
-        shown = {name: text[:_MOST_TEXT] for name, text in told.items()}
+        shown = {name: text[:MOST_TEXT] for name, text in told.items()}
         with contextlib.suppress(OSError):
             send(self._channel, {"error": shown, "logs": self._records.take()})
 
