@@ -102,7 +102,7 @@ class _Untraced:
     """
 
     def __init__(self, method: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, method)
+        functools.update_wrapper(self, method)  # type: ignore[arg-type]  # it becomes callable by `__get__`
         self._method = method
         self._disabled: Callable[..., Any] | None = None
 
@@ -485,8 +485,8 @@ class _Running:
             level, text = typed.items(record, "a record", 2)
             logger.log(typed.integer(level, "a level", 0, 100), "%s", typed.text(text, "a record", MOST_TEXT))
         if "error" in reply:
-            error = typed.mapping(reply["error"], "an error")
-            told = {name: typed.text(value, name, MOST_TEXT) for name, value in error.items()}
+            parts = typed.mapping(reply["error"], "an error")
+            told = {name: typed.text(value, name, MOST_TEXT) for name, value in parts.items()}
             kind = _ERRORS.get(told.pop("class", ""), ExecutionError)
             raise _Answered(kind(**{name: told.get(name, "") for name in ("what", "where", "why", "hint")}))
         return reply
