@@ -190,7 +190,10 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a tensor of a special name": lambda graph: graph["tensors"][0].update(names=["__class__"]),
     "a tensor in the place of a part": lambda graph: graph["tensors"][0].update(names=["_LoadedProgram__executor"]),
     "a tensor in a thousand modules": lambda graph: graph["tensors"][0].update(names=[".".join(1000 * "a")]),
-    "an engine in the place of a part": lambda graph: graph["engines"][0].update(name="_LoadedProgram__direct"),
+    "an engine in the place of a part": lambda graph: graph["engines"][0].update(name="_LoadedProgram__call"),
+    "a tensor in the place of a later part": lambda graph: graph["tensors"][0].update(
+        names=["_LoadedProgram__is_complete"]
+    ),
     "a tensor whose name is code": lambda graph: graph["tensors"][0].update(names=['x", print("ran"), "']),
     "a tensor whose name ends a line": lambda graph: graph["tensors"][0].update(names=["x\nimport os"]),
     "a tensor whose name is an expression": lambda graph: graph["tensors"][0].update(names=["x + print()"]),

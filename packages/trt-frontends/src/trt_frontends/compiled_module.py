@@ -24,23 +24,21 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
-from trt_core.device import is_autocast_on, without_autocast
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.sizes.expressions import extent_of
 from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
-from trt_runtime.direct_call import goes_direct
-from trt_runtime.graphed_calls import GraphedCalls, require_capturable, tensors_in
+from trt_runtime.graphed_calls import GraphedCalls, require_capturable
 from trt_runtime.plain_structure import plain_tree
 from trt_runtime.program import reduce_to_program
-from trt_runtime.program.door import Door, refuse_moves
 from trt_runtime.program.graph import NumberType, TensorType
 from trt_runtime.program.graph_signature import symbol_bounds
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.interface import SizeNames, inputs_of, notebook_html, output_spec, walk
+from trt_runtime.program.model_call import ModelCall, Nest, SoleEngine, has_own_hooks, refuse_moves
 from trt_runtime.program.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -99,17 +97,22 @@ class CompiledModule(fx.GraphModule):
         self._reader = reader
         self.meta["signature"] = reader.signature
         self._graphs_on = graphs_on
-        self._graphed: GraphedCalls | None = None
+        compute, nest = flat_function(self.graph), _result_builder(self._out_spec)
+        graphed = None
         if graphs_on is not None:
             require_capturable(self)
-            self._graphed = GraphedCalls(functools.partial(_run_flat, weakref.ref(self)), graphs_on)
-        self._flat = flat_function(self.graph)
-        structure: Any = self._out_spec
-        self._build_result = _result_builder(structure)
-        self._returns_result = structure.is_leaf()
-        self._has_engines = any(isinstance(module, TRTModule) for module in self.modules())
-        self._only_engine = self._find_only_engine()
-        self._door = Door(reader, _held_by(self), has_engines=self._has_engines)
+            graphed = GraphedCalls(functools.partial(_run_flat, weakref.ref(self), compute), graphs_on)
+        has_engines = any(isinstance(module, TRTModule) for module in self.modules())
+        self._call = ModelCall(
+            reader,
+            _held_by(self),
+            compute,
+            nest,
+            has_engines=has_engines,
+            keeps_gradients=not has_engines,
+            sole_engine=self._sole_engine(nest),
+            graphed=graphed,
+        )
         self._install_facts()
 
     def describe(self, facts: ModelFacts) -> None:
@@ -131,38 +134,6 @@ class CompiledModule(fx.GraphModule):
             if not any(name in held for held in (self._modules, self._parameters, self._buffers)):
                 setattr(type(self), name, property(read))
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an eager call.
-
-        Raises:
-            InputError: An input does not fit, or requires gradients.
-            ExecutionError: An engine failed.
-        """
-        if self._graphed is not None:
-            leaves = self._door.read(args, kwargs)
-            if goes_direct(tensors_in(leaves)):
-                with torch.no_grad():
-                    return self._build_result(self._graphed(leaves))
-        elif self._only_engine is not None and not kwargs:
-            engine = self._modules[self._only_engine]
-            if type(engine) is TRTModule and not has_own_hooks(engine):
-                result = self._door.call_engine(engine.forward, args)
-                if type(result) is tuple:
-                    return self._build_result(result)
-                return result if self._returns_result else self._build_result((result,))
-        leaves = self._door.read(args, kwargs)
-        if is_autocast_on():
-            with without_autocast("cpu", "cuda"):
-                return self._compute(leaves)
-        return self._compute(leaves)
-
-    def _compute(self, leaves: Sequence[Any]) -> Any:
-        """Runs the graph on flat inputs, and nests the results as the model does."""
-        if self._has_engines and torch.is_grad_enabled():
-            with torch.no_grad():  # weights of PyTorch blocks may require gradients
-                return self._build_result(self._flat(self, *leaves))
-        return self._build_result(self._flat(self, *leaves))
-
     def _repr_html_(self) -> str:
         engines = sum(isinstance(module, TRTModule) for module in self.modules())
         return notebook_html(f"{type(self).__name__}, {engines} engines", _inputs(self), _outputs(self))
@@ -172,25 +143,24 @@ class CompiledModule(fx.GraphModule):
         refuse_moves(self, fn, "a compiled model")
         return self
 
-    def _find_only_engine(self) -> str | None:
-        """Name of the engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
+    def _sole_engine(self, nest: Nest) -> SoleEngine | None:
+        """The engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
         calls = [node for node in self.graph.nodes if node.op == "call_module"]
-        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
-        if len(calls) != 1 or list(calls[0].args) != inputs or calls[0].kwargs:
-            return None
-        if not self._reader.takes_tensors_as_they_come:
+        if len(calls) != 1 or list(calls[0].args) != self.graph.find_nodes(op="placeholder") or calls[0].kwargs:
             return None
         name = str(calls[0].target)
         engine = self._modules.get(name)
         if not isinstance(engine, TRTModule):
             return None
-        output = next(iter(reversed(self.graph.nodes)))
-        returned = list(output.args[0])
+        returned: Any = self.graph.output_node().args[0]
         if engine.header.returns_tuple:
             made = [(operator.getitem, (calls[0], index)) for index in range(len(engine.header.outputs))]
             found = [(item.target, item.args) if isinstance(item, fx.Node) else item for item in returned]
-            return name if found == made else None
-        return name if returned == calls else None
+            return SoleEngine(self._modules, name, nest) if found == made else None
+        if list(returned) != calls:
+            return None
+        structure: Any = self._out_spec
+        return SoleEngine(self._modules, name, None if structure.is_leaf() else lambda made: nest((made,)))
 
     def __copy__(self) -> CompiledModule:
         return CompiledModule(self, self.graph, self._reader, self._graphs_on)
@@ -261,7 +231,7 @@ def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return generated(self, *args, **kwargs)
-        return self._run(args, kwargs)
+        return self._call(self, args, kwargs)
 
     return forward
 
@@ -289,11 +259,11 @@ def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:
     return lambda outputs: pytree.tree_unflatten(outputs, spec)
 
 
-def _run_flat(module: weakref.ref[CompiledModule], leaves: Sequence[Any]) -> Sequence[Any]:
+def _run_flat(module: weakref.ref[CompiledModule], compute: Flat, leaves: Sequence[Any]) -> Sequence[Any]:
     """Runs a module on flat inputs; whoever holds this does not hold the module."""
     found = module()
     assert found is not None  # it is called by the module
-    return found._flat(found, *leaves)
+    return compute(found, *leaves)
 
 
 # The graph as a function ---------------------------------------------------------------------------------------------
@@ -327,11 +297,6 @@ def flat_function(graph: fx.Graph) -> Flat:
 def call_block(block: nn.Module, *inputs: Any) -> Any:
     """Calls a block of a split model, with the hooks that were registered on the block itself."""
     return block(*inputs) if has_own_hooks(block) else block.forward(*inputs)
-
-
-def has_own_hooks(block: nn.Module) -> bool:
-    """Whether hooks wait for calls of this very module."""
-    return bool(block._forward_hooks or block._forward_pre_hooks)
 
 
 # The weights of a compiled model -------------------------------------------------------------------------------------

@@ -40,10 +40,7 @@ if TYPE_CHECKING:
     from torch._dynamo.exc import TorchDynamoException
     from torch.utils._sympy.functions import Max
 
-ATTRIBUTES: Final = {
-    "_forward_hooks": "of nn.Module",
-    "_forward_pre_hooks": "of nn.Module",
-}
+ATTRIBUTES: Final = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {

@@ -36,6 +36,8 @@ current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStr
 
 ATTRIBUTES: Final = {
     "_current_level": "of torch.autograd.forward_ad: depth of forward differentiation",
+    "_forward_hooks": "of nn.Module",
+    "_forward_pre_hooks": "of nn.Module",
     "_is_profiler_enabled": "of torch.autograd.profiler",
 }
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""

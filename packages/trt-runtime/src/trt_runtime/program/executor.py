@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_core.device import is_autocast_on, without_autocast
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
@@ -73,6 +72,11 @@ def declares_symbols(program: Program) -> bool:
         return any(map(has_symbols, body.inputs)) or reads_symbols(body.steps)
 
     return reads_symbols(program.steps)
+
+
+def has_operators(program: Program) -> bool:
+    """Whether anything runs beside engines."""
+    return any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
 
 
 def elements_told(kind: ValueType | None, symbols: Symbols) -> int | None:
@@ -259,8 +263,7 @@ class Executor:
         calls = _operator_runs(program, operators, device, untold)
         self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
         self._run = self._all.run
-        self._has_operators = any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
-        self._watch = None if bounds is None or not self._has_operators else _Watch(program, operators, bounds)
+        self._watch = None if bounds is None or not has_operators(program) else _Watch(program, operators, bounds)
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
         """Runs the program.
@@ -277,21 +280,12 @@ class Executor:
         """
         slots = [*inputs, *tensors]
         slots.extend(itertools.repeat(None, len(self._all.steps)))
-        if self._has_operators and not torch.compiler.is_compiling():
-            if is_autocast_on():
-                with without_autocast("cpu", "cuda"), torch.no_grad():
-                    return self._run_bounded(slots, symbols)
-            if torch.is_grad_enabled():
-                with torch.no_grad():
-                    return self._run_bounded(slots, symbols)
-            return self._run_bounded(slots, symbols)
-        return self._run(slots, symbols)
-
-    def _run_bounded(self, slots: list[Any], symbols: Symbols) -> Any:
-        """Runs the program, watching what is not known to stay inside of the limits for inputs of these sizes."""
-        watch = self._watch
-        if watch is None:
+        if self._watch is None or torch.compiler.is_compiling():
             return self._run(slots, symbols)
+        return self._run_bounded(slots, symbols, self._watch)
+
+    def _run_bounded(self, slots: list[Any], symbols: Symbols, watch: _Watch) -> Any:
+        """Runs the program, watching what is not known to stay inside of the limits for inputs of these sizes."""
         sizes = watch.sizes_of(slots)
         if sizes is None:
             return self._run(slots, symbols)

@@ -14,8 +14,7 @@ from trt_core.errors import InputError
 from trt_core.internals import OpOverload
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds
-from trt_runtime.program.door import Door, refuse_moves
-from trt_runtime.program.executor import Executor, declares_symbols
+from trt_runtime.program.executor import Executor, declares_symbols, has_operators
 from trt_runtime.program.fields import FACTS, UNTOLD, malformed
 from trt_runtime.program.graph import (
     CapturedProgram,
@@ -30,7 +29,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.literals import values_in
+from trt_runtime.program.model_call import ModelCall, SoleEngine, refuse_moves
 
 if TYPE_CHECKING:
     from trt_runtime.program.interface import Spec
@@ -106,17 +105,15 @@ class LoadedProgram(nn.Module):
         self.__engines = tuple(engines)
         self.__place(device)
         self.__needs_symbols = declares_symbols(program)
-        self.__direct = _direct_call(program, self.__engines) if self.__reader.takes_tensors_as_they_come else None
-        self.__arity = len(program.signature.leaves)
         self.__held: list[HeldTensor] = []
         written = {step.target - program.first_tensor for step in program.steps if isinstance(step, WriteCall)}
         # names of the program come last, when every attribute that they may not hide is there
         for number, (entry, tensor) in enumerate(zip(program.tensors, tensors, strict=True)):
             self.__held.append(self.__register(entry, tensor, number in written))
-        self.__door = Door(self.__reader, self.__held, has_engines=bool(engines))
         for stored, engine in zip(program.engines, engines, strict=True):
             owner, name = self.__owner(stored.name)
             owner.add_module(name, engine)
+        self.__call = self.__new_call()
         self.eval()
         self.__is_complete = True
 
@@ -174,18 +171,7 @@ class LoadedProgram(nn.Module):
                 "a loaded program cannot be traced symbolically",
                 hint="torch.export.export takes it, with example inputs",
             )
-        direct = self.__direct
-        if direct is not None and not kwargs and len(args) == self.__arity:
-            for value in args:
-                if type(value) is not torch.Tensor or value.is_meta:
-                    break
-            else:
-                result = self.__door.call_engine(direct, args)
-                return result if self.__rebuild is None else self.__rebuild(result)
-        flat = self.__door.read(args, kwargs)
-        symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
-        result = self.__executor.run(flat, [held.tensor() for held in self.__held], symbols)
-        return result if self.__rebuild is None else self.__rebuild(result)
+        return self.__call(self, args, kwargs)
 
     def extra_repr(self) -> str:
         """Describes the inputs and the number of steps."""
@@ -199,13 +185,45 @@ class LoadedProgram(nn.Module):
 
         return notebook_html(f"LoadedProgram{self.extra_repr()}", self.__said("inputs"), self.__said("outputs"))
 
+    def __compute(self, *flat: Any) -> Any:
+        symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
+        return self.__executor.run(flat, [held.tensor() for held in self.__held], symbols)
+
     def __place(self, device: torch.device) -> None:
         """Prepares the steps for a device."""
+        program = self.__program
         self.__device = device
-        self.__reader = InputReader.of(self.__program, device)
+        self.__reader = InputReader.of(program, device)
         # `forward`, since the hooks and the tracing of `__call__` belong to the module that is called
         engines = [engine.forward for engine in self.__engines]
-        self.__executor = Executor(self.__program, engines, self.__operators, device, self.__untold, self.__bounds)
+        self.__executor = Executor(program, engines, self.__operators, device, self.__untold, self.__bounds)
+
+    def __new_call(self) -> ModelCall:
+        """What calls the program, with tensors and engines where they are now."""
+        return ModelCall(
+            self.__reader,
+            self.__held,
+            LoadedProgram.__compute,
+            self.__rebuild,
+            has_engines=bool(self.__engines),
+            has_operators=has_operators(self.__program),
+            sole_engine=self.__sole_engine(),
+        )
+
+    def __sole_engine(self) -> SoleEngine | None:
+        """The engine that is the whole program, and checks inputs as strictly as the program does."""
+        found = _sole_call(self.__program)
+        if found is None:
+            return None
+        engine, taken = found
+        owner, _, name = self.__program.engines[engine].name.rpartition(".")
+        children, rebuild = self.get_submodule(owner)._modules, self.__rebuild
+
+        def take(made: Sequence[torch.Tensor]) -> Any:
+            result = tuple([made[index] for index in taken])
+            return result if rebuild is None else rebuild(result)
+
+        return SoleEngine(children, name, take if taken else rebuild)
 
     def __tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(held.tensor().detach() for held in self.__held)
@@ -247,15 +265,11 @@ class LoadedProgram(nn.Module):
             if held.tensor().device == before:
                 held.move(target)
         self.__place(target)
-        self.__door = Door(self.__reader, self.__held, has_engines=bool(self.__engines))
+        self.__call = self.__new_call()
         return self
 
     def _takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        try:
-            self.__door.read(args, kwargs)
-        except InputError:
-            return False
-        return True
+        return self.__call.takes(args, kwargs)
 
     @property
     def _most_untold(self) -> int:
@@ -297,7 +311,7 @@ class LoadedProgram(nn.Module):
 
 def _refuse_taken(owner: nn.Module, name: str) -> None:
     """A name of the model must not hide anything that a module is made of."""
-    if hasattr(owner, name):
+    if hasattr(owner, name) or name.startswith(f"_{LoadedProgram.__name__}__"):
         raise malformed("names", f"{name!r:.80} is an attribute of modules")
 
 
@@ -321,8 +335,11 @@ def bounds_of_calls(loaded: LoadedProgram) -> Bounds | None:
     return loaded._bounds
 
 
-def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[..., Any] | None:
-    """What runs a program that is one engine, which checks inputs as strictly as the program does; None for others."""
+def _sole_call(program: Program) -> tuple[int, list[int]] | None:
+    """The engine that is a whole program, and which of its outputs that returns; None for a program of more.
+
+    Where it returns what the engine does, there is nothing to take.
+    """
     if not program.steps or program.tensors or not isinstance(program.steps[0], EngineCall):
         return None
     call, *rest = program.steps
@@ -335,25 +352,18 @@ def _direct_call(program: Program, engines: Sequence[TRTModule]) -> Callable[...
             return None
         if any(low < ours.low or high > ours.high for ours, (low, _, high) in zip(leaf.shape, shape, strict=True)):
             return None
-    run = engines[call.engine].forward
     result = program.first_result
     if not rest and program.output == Value(result):
-        return run
+        return call.engine, []
     if not rest or not all(isinstance(step, ItemCall) and step.sequence == result for step in rest):
         return None
     if type(program.output) is not tuple or not all(type(value) is Value for value in program.output):
         return None
-    taken = [_item(rest, index - result - 1) for index in values_in(program.output)]
-    if any(index is None for index in taken):
+    taken = [_item(rest, value.index - result - 1) for value in program.output]
+    known = [index for index in taken if index is not None]
+    if len(known) < len(taken):
         return None
-    if taken == list(range(len(header.outputs))):
-        return run  # the outputs as they come
-
-    def pick(*inputs: torch.Tensor) -> Any:
-        made = run(*inputs)
-        return tuple([made[index] for index in taken])  # type: ignore[index]  # none of them is None
-
-    return pick
+    return call.engine, [] if known == list(range(len(header.outputs))) else known
 
 
 def _item(items: Sequence[Step], number: int) -> int | None:
