@@ -310,7 +310,7 @@ E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
             4,
             torch.float8_e4m3fn,
         ),
-        (_unsigned, {"s": torch.rand(6, 1) + 0.1, "z": torch.randint(0, 16, (6, 1)).float()}, 8, torch.int8),
+        (_unsigned, {"s": torch.rand(6, 1) + 0.1, "z": torch.randint(0, 16, (6, 1)).float()}, 4, torch.int8),
     ],
 )
 @pytest.mark.parametrize("settings", [{}, {"precision": torch.float16}])

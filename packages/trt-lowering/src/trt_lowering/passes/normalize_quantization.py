@@ -435,11 +435,11 @@ def dequantize_shifted(
         offset = offset.reshape([-1 if index == axis else 1 for index in range(values.dim())])
     if scale.dim() < 2:
         return (wide - offset).to(dtype)
-    parts, blocks = _blocks_of(values.shape, scale.shape)
+    parts, blocks = parts_of_blocks(values.shape, scale.shape)
     return (wide.reshape(parts) - offset.reshape(blocks)).reshape(values.shape).to(dtype)
 
 
-def _blocks_of(shape: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
+def parts_of_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[list[int], list[int]]:
     """Returns the shapes in which the elements of blocks have an axis of their own, and what is one for each block."""
     parts: list[int] = []
     blocks: list[int] = []
