@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+import collective_forms
 import pytest
 import rank_programs
 from ranks import run_failing_ranks, run_ranks
@@ -26,6 +27,30 @@ STRESSED = pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many
 def test_collectives_run_in_engines(world: int, groups: list[list[int]], tmp_path: Path) -> None:
     for found in run_ranks(world, tmp_path, rank_programs.compile_collectives, groups):
         assert found == {"engines": 1, "coverage": 1.0}
+
+
+def test_every_form_of_communication_has_eagers_values(tmp_path: Path) -> None:
+    forms = [[*collective_forms.IN_ENGINES], [*collective_forms.PARTLY_IN_TORCH]]
+    found = run_ranks(2, tmp_path, collective_forms.compile_forms, forms, "compile", str(tmp_path / "model"))
+    whole, partly = zip(*found, strict=True)
+    assert whole == ({"coverage": 1.0, "codes": []},) * 2
+    assert all({"TRT-F030", "TRT-F052"} <= set(found["codes"]) for found in partly)
+
+
+@STRESSED
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+def test_each_form_of_communication_has_eagers_values(way: str, world: int, tmp_path: Path) -> None:
+    forms = [[name] for name in collective_forms.IN_ENGINES | collective_forms.PARTLY_IN_TORCH]
+    run_ranks(world, tmp_path, collective_forms.compile_forms, forms, way, str(tmp_path / "model"))
+
+
+def test_what_no_graph_can_hold_is_refused_before_it_is_lost(tmp_path: Path) -> None:
+    for found in run_ranks(2, tmp_path, collective_forms.refuse_forms):
+        assert re.search(r"torch.distributed.(send|recv) has no form that a graph can hold", found["pairs"])
+        assert "exchange objects before" in found["objects"]
+        assert "PREMUL_SUM" in found["factor"]
+        assert all("collective_forms.py:" in told for told in found.values())  # the place in the model
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,17 @@ def is_wait(node: fx.Node) -> bool:
     return isinstance(source, fx.Node) and is_collective(source)
 
 
+def is_unread(node: fx.Node) -> bool:
+    """Whether a node is a collective, or waits for one, of which nothing here reads the result.
+
+    Other ranks wait for this one all the same, so it is no dead code.
+    """
+    started = node.args[0] if is_wait(node) else node
+    if not isinstance(started, fx.Node) or not is_collective(started):
+        return False
+    return all(is_wait(user) and not user.users for user in started.users)
+
+
 def group_of(node: fx.Node) -> GroupMembers | None:
     """Returns the group that a collective runs in; None where it is unknown."""
     if "group_name" in node.kwargs:

@@ -20,6 +20,7 @@ from trt_lowering.operator_traits import (
     is_size_query,
 )
 from trt_lowering.own_decompositions import (
+    COLLECTIVE_DECOMPOSITIONS,
     QUANTIZATION_DECOMPOSITIONS,
     short_time_fourier_transform,
     transformer_encoder_layer,
@@ -38,6 +39,7 @@ _ONE_LIBRARY: Final = frozenset({"aten::lstm.input"})
 _OWN: Final[dict[str, Callable[..., Any]]] = {
     "aten::_transformer_encoder_layer_fwd": transformer_encoder_layer,
     **QUANTIZATION_DECOMPOSITIONS,
+    **COLLECTIVE_DECOMPOSITIONS,
     "aten::stft.center": short_time_fourier_transform,
     "aten::_neg_view": torch.neg,
 }

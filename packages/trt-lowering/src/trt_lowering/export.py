@@ -14,20 +14,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from trt_core import ExportError
 from trt_core.nesting import distinct_tensors
 from trt_core.sizes.guards import Asker, asker_in
-from trt_lowering.sharded_modules import functional_collectives
+from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
 from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
+
+_OWN_CODE: Final = os.path.dirname(__file__) + os.sep
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ def export_module(
 
 def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_dynamic_shapes: bool) -> str:
     kind, text = type(error).__name__, str(error)
+    if isinstance(error, CaptureRefusal):
+        return error.hint
     if "onstraint" in kind or "onstraints violated" in text or "inferred ranges from model tracing" in text:
         return (
             "the model needs the named dimension to be fixed or related to another one: give it one size in the Input, "
@@ -187,12 +192,12 @@ def _summary(error: BaseException, lines: int = 6) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Returns `file:line` of the innermost frame that is not PyTorch's."""
+    """Returns `file:line` of the innermost frame that is neither PyTorch's nor of this package."""
     found = ""
     trace = error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
-        if "/torch/" not in filename and filename != __file__ and not filename.startswith("<"):
+        if not ("/torch/" in filename or filename.startswith((_OWN_CODE, "<"))):
             found = f"{filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found

@@ -2,11 +2,13 @@
 
 Of quantization libraries, scales that belong to the model end up in `trt::quantize` and `trt::dequantize`, which become
 Q/DQ layers; what those cannot say (unsigned values, zero points, scales computed from data, other widths) becomes
-arithmetic. Then PyTorch's fused encoder layer, and the short-time Fourier transform without strides.
+arithmetic. Then PyTorch's fused encoder layer, the short-time Fourier transform without strides, and collectives of
+several tensors at once.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -238,3 +240,17 @@ def _keys_that_count(mask: torch.Tensor | None, mask_type: int | None) -> torch.
         return None
     counts = mask.to(torch.bool).logical_not()
     return counts[:, None, None, :] if mask_type == 1 else counts
+
+
+def _one_by_one(name: str, inputs: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
+    """Decomposes a collective of several tensors into one of each, which what waits for them is given singly."""
+    operators: Any = torch.ops._c10d_functional
+    operator = getattr(operators, name)
+    return [operator(tensor, *arguments) for tensor in inputs]
+
+
+COLLECTIVE_DECOMPOSITIONS: Final[dict[str, Callable[..., Any]]] = {
+    f"_c10d_functional::{name}_coalesced": functools.partial(_one_by_one, name)
+    for name in ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor")
+}
+"""Decompositions of `_c10d_functional`, by operator."""

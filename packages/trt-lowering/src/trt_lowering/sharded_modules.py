@@ -13,6 +13,7 @@ import copy
 import functools
 import inspect
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -271,25 +272,49 @@ def _play(traced: fx.GraphModule, operands: Sequence[Any]) -> Any:
         return fx.Interpreter(traced).run(*operands)
 
 
+class CaptureRefusal(NotImplementedError):
+    """What a model communicates has no form that a graph can hold.
+
+    Args:
+        why: What it is.
+        hint: What to do.
+    """
+
+    def __init__(self, why: str, hint: str) -> None:
+        super().__init__(why)
+        self.hint = hint
+
+
 @contextlib.contextmanager
 def functional_collectives() -> Iterator[None]:
     """Lets models that call `torch.distributed.all_reduce` and its kin be captured: as a graph can hold them.
 
-    What these functions take, process groups and handles, has no place in one. Elsewhere they compute the same,
-    so threads that communicate meanwhile lose nothing.
+    What these functions take, lists, process groups and handles, has no place in one. Other threads that communicate
+    meanwhile get PyTorch's own.
     """
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
         yield
         return
-    known = {name: getattr(dist, name) for name in _FUNCTIONAL}
+    thread = threading.get_ident()
+    captured = {**_FUNCTIONAL, **{name: functools.partial(_refuse, name, hint) for name, hint in _REFUSED.items()}}
+    known = {name: getattr(dist, name) for name in captured if hasattr(dist, name)}
+
+    def chosen(name: str) -> Callable[..., Any]:
+        @functools.wraps(known[name])
+        def communicate(*args: Any, **kwargs: Any) -> Any:
+            return (captured if threading.get_ident() == thread else known)[name](*args, **kwargs)
+
+        return communicate
+
+    replaced = {name: chosen(name) for name in known}
     inside = [module for name, module in list(sys.modules.items()) if name.partition(".distributed")[0] == "torch"]
     owners = [
         (module, name) for module in inside for name, function in known.items() if vars(module).get(name) is function
     ]
     for owner, name in owners:
-        setattr(owner, name, _FUNCTIONAL[name])
+        setattr(owner, name, replaced[name])
     try:
         yield
     finally:
@@ -328,23 +353,46 @@ def _group_of(group: Any) -> Any:
     return dist.group.WORLD if group is None else group
 
 
-def _root_of(group: Any, src: Any, group_src: Any) -> int:
-    """Rank within a group that gives: named among all ranks or among its own, the first of all by default."""
+def _root_of(group: Any, rank: Any, group_rank: Any) -> int:
+    """Rank within a group of the one that gives or takes: named among all ranks or its own, the first by default."""
     import torch.distributed as dist
 
-    if group_src is not None:
-        return int(group_src)
-    return dist.get_group_rank(group, 0 if src is None else src)
+    if group_rank is not None:
+        return int(group_rank)
+    return dist.get_group_rank(group, 0 if rank is None else rank)
 
 
 def _reduction_of(op: Any) -> str:
-    """Name of a reduction, as functional collectives take it."""
-    return str(op).rpartition(".")[2].lower() if op is not None else "sum"
+    """Name of a reduction, as functional collectives take it.
+
+    Raises:
+        CaptureRefusal: It is a sum with a factor, which PyTorch does not tell.
+    """
+    import torch.distributed as dist
+
+    if op is None:
+        return "sum"
+    kinds: Mapping[str, Any] = dist.ReduceOp.RedOpType.__members__
+    name = next((name for name, kind in kinds.items() if op == kind), "")
+    if name in ("", "PREMUL_SUM"):
+        raise CaptureRefusal(
+            "it reduces by PREMUL_SUM, whose factor PyTorch does not tell",
+            "multiply by the factor, and reduce by SUM",
+        )
+    return name.lower()
 
 
 def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> _Done | None:
     name = _group_of(group).group_name
     tensor.copy_(_done("all_reduce", tensor.contiguous(), _reduction_of(op), name))
+    return _handle(async_op)
+
+
+def _all_reduce_coalesced(
+    tensors: Sequence[torch.Tensor], op: Any = None, group: Any = None, async_op: bool = False
+) -> _Done | None:
+    for tensor in tensors:
+        _all_reduce(tensor, op, group)
     return _handle(async_op)
 
 
@@ -357,6 +405,75 @@ def _all_gather_into_tensor(
     return _handle(async_op)
 
 
+def _all_gather(
+    tensor_list: Sequence[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False
+) -> _Done | None:
+    for own, part in zip(tensor_list, _gathered(tensor, tensor_list, _group_of(group)), strict=True):
+        own.copy_(part)
+    return _handle(async_op)
+
+
+def _gathered(tensor: torch.Tensor, wanted: Sequence[torch.Tensor], group: Any) -> Sequence[torch.Tensor]:
+    """What each rank has: one gather where the parts have one size, else a broadcast by each rank.
+
+    Args:
+        tensor: What this rank gives.
+        wanted: Tensors of the sizes of all parts, in the order of the ranks.
+        group: The process group.
+    """
+    if all(part.shape == tensor.shape for part in wanted):
+        made = _done("all_gather_into_tensor", tensor.contiguous()[None], group.size(), group.group_name)
+        return made.unbind()
+    given = [
+        tensor.contiguous() if rank == group.rank() else torch.zeros_like(part) for rank, part in enumerate(wanted)
+    ]
+    return [_done("broadcast", part, rank, group.group_name) for rank, part in enumerate(given)]
+
+
+def _all_gather_coalesced(
+    output_tensor_lists: Sequence[Sequence[torch.Tensor]],
+    input_tensor_list: Sequence[torch.Tensor],
+    group: Any = None,
+    async_op: bool = False,
+) -> _Done | None:
+    for index, tensor in enumerate(input_tensor_list):
+        _all_gather([parts[index] for parts in output_tensor_lists], tensor, group)
+    return _handle(async_op)
+
+
+def _gather(
+    tensor: torch.Tensor,
+    gather_list: Any = None,
+    dst: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: Any = None,
+) -> _Done | None:
+    """No functional collective gathers on one rank: all get the parts, which have one size, and one keeps them."""
+    found = _group_of(group)
+    parts = _gathered(tensor, [tensor] * found.size(), found)
+    if found.rank() == _root_of(found, dst, group_dst):
+        for own, part in zip(gather_list, parts, strict=True):
+            own.copy_(part)
+    return _handle(async_op)
+
+
+def _reduce(
+    tensor: torch.Tensor,
+    dst: Any = None,
+    op: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: Any = None,
+) -> _Done | None:
+    """No functional collective reduces on one rank: all get the result, and the others keep what they had."""
+    found = _group_of(group)
+    made = _done("all_reduce", tensor.contiguous(), _reduction_of(op), found.group_name)
+    if found.rank() == _root_of(found, dst, group_dst):
+        tensor.copy_(made)
+    return _handle(async_op)
+
+
 def _reduce_scatter_tensor(
     output: torch.Tensor, input: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
 ) -> _Done | None:
@@ -366,6 +483,19 @@ def _reduce_scatter_tensor(
         given = given.flatten(0, 1) if output.dim() else given
     made = _done("reduce_scatter_tensor", given, _reduction_of(op), found.size(), found.group_name)
     output.copy_(made.reshape(output.shape))
+    return _handle(async_op)
+
+
+def _reduce_scatter(
+    output: torch.Tensor, input_list: Sequence[torch.Tensor], op: Any = None, group: Any = None, async_op: bool = False
+) -> _Done | None:
+    found, reduction = _group_of(group), _reduction_of(op)
+    if all(part.shape == output.shape for part in input_list):
+        given = torch.stack(list(input_list))
+        output.copy_(_done("reduce_scatter_tensor", given, reduction, found.size(), found.group_name)[0])
+        return _handle(async_op)
+    parts = [_done("all_reduce", part.contiguous(), reduction, found.group_name) for part in input_list]
+    output.copy_(parts[found.rank()])
     return _handle(async_op)
 
 
@@ -382,6 +512,27 @@ def _all_to_all_single(
     taken = output_split_sizes or [output.shape[0] // ranks] * ranks
     given = input_split_sizes or [input.shape[0] // ranks] * ranks
     output.copy_(_done("all_to_all_single", input.contiguous(), taken, given, found.group_name))
+    return _handle(async_op)
+
+
+def _all_to_all(
+    output_tensor_list: Sequence[torch.Tensor],
+    input_tensor_list: Sequence[torch.Tensor],
+    group: Any = None,
+    async_op: bool = False,
+) -> _Done | None:
+    """One exchange of all parts: by ranks where they have one size, else number by number."""
+    found, name = _group_of(group), "all_to_all_single"
+    parts = (*output_tensor_list, *input_tensor_list)
+    if all(part.shape == parts[0].shape for part in parts):
+        ones = [1] * found.size()
+        made = _done(name, torch.stack(list(input_tensor_list)), ones, ones, found.group_name).unbind()
+    else:
+        taken, given = ([part.numel() for part in side] for side in (output_tensor_list, input_tensor_list))
+        flat = torch.cat([part.reshape(-1) for part in input_tensor_list])
+        made = _done(name, flat, taken, given, found.group_name).split(taken)
+    for own, part in zip(output_tensor_list, made, strict=True):
+        own.copy_(part.reshape(own.shape))
     return _handle(async_op)
 
 
@@ -410,15 +561,65 @@ def _scatter(
     return _handle(async_op)
 
 
-_FUNCTIONAL: Final = {
+def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> _Done | None:
+    """Nothing: what a graph computes is ordered by its data, and its collectives have one order on all ranks."""
+    return _handle(async_op)
+
+
+@contextlib.contextmanager
+def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[_Done]:
+    """Collectives within are recorded one by one."""
+    yield _Done()
+
+
+_FUNCTIONAL: Final[dict[str, Callable[..., Any]]] = {
+    "_all_gather_base": _all_gather_into_tensor,
+    "_coalescing_manager": _coalescing_manager,
+    "_reduce_scatter_base": _reduce_scatter_tensor,
+    "all_gather": _all_gather,
+    "all_gather_coalesced": _all_gather_coalesced,
     "all_gather_into_tensor": _all_gather_into_tensor,
+    "all_gather_single": _all_gather_into_tensor,
     "all_reduce": _all_reduce,
+    "all_reduce_coalesced": _all_reduce_coalesced,
+    "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
+    "barrier": _barrier,
     "broadcast": _broadcast,
+    "gather": _gather,
+    "reduce": _reduce,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_single": _reduce_scatter_tensor,
     "reduce_scatter_tensor": _reduce_scatter_tensor,
     "scatter": _scatter,
 }
 """What stands for functions of `torch.distributed` while a model is captured, by name."""
+
+_BY_PAIRS: Final = (
+    "compile the parts between, as torch.distributed.pipelining does with stages, or use "
+    'torch.compile(model, backend="torch_tensorrt"), which runs it in PyTorch'
+)
+_OF_OBJECTS: Final = "exchange objects before, and give the model tensors or numbers"
+_REFUSED: Final = {
+    **dict.fromkeys(("send", "recv", "isend", "irecv", "batch_isend_irecv"), _BY_PAIRS),
+    **dict.fromkeys(
+        (
+            "all_gather_object",
+            "broadcast_object_list",
+            "gather_object",
+            "recv_object_list",
+            "scatter_object_list",
+            "send_object_list",
+        ),
+        _OF_OBJECTS,
+    ),
+    "monitored_barrier": "call it before the model",
+}
+"""Functions of `torch.distributed` whose effect a graph would lose without a word, and what to do instead."""
+
+
+def _refuse(name: str, hint: str, *_: Any, **__: Any) -> Any:
+    raise CaptureRefusal(f"torch.distributed.{name} has no form that a graph can hold", hint)
 
 
 # Modules that `fully_shard` (FSDP2) has wrapped ---------------------------------------------------------------------

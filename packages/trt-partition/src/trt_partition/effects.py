@@ -1,4 +1,4 @@
-"""What a node does besides computing its result: writing to tensors, drawing random numbers, checking, printing.
+"""What a node does besides computing its result: writing to tensors, drawing, printing, answering other processes.
 
 Such nodes run in PyTorch, exactly once, and in the order in which the model has them.
 """
@@ -14,6 +14,7 @@ from torch import fx
 from trt_core.cache_updates import written_cache
 from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.internals import HigherOrderOperator, OpOverload
+from trt_core.process_groups import is_unread
 
 _SWITCHES: Final = ("train", "training")
 _RATES: Final = ("dropout_p", "dropout", "p")
@@ -50,7 +51,7 @@ def effect_of(node: fx.Node) -> Effect:
     schema = target._schema
     if schema.is_mutable:
         return Effect.MUTATION if written_cache(node) is None else Effect.UPDATE
-    if not schema.returns or draws_random_numbers(node):
+    if not schema.returns or draws_random_numbers(node) or is_unread(node):
         return Effect.ORDERED
     return Effect.NONE
 

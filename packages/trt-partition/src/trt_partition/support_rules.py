@@ -17,6 +17,7 @@ from trt_core import CompilationSettings, OperatorSupport, Reason, SettingsError
 from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
 from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
+from trt_core.process_groups import is_unread
 from trt_core.provenance import PLACEHOLDER_MODULE, plain_path
 from trt_core.wording import did_you_mean, kind_of
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
@@ -113,6 +114,12 @@ def compose_support(support: OperatorSupport, settings: CompilationSettings) -> 
     return SafeSupport(WholeBodies(composed))
 
 
+def _act_of(node: fx.Node) -> str:
+    if is_unread(node):
+        return "only other ranks read what it makes"
+    return "it draws random numbers" if draws_random_numbers(node) else "it acts without returning a result"
+
+
 def _structural_refusal(node: fx.Node) -> Verdict | None:
     graphs = {holder for holder, _ in bodies_of(node)}
     if isinstance(node.target, HigherOrderOperator) and not graphs:
@@ -121,8 +128,7 @@ def _structural_refusal(node: fx.Node) -> Verdict | None:
     if effect is Effect.MUTATION:
         return Verdict.refuse(Reason.MUTATION)
     if effect is Effect.ORDERED:
-        what = "it draws random numbers" if draws_random_numbers(node) else "it acts without returning a result"
-        return Verdict.refuse(Reason.SIDE_EFFECT, what)
+        return Verdict.refuse(Reason.SIDE_EFFECT, _act_of(node))
     value = node.meta.get("val")
     if not _is_data(value):
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"it returns {_describe(value)}")

@@ -111,10 +111,11 @@ def c10d_all_reduce(ctx: ConversionContext, input: Operand, reduce_op: str, grou
     return reshape(ctx, whole, ())
 
 
-@converter(collectives.all_gather_into_tensor.default, checks=_ALONG_AXIS, versions=_SINCE, fold=False)
+@converter(collectives.all_gather_into_tensor.default, checks=_CHECKS, versions=_SINCE, fold=False)
 def c10d_all_gather_into_tensor(ctx: ConversionContext, input: Operand, group_size: int, group_name: Any) -> Any:
     """all_gather_into_tensor(Tensor input, int group_size, str group_name) -> Tensor"""
-    return _collective(ctx, input, "ALL_GATHER", group_name)
+    parts = input if ctx.symbolic_shape("input") else reshape(ctx, input, (1,))
+    return _collective(ctx, parts, "ALL_GATHER", group_name)
 
 
 @converter(collectives.reduce_scatter_tensor.default, checks=(*_ALONG_AXIS, _reduces), versions=_SINCE, fold=False)

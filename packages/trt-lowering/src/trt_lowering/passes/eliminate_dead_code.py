@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import fx
 
+from trt_core.process_groups import is_unread
 from trt_lowering.contract import GraphPass
 from trt_lowering.operator_traits import is_pure
 
 
 class EliminateDeadCode(GraphPass):
-    """Removes nodes without users that have no effect; inputs stay.
+    """Removes nodes without users that have no effect, on other processes either; inputs stay.
 
     Requires: nothing.
     Ensures: every node left is an input, the output, used, or has an effect.
@@ -24,7 +25,7 @@ class EliminateDeadCode(GraphPass):
         """Erases in reverse order, so that one walk is enough."""
         changes = 0
         for node in reversed(gm.graph.nodes):
-            if not node.users and is_pure(node):
+            if _is_dead(node):
                 gm.graph.erase_node(node)
                 changes += 1
         return changes
@@ -32,5 +33,9 @@ class EliminateDeadCode(GraphPass):
     def ensures(self, gm: fx.GraphModule) -> None:
         """Checks that nothing removable is left."""
         for node in gm.graph.nodes:
-            if not node.users and is_pure(node):
+            if _is_dead(node):
                 self.fail(node, "an unused node is left")
+
+
+def _is_dead(node: fx.Node) -> bool:
+    return not node.users and is_pure(node) and not is_unread(node)
