@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trt_core.wording import kind_of, with_article
+from trt_core.wording import human_bytes, kind_of, with_article
 
 PHRASES = (
     "an int, a float, an OrderedDict, a uint8, an LSTM, a BERT, an FXGraph, a UNet, an unbound, a union, a Tensor, "
@@ -21,3 +21,10 @@ def test_values_are_named_by_their_type() -> None:
     assert kind_of(torch.zeros(1)) == "a Tensor"
     assert kind_of(None) == "None"
     assert kind_of(torch.nn.Linear) == "the class Linear"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5 GiB"), (3 << 50, "3072 TiB")]
+)
+def test_bytes_are_readable(size: int, text: str) -> None:
+    assert human_bytes(size) == text

@@ -157,8 +157,10 @@ def test_a_second_build_of_a_model_comes_from_the_engine_cache(
     tmp_path: Path, batch: Input, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[str] = []
-    build = onnx_models._build
-    monkeypatch.setattr(onnx_models, "_build", lambda *given: built.append(given[-1]) or build(*given))
+    build = onnx_models.build_network
+    monkeypatch.setattr(
+        onnx_models, "build_network", lambda *given, **named: built.append(given[-1]) or build(*given, **named)
+    )
     path, x, settings = save_model(tmp_path / "m.onnx"), torch.randn(3, 4), {"engine_cache_dir": tmp_path / "engines"}
     for _ in range(2):
         compiled = trt_frontends.compile(path, [batch], **settings)

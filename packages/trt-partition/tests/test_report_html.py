@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from trt_core import CompilationSettings, Reason, Verdict
 from trt_partition import PartitionReport, make_plan, make_report
-from trt_partition.report.html import human_bytes, human_flops
+from trt_partition.report.html import human_flops
 
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
 
@@ -112,11 +112,6 @@ def test_page_grows_with_data_not_with_elements(report: PartitionReport, large_r
         large_report.blocks
     )
     assert per_block < 12
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5 GiB")])
-def test_bytes_are_readable(size: int, text: str) -> None:
-    assert human_bytes(size) == text
 
 
 def test_operations_are_readable() -> None:

@@ -14,6 +14,7 @@ import functools
 import inspect
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from trt_core.attributes import read_attribute
 from trt_core.control_flow import bodies_of
 from trt_core.dtypes import dtype_name
 from trt_core.errors import Uncacheable
+from trt_core.files.opening import opened
 from trt_core.internals import OpOverload
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
@@ -310,6 +312,7 @@ def _release_of(package: str) -> str:
 
 
 _THREADS_FROM_BYTES = 1 << 20
+_PIECE_BYTES = 8 << 20
 
 
 def digest_of(data: Any) -> str:
@@ -322,6 +325,26 @@ def digest_of(data: Any) -> str:
 
     size = memoryview(data).nbytes
     return blake3(data, max_threads=blake3.AUTO if size > _THREADS_FROM_BYTES else 1).hexdigest()
+
+
+def digest_of_file(path: str | os.PathLike[str]) -> str:
+    """Returns the digest of a file's content, as `digest_of` does of bytes, of which a few MiB are held at a time.
+
+    Args:
+        path: A regular file.
+
+    Raises:
+        FileError: It is a folder, a pipe or a device.
+        OSError: It cannot be read.
+    """
+    from blake3 import blake3
+
+    digest = blake3(max_threads=blake3.AUTO)
+    piece = memoryview(bytearray(_PIECE_BYTES))
+    with opened(path) as file:
+        while size := file.readinto(piece):  # type: ignore[attr-defined]  # what `opened` gives is buffered
+            digest.update(piece[:size])
+    return digest.hexdigest()
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:

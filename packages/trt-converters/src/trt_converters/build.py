@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -30,6 +30,8 @@ from trt_core.sizes.ranges import Bounds, ShapeRanges
 
 InputBounds = dict[str, tuple[Bounds, ...]]
 """(min, opt, max) of every dimension of every input, by name."""
+
+_LOG: Final = "run with debug=True for the provider's log"
 
 
 @dataclass(frozen=True)
@@ -98,30 +100,24 @@ def build_block(
     settings = ObservedSettings(settings)
     with device_scope(settings.device.torch_device):
         forget_errors()
-        builder = _new_builder(name)
+        builder = new_builder(name)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         network.name = name
         interpreter = BlockInterpreter(block, network, settings, ranges, registry)
         interpreter.run()
         refit = interpreter.context.refit
         table = None if refit is None else refit.finish(weights or {})
-        config = builder.create_builder_config()
-        configure(config, settings)
         group = _process_group(block, name)
-        if group is not None:
-            _allow_collectives(config)
-        profiles = _add_profiles(builder, config, block, interpreter.input_names, ranges)
-        if timing_cache is not None:
-            timing_cache.attach(config)
-        plan = builder.build_serialized_network(network, config)
-        if timing_cache is not None and plan is not None:
-            timing_cache.merge(config)
-    if plan is None:
-        raise BuildError(
-            f"the engine {name} could not be built",
-            where=f"{len(interpreter.input_names)} inputs, {network.num_layers} layers",
-            why=take_errors() or "the provider gave no reason",
-            hint="run with debug=True for the provider's log, or keep the operators it names in torch_executed_ops",
+        profiles = _profiles_of(block, interpreter.input_names, ranges)
+        plan = build_network(
+            builder,
+            network,
+            settings,
+            profiles,
+            name,
+            timing_cache=timing_cache,
+            communicates=group is not None,
+            hint=f"{_LOG}, or keep the operators it names in torch_executed_ops",
         )
     return BuiltEngine(
         name=name,
@@ -140,6 +136,60 @@ def build_block(
         refit=table,
         process_group=group,
     )
+
+
+def build_network(
+    builder: Any,
+    network: Any,
+    settings: CompilationSettings,
+    profiles: Sequence[InputBounds],
+    name: str,
+    *,
+    values: Mapping[str, Sequence[int]] | None = None,
+    timing_cache: TimingCacheFile | None = None,
+    communicates: bool = False,
+    hint: str = _LOG,
+) -> Any:
+    """Builds the engine of a complete network, on the current device.
+
+    Args:
+        builder: The provider's `IBuilder` that made the network.
+        network: The provider's `INetworkDefinition`.
+        settings: What to build with.
+        profiles: Bounds of the inputs by name, for each optimization profile.
+        name: Name of the engine.
+        values: Values of the inputs that decide about shapes.
+        timing_cache: File of tactic timings that the build reads and adds to.
+        communicates: Whether its layers communicate.
+        hint: What to do where the provider refuses it.
+
+    Returns:
+        The provider's plan, an object with the buffer protocol.
+
+    Raises:
+        BuildError: The provider refused the network or a profile; the message repeats what it logged.
+    """
+    config = builder.create_builder_config()
+    configure(config, settings)
+    if communicates:
+        _allow_collectives(config)
+    ends = [network.get_input(index) for index in range(network.num_inputs)]
+    dynamic = [end.name for end in ends if -1 in tuple(end.shape)]
+    for bounds in profiles if dynamic or values else ():
+        _add_profile(builder, config, {name: bounds[name] for name in dynamic}, values or {})
+    if timing_cache is not None:
+        timing_cache.attach(config)
+    plan = builder.build_serialized_network(network, config)
+    if timing_cache is not None and plan is not None:
+        timing_cache.merge(config)
+    if plan is None:
+        raise BuildError(
+            f"the engine {name} could not be built",
+            where=f"{len(ends)} inputs, {network.num_layers} layers",
+            why=take_errors() or "the provider gave no reason",
+            hint=hint,
+        )
+    return plan
 
 
 def _process_group(block: fx.GraphModule, name: str) -> GroupMembers | None:
@@ -169,7 +219,12 @@ def _allow_collectives(config: Any) -> None:
         config.set_preview_feature(preview, True)
 
 
-def _new_builder(name: str) -> Any:
+def new_builder(name: str) -> Any:
+    """Returns a builder of the provider, for an engine of a name.
+
+    Raises:
+        BuildError: The provider cannot make one.
+    """
     try:
         return trt.Builder(provider_logger())
     except TypeError as error:  # what the bindings make of a builder that TensorRT could not create
@@ -186,30 +241,20 @@ def _metadata(block: fx.GraphModule) -> Sequence[torch.Tensor]:
     return [node.meta["val"] for node in (results if isinstance(results, (tuple, list)) else (results,))]
 
 
-def _add_profiles(
-    builder: Any, config: Any, block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges
-) -> tuple[InputBounds, ...]:
+def _profiles_of(block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges) -> tuple[InputBounds, ...]:
     placeholders = [node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"]
-    symbolic = [
-        name
-        for name, meta in zip(names, placeholders, strict=True)
-        if any(not isinstance(extent, int) for extent in meta.shape)
-    ]
     profiles: list[InputBounds] = []
     for item in ranges.each():
         bounds = {
             name: tuple(item.bounds(extent) for extent in meta.shape)
             for name, meta in zip(names, placeholders, strict=True)
         }
-        if bounds in profiles:  # they differ in what this block does not see
-            continue
-        profiles.append(bounds)
-        if symbolic:
-            _add_profile(builder, config, {name: bounds[name] for name in symbolic})
+        if bounds not in profiles:  # else they differ in what this block does not see
+            profiles.append(bounds)
     return tuple(profiles)
 
 
-def _add_profile(builder: Any, config: Any, bounds: InputBounds) -> None:
+def _add_profile(builder: Any, config: Any, bounds: InputBounds, values: Mapping[str, Sequence[int]]) -> None:
     profile = builder.create_optimization_profile()
     for name, extents in bounds.items():
         low, best, high = zip(*extents, strict=True)
@@ -217,6 +262,8 @@ def _add_profile(builder: Any, config: Any, bounds: InputBounds) -> None:
             profile.set_shape(name, low, best, high)
         except (RuntimeError, ValueError) as error:
             raise _refused_profile({name: extents}) from error
+    for name, numbers in values.items():
+        profile.set_shape_input(name, numbers, numbers, numbers)
     if config.add_optimization_profile(profile) < 0:
         raise _refused_profile(bounds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 _SPELT_WITH_A_VOWEL: Final = "AEFHILMNORSX"
@@ -45,6 +45,27 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
+
+
+def human_bytes(size: float) -> str:
+    """Returns a size with a binary unit, of three significant digits: `1.5 MiB`."""
+    return scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def scaled(value: float, base: int, units: Sequence[str]) -> str:
+    """Returns a number with the unit that suits it, of three significant digits and without an exponent.
+
+    Args:
+        value: The number, in the first unit.
+        base: How many of a unit make the next one.
+        units: All units, the smallest first.
+    """
+    last = len(units) - 1
+    step = 0
+    while step < last and value >= base:
+        value /= base
+        step += 1
+    return f"{value:.0f} {units[step]}" if value >= 100 else f"{value:.3g} {units[step]}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -19,13 +19,11 @@ import torch
 from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
-from trt_converters.block_key import digest_of
-from trt_converters.build import configure
+from trt_converters.block_key import digest_of, digest_of_file
+from trt_converters.build import build_network, new_builder
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import (
-    BuildError,
-    CompilationSettings,
     ExportError,
     Input,
     InputError,
@@ -189,7 +187,8 @@ def compile_onnx(
     """
     start = time.perf_counter()
     file = _existing(path)
-    network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    builder = new_builder(file.stem)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     _parse(file, network)
     ends = [network.get_input(index) for index in range(network.num_inputs)]
     results = [network.get_output(index) for index in range(network.num_outputs)]
@@ -203,8 +202,16 @@ def compile_onnx(
     metas = tuple(_result_metas(graph, results))
     source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, captured.engine_cache)
 
+    def numbers_of_inputs() -> dict[str, list[int] | None]:
+        return {end.name: _numbers(end, value) for end, value in zip(ends, examples.args, strict=True)}
+
     def build(timings: TimingCacheFile | None) -> TRTModule:
-        plan = _build(network, captured.settings, ends, profiles, examples, timings, file.stem)
+        values = {name: numbers for name, numbers in numbers_of_inputs().items() if numbers is not None}
+        with device_scope(captured.settings.device.torch_device):
+            forget_errors()
+            plan = build_network(
+                builder, network, captured.settings, profiles, file.stem, values=values, timing_cache=timings
+            )
         block = fx.Graph()
         places = [block.placeholder(f"x{index}") for index in range(len(metas))]
         block.output(places[0] if len(places) == 1 else tuple(places))
@@ -227,7 +234,7 @@ def compile_onnx(
             **_content_of(file, network),
             "inputs": str([(node.name, str(node.meta["val"].shape)) for node in _placeholders(graph)]),
             "profiles": json.dumps(profiles),
-            "values": json.dumps([_numbers(end, value) for end, value in zip(ends, examples.args, strict=True)]),
+            "values": json.dumps(numbers_of_inputs()),
         }
 
     _put_engine(graph, source.whole_engine(describe, build, file.stem), metas)
@@ -435,52 +442,6 @@ def _profiles(captured: CapturedModel, ends: Sequence[Any]) -> Iterator[dict[str
         }
 
 
-def _build(
-    network: Any,
-    settings: CompilationSettings,
-    ends: Sequence[Any],
-    profiles: Sequence[Mapping[str, Any]],
-    examples: ExampleInputs,
-    timings: TimingCacheFile | None,
-    name: str,
-) -> Any:
-    with device_scope(settings.device.torch_device):
-        builder = network.builder or trt.Builder(provider_logger())
-        config = builder.create_builder_config()
-        configure(config, settings)
-        for bounds in profiles:
-            _add_profile(builder, config, ends, bounds, examples)
-        forget_errors()
-        if timings is not None:
-            timings.attach(config)
-        plan = builder.build_serialized_network(network, config)
-        if timings is not None and plan is not None:
-            timings.merge(config)
-    if plan is None:
-        raise BuildError(
-            f"the engine of {name} could not be built",
-            where=f"{len(ends)} inputs, {network.num_layers} layers",
-            why=take_errors() or "the provider gave no reason",
-            hint="run with debug=True for the provider's log",
-        )
-    return plan
-
-
-def _add_profile(
-    builder: Any, config: Any, ends: Sequence[Any], bounds: Mapping[str, Any], examples: ExampleInputs
-) -> None:
-    profile = builder.create_optimization_profile()
-    for end, example in zip(ends, examples.args, strict=True):
-        low, best, high = zip(*bounds[end.name], strict=True) if bounds[end.name] else ((), (), ())
-        if -1 in tuple(end.shape):
-            profile.set_shape(end.name, low, best, high)
-        numbers = _numbers(end, example)
-        if numbers is not None:
-            profile.set_shape_input(end.name, numbers, numbers, numbers)
-    if config.add_optimization_profile(profile) < 0:
-        raise BuildError("the provider refused the optimization profile", why=take_errors())
-
-
 def _numbers(end: Any, example: Any) -> list[int] | None:
     """The values of an input that decide about shapes; None for other inputs."""
     if not end.is_shape_tensor:
@@ -514,8 +475,7 @@ def _content_of(file: Path, network: Any) -> dict[str, str]:
     }
     found = {"onnx": digest_of(data)}
     for name in sorted(names):
-        with opened(file.parent / name) as stream:
-            found[f"onnx.{name}"] = digest_of(stream.read())
+        found[f"onnx.{name}"] = digest_of_file(file.parent / name)
     return found
 
 

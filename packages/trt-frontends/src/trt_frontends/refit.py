@@ -471,7 +471,7 @@ _MAX_TABLE_BYTES: Final = 64 << 20
 
 
 def write_file(path: Path, weights: Mapping[str, torch.Tensor], programs: Sequence[nn.Module]) -> None:
-    """Writes a file; it appears complete or not at all.
+    """Writes weights and programs into one file, which appears complete or not at all.
 
     Args:
         path: The file.
@@ -499,7 +499,7 @@ def write_file(path: Path, weights: Mapping[str, torch.Tensor], programs: Sequen
 
 
 def read_file(path: Path, **trust: Any) -> tuple[dict[str, torch.Tensor], list[LoadedProgram]]:
-    """Reads a file that `write` wrote; it may come from anyone.
+    """Reads what `write_file` wrote; it may come from anyone.
 
     Args:
         path: The file.

@@ -123,8 +123,6 @@ def _engines(count: int) -> str:
 
 
 def _size(count: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024  # type: ignore[assignment]
-    return f"{count:.2f} GiB"
+    from trt_core.wording import human_bytes
+
+    return human_bytes(count)

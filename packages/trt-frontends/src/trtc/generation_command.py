@@ -72,6 +72,8 @@ class GenerationReport:
     def to_text(self) -> str:
         """Returns the report as lines for reading."""
         prompt_rate = self.batch * self.prompt_tokens / self.prompt_seconds
+        from trt_core.wording import human_bytes
+
         moved = f"{self.weight_bytes / self.token_seconds / 1e9:.1f} GB/s"
         share = self.bandwidth_share
         lines = {
@@ -80,9 +82,9 @@ class GenerationReport:
             f"{prompt_rate:.0f} tokens/s",
             "decoding": f"{self.batch} x {self.new_tokens} tokens, {self.token_seconds * 1e3:.3f} ms a step, "
             f"{self.tokens_per_second:.1f} tokens/s",
-            "weights": f"{self.weight_bytes / 2**20:.1f} MiB read a step, {moved}"
+            "weights": f"{human_bytes(self.weight_bytes)} read a step, {moved}"
             + ("" if share is None else f", {share:.0%} of what the memory can do"),
-            "caches": f"{self.cache_bytes / 2**20:.1f} MiB",
+            "caches": human_bytes(self.cache_bytes),
         }
         return "".join(f"{name:<10}{text}\n" for name, text in lines.items())
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError, PlanError
-from trt_core.wording import kind_of, printable
+from trt_core.wording import human_bytes, kind_of, printable
 from trt_runtime.container import check_payload
 from trt_runtime.direct_call import goes_direct, is_foreign, named_range, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES, LoadedEngine
@@ -140,10 +140,9 @@ class TRTModule(nn.Module):
         header = self._header
         inputs = ", ".join(str(binding) for binding in header.inputs)
         outputs = ", ".join(str(binding) for binding in header.outputs)
-        size = f"{header.payload_bytes / 2**20:.1f} MiB"
         return printable(
             f"({inputs}) -> ({outputs}), {header.provider} {header.provider_version}, {header.device}, "
-            f"{header.layer_count} layers, {size}"
+            f"{header.layer_count} layers, {human_bytes(header.payload_bytes)}"
         )
 
     def get_extra_state(self) -> torch.Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_core import Reason
-from trt_core.wording import printable
+from trt_core.wording import human_bytes, printable, scaled
 from trt_partition.costs import RULE
 from trt_partition.plan import BlockKind
 from trt_partition.report.data import BlockReport, ReportData
@@ -48,27 +48,9 @@ def render_html(report: ReportData, *, title: str, reasons: str) -> str:
     return printable(page)
 
 
-def human_bytes(size: int) -> str:
-    """Returns a size with a binary unit, `1.5 MiB`."""
-    return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-
-
 def human_flops(count: int) -> str:
     """Returns a number of operations with a decimal unit, `3.6 GFLOP`."""
-    return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
-    for unit in units[:-1]:
-        if value < base:
-            return f"{_short(value)} {unit}"
-        value /= base
-    return f"{_short(value)} {units[-1]}"
-
-
-def _short(value: float) -> str:
-    """Three significant digits, and no exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
 def _embedded(report: ReportData) -> str:

@@ -12,6 +12,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_core.files.opening import map_file
 from trt_core.sizes.expressions import format_extent
+from trt_core.wording import human_bytes
 from trt_runtime.container import PLAN, plan_from_memory
 from trt_runtime.exchange import device_of
 from trt_runtime.header import PlanHeader
@@ -71,9 +72,9 @@ def inspect_file(path: Path) -> dict[str, Any]:
 
 def to_text(found: dict[str, Any]) -> str:
     """Writes what `inspect_file` returned as people read it."""
-    lines = [f"{found['kind']}, {_size(found['bytes'])}"]
+    lines = [f"{found['kind']}, {human_bytes(found['bytes'])}"]
     if found["kind"] == "program":
-        lines[0] += f" ({_size(found['weight_bytes'])} of weights, {_size(found['plan_bytes'])} of plans)"
+        lines[0] += f" ({human_bytes(found['weight_bytes'])} of weights, {human_bytes(found['plan_bytes'])} of plans)"
         lines.append(f"saved by trt-runtime {found['writer_version']} with PyTorch {found['torch_version']}")
         lines += ["inputs:", *(f"  {_shown(entry)}" for entry in found["inputs"])]
         lines += ["outputs:", *(f"  {_shown(entry)}" for entry in found["outputs"])]
@@ -84,7 +85,7 @@ def to_text(found: dict[str, Any]) -> str:
     for engine in found["engines"]:
         lines.append(
             f"  {engine['name'] or '(no name)'}: {engine['provider']} {engine['provider_version']}, "
-            f"{engine['device']}, {engine['layers']} layers, {_size(engine['bytes'])}"
+            f"{engine['device']}, {engine['layers']} layers, {human_bytes(engine['bytes'])}"
         )
         lines += [f"    takes {_binding(entry)}" for entry in engine["inputs"]]
         lines += [f"    returns {_binding(entry)}" for entry in engine["outputs"]]
@@ -157,7 +158,3 @@ def _binding(entry: dict[str, Any]) -> str:
 
 def _operators(program: Program) -> list[str]:
     return [f"{call.name}.{call.overload or 'default'}" for call in operator_calls(program.steps)]
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
