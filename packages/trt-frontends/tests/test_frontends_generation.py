@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +16,8 @@ from torch import nn
 
 from trt_core import InputError, PlanError
 from trt_frontends import compile, compile_generation, save
-from trt_frontends.generation import CachedStep
-from trt_runtime import TextGenerator
+from trt_frontends.generation import CachedStep, _parts, _rules
+from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.generation import GenerationLimits
 
 SIZES: Final = {
@@ -74,6 +77,57 @@ def model_of(name: str) -> Any:
     return model
 
 
+SEQ2SEQ_SIZES: Final = {
+    "vocab_size": 300,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 128,
+    "decoder_start_token_id": 2,
+}
+ENCODER_DECODERS: Final[dict[str, dict[str, Any]]] = {
+    "T5": {"vocab_size": 300, "d_model": 32, "d_ff": 48, "num_layers": 2, "num_heads": 2, "d_kv": 16}
+    | {"decoder_start_token_id": 0},
+    "Bart": {**SEQ2SEQ_SIZES, "forced_bos_token_id": 0},
+    "MBart": {**SEQ2SEQ_SIZES, "forced_bos_token_id": 7},
+    "Marian": {**SEQ2SEQ_SIZES, "pad_token_id": 299, "decoder_start_token_id": 299, "bad_words_ids": [[299]]},
+    "Pegasus": SEQ2SEQ_SIZES,
+    "Whisper": {name: size for name, size in SEQ2SEQ_SIZES.items() if name != "max_position_embeddings"}
+    | {"max_source_positions": 20, "max_target_positions": 128, "num_mel_bins": 8, "decoder_start_token_id": 1}
+    | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    | {"suppress_tokens": [5, 6, 9], "begin_suppress_tokens": [3, 2]},
+}
+
+
+def encoder_decoder_of(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Returns a model, and two sources for it, of which one is padded."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**ENCODER_DECODERS[name])
+    kind = "MarianMTModel" if name == "Marian" else f"{name}ForConditionalGeneration"
+    model = getattr(transformers, kind)(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.2)
+    if name == "Whisper":
+        return model, {"input_features": torch.randn(2, 8, 40)}
+    ids = torch.randint(3, 299, (2, 70))
+    mask = torch.ones_like(ids)
+    ids[1, 50:], mask[1, 50:] = config.pad_token_id, 0
+    return model, {"input_ids": ids, "attention_mask": mask}
+
+
+def generated_by_transformers(model: Any, given: Mapping[str, torch.Tensor], count: int, **how: Any) -> torch.Tensor:
+    """What the common loop of transformers makes, which Whisper has another one around."""
+    found: torch.Tensor = transformers.GenerationMixin.generate(
+        model, **given, max_new_tokens=count, do_sample=False, **how
+    )
+    return found
+
+
 def padded_prompts() -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.randint(3, 300, (2, 11))
     mask = torch.ones_like(ids)
@@ -90,6 +144,94 @@ def test_steps_generate_what_transformers_does(name: str) -> None:
     made = TextGenerator(CachedStep(model, limits), limits).generate(ids, mask, max_new_tokens=count, eos_token_id=())
     expected = model.generate(ids, attention_mask=mask, max_new_tokens=count, do_sample=False, eos_token_id=None)
     assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_steps_of_encoder_decoders_generate_what_transformers_does(name: str) -> None:
+    """In PyTorch: cross attention over what was computed once, padded sources, forced and suppressed tokens."""
+    model, given = encoder_decoder_of(name)
+    limits = GenerationLimits(3, 48, 4, (), model.generation_config.pad_token_id, 1, _rules(model, ()))
+    parts = _parts(model, limits, 100, None)
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    made = generator.generate(**given, max_new_tokens=40)
+    assert torch.equal(made, generated_by_transformers(model, given, 40, eos_token_id=None))
+    begun = torch.cat([made[:, :1], torch.randint(3, 299, (2, 5))], 1)
+    how: dict[str, Any] = {"decoder_input_ids": begun, "eos_token_id": int(made[0, 9])}
+    made = generator.generate(**given, **how, max_new_tokens=20)
+    assert torch.equal(made, generated_by_transformers(model, given, 20, **how))
+    one = {key: value[:1] for key, value in given.items()}  # rows that are missing are filled up
+    made = generator.generate(**one, max_new_tokens=9)
+    assert torch.equal(made, generated_by_transformers(model, one, 9, eos_token_id=None))
+
+
+WITHOUT_TRANSFORMERS: Final = """
+import sys, torch
+sys.modules["transformers"] = None
+from trt_runtime import TextGenerator
+generator = TextGenerator.load(sys.argv[1])
+torch.save(generator.generate(**torch.load(sys.argv[2]), max_new_tokens=20), sys.argv[3])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODER_DECODERS if "TRT_STRESS" in os.environ else ["Bart"])
+def test_encoder_decoders_are_one_file_that_runs_without_transformers(name: str, tmp_path: Path) -> None:
+    model, given = encoder_decoder_of(name)
+    generator = compile_generation(model, max_length=32, max_batch=2, max_source_length=80, prefill_chunk=4)
+    expected = generated_by_transformers(model, given, 20)
+    assert torch.equal(generator.generate(**given, max_new_tokens=20), expected)
+    for part in (generator.step, generator.encoder):
+        assert sum(isinstance(child, TRTModule) for child in part.modules()) == 1
+    saved, source, made = tmp_path / "model.trtp", tmp_path / "source.pt", tmp_path / "made.pt"
+    generator.save(saved)
+    torch.save(given, source)
+    command = [sys.executable, "-c", WITHOUT_TRANSFORMERS, str(saved), str(source), str(made)]
+    subprocess.run(command, check=True, timeout=300)
+    assert torch.equal(torch.load(made), expected)
+
+
+@pytest.fixture(scope="module")
+def uncompiled() -> dict[str, TextGenerator]:
+    found = {}
+    for name in ("Bart", "Whisper"):
+        parts = _parts(encoder_decoder_of(name)[0], GenerationLimits(2, 16, 4), 100, None)
+        found[name] = TextGenerator(parts.step, parts.limits, parts.encoder)
+    return found
+
+
+TEXT: Final = torch.ones(2, 5, dtype=torch.int64)
+FEATURES: Final = torch.zeros(2, 8, 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("Bart", {"input_ids": torch.ones(1, 101, dtype=torch.int64)}, "larger max_source_length"),
+        ("Bart", {"input_ids": torch.ones(3, 4, dtype=torch.int64)}, "more than the 2 rows"),
+        ("Bart", {"input_ids": TEXT, "attention_mask": torch.zeros(2, 5)}, "all padding"),
+        ("Bart", {"input_ids": TEXT, "attention_mask": torch.ones(2, 4)}, "does not fit"),
+        ("Bart", {"input_ids": TEXT, "decoder_input_ids": TEXT[:1]}, "1 rows begin the text of 2"),
+        ("Bart", {"input_ids": TEXT, "max_new_tokens": 17}, "ask for 16 at most"),
+        ("Bart", {"input_ids": TEXT, "num_beams": 4}, "generate takes no num_beams"),
+        ("Bart", {"input_features": FEATURES}, "generate takes no input_features"),
+        ("Whisper", {"input_ids": TEXT}, "takes input_features by name"),
+        ("Whisper", {"input_features": FEATURES, "input_ids": TEXT}, "takes input_features by name"),
+        ("Whisper", {"input_features": FEATURES[:0]}, "with a row at least"),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused_before_anything_is_written(
+    uncompiled: dict[str, TextGenerator], name: str, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        uncompiled[name].generate(**given)
+    assert not any(cache.any() for cache in uncompiled[name].step.buffers() if cache.dim() == 4)
+
+
+def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = encoder_decoder_of("T5")
+    model.generation_config.num_beams, model.generation_config.bad_words_ids = 4, [[5, 6], [7]]
+    assert _rules(model, ()).suppressed == (7,)
+    assert "num_beams, bad_words_ids of several tokens" in caplog.text
 
 
 @pytest.mark.slow
@@ -172,13 +314,9 @@ def test_other_programs_generate_nothing(tmp_path: Path) -> None:
         TextGenerator.load(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("T5", "T5ForConditionalGeneration"), ("Mamba", "MambaForCausalLM"), ("Bert", "BertModel")]
-)
+@pytest.mark.parametrize(("name", "kind"), [("Mamba", "MambaForCausalLM"), ("Bert", "BertModel")])
 def test_models_without_such_caches_are_refused(name: str, kind: str) -> None:
     sizes: dict[str, Any] = {"vocab_size": 300, "hidden_size": 48, "num_hidden_layers": 1}
-    if name == "T5":
-        sizes = {"vocab_size": 300, "d_model": 32, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 16}
     model = getattr(transformers, kind)(getattr(transformers, f"{name}Config")(**sizes)).eval()
     with pytest.raises(InputError, match="cannot be compiled for generating text"):
         compile_generation(model, max_length=16)

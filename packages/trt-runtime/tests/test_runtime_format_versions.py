@@ -36,6 +36,7 @@ PROGRAMS: Final = {
     7: "5d520dd63f1d4e42",
     8: "e75f7a82da2bddd4",
     9: "338775cfdc889678",
+    10: "ad77d24be13617a9",
 }
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 

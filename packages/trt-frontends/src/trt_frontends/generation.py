@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import Input, InputError
+from trt_core import Input, InputError, logger
 from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
-from trt_runtime.generation import GenerationLimits, TextGenerator
+from trt_runtime.generation import SOURCE_STEP, GenerationLimits, SourceLimits, TextGenerator, TokenRules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _PREFILL_CHUNK: Final = 512
 """Most tokens of a row that one call of a step takes, unless told otherwise."""
+
+_FIRST_TOKENS: Final = 8
+"""The same of encoder-decoders, whose texts begin with few."""
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -37,24 +41,34 @@ def compile_generation(
     max_length: int,
     max_batch: int = 1,
     prefill_chunk: int | None = None,
+    max_source_length: int | None = None,
+    source_inputs: Mapping[str, Any] | None = None,
+    assisted_tokens: int = 1,
     eos_token_id: int | Sequence[int] | None = None,
     pad_token_id: int | None = None,
     progress: Progress = no_progress,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Unpack[SettingKeywords],
 ) -> TextGenerator:
-    """Compiles a language model for generating text.
+    """Compiles a model for generating text.
 
     One engine has two optimization profiles, one token for decoding and up to `prefill_chunk` for prompts, and one set
     of weights. Keys and values of all tokens so far are kept in static caches, `(max_batch, heads, max_length, width)`
-    each, which are buffers of the result.
+    each, which are buffers of the result; layers that look back a window keep little more than the window. An
+    encoder, of text, speech or pictures, is a program beside it that runs once for each call of `generate`.
 
     Args:
-        model: A causal language model of transformers in evaluation mode; or a module of your own that is a step as
-            `TextGenerator` describes it, with caches among its buffers.
+        model: A causal language model, an encoder-decoder, or a model of text and pictures of transformers, in
+            evaluation mode; or a module of your own that is a step as `TextGenerator` describes it, with caches among
+            its buffers.
         max_length: Most tokens of a row, those of the prompt included.
         max_batch: Rows that are generated at once; fewer are filled up.
-        prefill_chunk: Most tokens of a prompt that are read at once, 512 by default; longer prompts are read in pieces.
+        prefill_chunk: Most tokens of a prompt that are read at once, 512 by default, and 8 for encoder-decoders; longer
+            prompts are read in pieces.
+        max_source_length: Most tokens of a row of the text that an encoder reads; `max_length` by default.
+        source_inputs: What an encoder takes that reads no text, as tensors or `Input`s by name: the `pixel_values` that
+            the model's processor makes. Speech models whose features have one size need none.
+        assisted_tokens: Most tokens that are scored at once, above 1 for `generate` to take guesses.
         eos_token_id, pad_token_id: What ends a row, and what fills it up; by default those of the model's generation
             configuration.
         progress, registry, settings: As for `compile`.
@@ -71,21 +85,65 @@ def compile_generation(
         >>> generator = compile_generation(model, max_length=1024)  # doctest: +SKIP
         >>> generator.generate(tokenizer(text, return_tensors="pt").input_ids, max_new_tokens=64)  # doctest: +SKIP
     """
-    for name, value in (("max_length", max_length), ("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
+    numbers = {
+        "max_length": max_length,
+        "max_batch": max_batch,
+        "prefill_chunk": prefill_chunk,
+        "max_source_length": max_source_length,
+        "assisted_tokens": assisted_tokens,
+    }
+    for name, value in numbers.items():
         if value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{name} is a whole number from 1, not {value!r}")
-    chunk = min(prefill_chunk or _PREFILL_CHUNK, max_length)
-    limits = GenerationLimits(max_batch, max_length, chunk, *_special_tokens(model, eos_token_id, pad_token_id))
-    step = _step(model, limits)
-    single = ((max_batch, 1),) * 3
-    pieces = ((max_batch, 1), (max_batch, chunk), (max_batch, chunk))
-    inputs = [
-        Input(profiles=[single, pieces], dtype=torch.int64, name="input_ids") if chunk > 1 else _fixed(max_batch, 1),
-        _fixed(1),
-        _fixed(max_batch),
-    ]
-    compiled = compile(step, arg_inputs=inputs, progress=progress, registry=registry, **settings)
-    return TextGenerator(compiled, limits)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a model is a module, not {kind_of(model)}")
+    is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    chunk = min(prefill_chunk or (_FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
+    if assisted_tokens > chunk:
+        raise InputError(
+            f"assisted_tokens={assisted_tokens} are more than the {chunk} that are read at once",
+            hint="give a larger prefill_chunk, or fewer assisted_tokens",
+        )
+    ends, pad = _special_tokens(model, eos_token_id, pad_token_id)
+    limits = GenerationLimits(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends))
+    parts = _parts(model, limits, max_source_length or max_length, source_inputs)
+    run = functools.partial(compile, progress=progress, registry=registry, **settings)
+    encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
+    return TextGenerator(run(parts.step, arg_inputs=parts.step_inputs()), parts.limits, encoder)
+
+
+@dataclass(frozen=True)
+class GenerationParts:
+    """What a generator is made of, before it is compiled.
+
+    Attributes:
+        step: What `TextGenerator` calls.
+        limits: What it is made for.
+        context: What the encoder gives to each call of the step, in its order.
+        encoder: What runs once; None for nothing.
+        encoder_inputs: What it takes.
+    """
+
+    step: nn.Module
+    limits: GenerationLimits
+    context: tuple[Input, ...] = ()
+    encoder: nn.Module | None = None
+    encoder_inputs: tuple[Input, ...] = ()
+
+    def step_inputs(self) -> list[Input]:
+        """Returns what the step takes: one token in the first profile, and more in the second one."""
+        limits = self.limits
+        batch, chunk = limits.max_batch, limits.prefill_chunk
+        single = ((batch, 1),) * 3
+        ids = [single, ((batch, 1), (batch, chunk), (batch, chunk))]
+        inputs = [
+            Input(profiles=ids, dtype=torch.int64, name="input_ids") if chunk > 1 else _fixed(batch, 1),
+            _fixed(1),
+            _fixed(batch),
+        ]
+        if (most := limits.assisted_tokens) > 1:
+            inputs.append(Input(profiles=[((1,),) * 3, ((1,), (most,), (most,))], dtype=torch.int64, name="kept"))
+        return [*inputs, *self.context]
 
 
 def _fixed(*shape: int) -> Input:
@@ -99,18 +157,71 @@ def _special_tokens(
     configured = getattr(model, "generation_config", None)
     if eos_token_id is None:
         eos_token_id = getattr(configured, "eos_token_id", None)
-    ends = () if eos_token_id is None else (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
     if pad_token_id is None:
         pad_token_id = getattr(configured, "pad_token_id", None)
+    ends = _tokens(eos_token_id)
     return ends, pad_token_id if pad_token_id is not None else ends[0] if ends else 0
 
 
-def _step(model: nn.Module, limits: GenerationLimits) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise InputError(f"a model is a module, not {kind_of(model)}")
-    if not hasattr(model, "config"):
-        return model  # a step already
-    return CachedStep(model, limits).eval()  # type: ignore[arg-type]
+def _tokens(value: int | Sequence[int] | None) -> tuple[int, ...]:
+    return () if value is None else (value,) if isinstance(value, int) else tuple(value)
+
+
+def _rules(model: nn.Module, ends: Sequence[int]) -> TokenRules:
+    """Returns what a model's configuration says of tokens that may or must come; a note names what else it says."""
+    configured = getattr(model, "generation_config", None)
+    bad = [tuple(words) for words in getattr(configured, "bad_words_ids", None) or ()]
+    left = [name for name, plain in _OTHER_RULES.items() if getattr(configured, name, None) not in (None, plain)]
+    if any(len(words) > 1 for words in bad):
+        left.append("bad_words_ids of several tokens")
+    if left:
+        logger.warning(
+            "%s asks for %s when it generates, which is left to the caller: give logits_processor to generate",
+            type(model).__name__,
+            ", ".join(left),
+        )
+    single = tuple(words[0] for words in bad if len(words) == 1 and words[0] not in ends)
+    return TokenRules(
+        suppressed=tuple(dict.fromkeys([*_tokens(getattr(configured, "suppress_tokens", None)), *single])),
+        first_suppressed=_tokens(getattr(configured, "begin_suppress_tokens", None)),
+        forced_first=getattr(configured, "forced_bos_token_id", None),
+        forced_last=_tokens(getattr(configured, "forced_eos_token_id", None)),
+    )
+
+
+_OTHER_RULES: Final = {
+    "num_beams": 1,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+}
+"""What is not done of a generation configuration, and what says nothing."""
+
+
+def _parts(
+    model: Any, limits: GenerationLimits, max_source_length: int, source_inputs: Mapping[str, Any] | None
+) -> GenerationParts:
+    """Returns what a model is compiled as.
+
+    Raises:
+        InputError: It cannot be.
+    """
+    config = getattr(model, "config", None)
+    if config is None:
+        return GenerationParts(model, limits)  # a step already
+    if getattr(config, "is_encoder_decoder", False):
+        return _encoder_decoder(model, limits, max_source_length, source_inputs)
+    if source_inputs:
+        raise InputError(f"{type(model).__name__} has no encoder, and takes no {', '.join(source_inputs)}")
+    return GenerationParts(CachedStep(model, limits).eval(), limits)
+
+
+def _cannot(model: Any, why: str, hint: str = "", cause: Exception | None = None) -> InputError:
+    if cause is not None:
+        why = f"{why}: {type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+    return InputError(f"{type(model).__name__} cannot be compiled for generating text", why=why, hint=hint)
 
 
 class CachedStep(nn.Module):
@@ -127,84 +238,126 @@ class CachedStep(nn.Module):
     def __init__(self, model: PreTrainedModel, limits: GenerationLimits) -> None:
         super().__init__()
         self.model = model
+        self._limits = limits
         self._length = limits.max_length
         parameters = inspect.signature(model.forward).parameters
+        self._require(parameters)
+        self._takes_places = "logits_to_keep" in parameters
+        layers = self._probe()
+        self._layers = len(layers)
+        self._window = _window(model, layers)
+        self._slides_all = all(layer.is_sliding for layer in layers)
+        self._lengths = [self._kept_length(layer) for layer in layers]
+        for index, (layer, length) in enumerate(zip(layers, self._lengths, strict=True)):
+            for name, tensor in (("keys", layer.keys), ("values", layer.values)):
+                shape = (limits.max_batch, tensor.shape[1], length, tensor.shape[3])
+                self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape))
+
+    def _require(self, parameters: Mapping[str, Any]) -> None:
+        """Holds the model to what a step calls it with.
+
+        Raises:
+            InputError: It takes something else.
+        """
         lacking = [name for name in ("input_ids", "position_ids", "past_key_values") if name not in parameters]
         if lacking:
-            raise InputError(
-                f"{type(model).__name__} cannot be compiled for generating text",
-                why=f"its forward takes no {', '.join(lacking)}",
-                hint="give a decoder-only language model, or a step of your own; see trt_runtime.TextGenerator",
+            raise _cannot(
+                self.model,
+                f"its forward takes no {', '.join(lacking)}",
+                "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator",
             )
-        self._keeps_one = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
-        layers = self._probe(limits.max_batch)
-        self._layers = len(layers)
-        for index, layer in enumerate(layers):
-            for name, tensor in (("keys", layer.keys), ("values", layer.values)):
-                rows, heads, _, width = (
-                    tensor.shape
-                )  # layers with a window keep only that, unless they are asked otherwise
-                self.register_buffer(f"{name}_{index}", tensor.new_zeros(rows, heads, limits.max_length, width))
-        self._windows = _windows(model, layers)
 
-    def _probe(self, rows: int) -> list[Any]:
+    def _probe(self) -> list[Any]:
         """Returns the layers of a static cache that the model has filled once, which say what it keeps."""
         from transformers import StaticCache
 
-        name = type(self.model).__name__
-        token = torch.zeros(rows, 1, dtype=torch.int64, device=self.model.device)
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
         try:
             cache = StaticCache(self.model.config, max_cache_len=self._length)
             with torch.no_grad():
                 scores = self.model(input_ids=token, past_key_values=cache, use_cache=True).logits
-            layers: list[Any] = list(cache.layers)
-            kept = scores.dim() == 3 and all(layer.keys.dim() == layer.values.dim() == 4 for layer in layers)
+            return _checked_layers(self.model, scores, cache)
+        except InputError:
+            raise
         except Exception as error:
-            raise InputError(
-                f"{name} cannot be compiled for generating text",
-                why=f"it does not run with a static cache: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                hint="give a decoder-only language model of transformers that supports static caches",
-            ) from error
-        if not layers or not kept:
-            raise InputError(f"{name} keeps no keys and values, which static caches are made of")
-        return layers
+            hint = "give a model of transformers that supports static caches"
+            raise _cannot(self.model, "it does not run with a static cache", hint, error) from error
 
-    def forward(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    def _kept_length(self, layer: Any) -> int:
+        """How many places a layer keeps: all, or a window and a piece more, in whole pieces."""
+        if self._window is None or not layer.is_sliding:
+            return self._length
+        chunk = self._limits.prefill_chunk
+        return min(self._length, -(-(self._window + chunk - 1) // chunk) * chunk)
+
+    def forward(
+        self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor, *others: torch.Tensor
+    ) -> torch.Tensor:
         """Returns the logits after the last token of each row.
 
         Args:
             input_ids: (rows, n), int64.
             start: (1,), int64: place of the first of them in the caches.
             padding: (rows,), int64: how many of the first places of each row are padding.
+            others: Where several tokens are scored at once, (k,), int64: which of the n; and what the encoder gave.
 
         Returns:
-            (rows, vocabulary), of the model's type.
+            (rows, vocabulary), of the model's type; (rows, k, vocabulary) where several are scored.
         """
+        is_told = self._limits.assisted_tokens > 1
+        kept, context = (others[0], others[1:]) if is_told else (None, others)
         places = start + torch.arange(input_ids.shape[1], device=input_ids.device)
+        caches = self._caches(start, places)
+        logits = self._scores(input_ids, places, padding, caches, 1 if kept is None else kept, context)
+        return logits[:, -1] if kept is None else logits
+
+    def _scores(
+        self,
+        input_ids: torch.Tensor,
+        places: torch.Tensor,
+        padding: torch.Tensor,
+        caches: Any,
+        kept: torch.Tensor | int,
+        context: tuple[torch.Tensor, ...],
+    ) -> torch.Tensor:
+        """Returns the logits of the tokens that are asked for, or of more of the last ones: (rows, k, vocabulary)."""
         result = self.model(
-            input_ids=input_ids,
+            **self._embedded(input_ids, context),
             attention_mask=self._mask(places, padding),
             position_ids=(places - padding[:, None]).clamp(min=0),
-            past_key_values=_caches(self, places),
+            past_key_values=caches,
             use_cache=True,
-            **self._keeps_one,
+            **({"logits_to_keep": kept} if self._takes_places else {}),
         )
         logits: torch.Tensor = result.logits
-        return logits[:, -1]
+        return logits if self._takes_places or isinstance(kept, int) else logits.index_select(1, kept)
+
+    def _embedded(self, input_ids: torch.Tensor, context: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        return {"input_ids": input_ids}
 
     def _mask(self, places: torch.Tensor, padding: torch.Tensor) -> Any:
         """Returns which cached places each token looks at, (rows, 1, n, length), for each kind of layer if they differ.
 
         Padding looks at itself, so that no row of a softmax is empty.
         """
-        cached = torch.arange(self._length, device=places.device)
-        itself = cached == places[:, None]
-        seen = (cached <= places[:, None]) & (cached >= padding[:, None, None])
         masks = {}
-        for kind, window in self._windows.items():
+        for kind, window, length in self._kinds():
+            cached = torch.arange(length, device=places.device)
+            if length < self._length:  # a ring: each row holds the last place that falls on it
+                cached = places[-1:] - (places[-1:] - cached) % length
+            itself = cached == places[:, None]
+            seen = (cached <= places[:, None]) & (cached >= padding[:, None, None])
             near = seen if window is None else seen & (cached > places[:, None] - window)
             masks[kind] = self._as_attention_takes_it((near | itself)[:, None])
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _kinds(self) -> list[tuple[str, int | None, int]]:
+        """What kinds of layers there are, how far they look back, and how many places they keep."""
+        shortest = min(self._lengths)
+        if self._window is None:
+            return [(_FULL, None, self._length)]
+        sliding = (_SLIDING, self._window, shortest)
+        return [sliding] if self._slides_all else [(_FULL, None, self._length), sliding]
 
     def _as_attention_takes_it(self, mask: torch.Tensor) -> torch.Tensor:
         if getattr(self.model.config, "_attn_implementation", None) == "sdpa":
@@ -212,32 +365,225 @@ class CachedStep(nn.Module):
         dtype = self.model.dtype  # attention that is written out adds masks to its scores
         return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
+    def _caches(self, start: torch.Tensor, places: torch.Tensor) -> Any:
+        """Returns the buffers as a cache of transformers, in which a call writes to the given places."""
+        cache, layer = _cache_classes()
+        layers = []
+        for index, length in enumerate(self._lengths):
+            written = places
+            if length < self._length:
+                written = start % length + torch.arange(len(places), device=places.device)
+            keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
+            layers.append(layer(keys, values, places, written))
+        return cache(layers=layers)
 
-def _windows(model: PreTrainedModel, layers: Sequence[Any]) -> dict[str, int | None]:
-    """Returns how far the layers of each kind look back; None for all the way.
+
+def _checked_layers(model: Any, scores: torch.Tensor, cache: Any) -> list[Any]:
+    """Returns the layers of a cache.
+
+    Raises:
+        InputError: They hold something else than keys and values.
+    """
+    layers: list[Any] = list(cache.layers)
+    if not layers or scores.dim() != 3:
+        raise _cannot(model, "it keeps no keys and values, which static caches are made of")
+    for layer in layers:
+        found = [getattr(layer, name, None) for name in ("keys", "values")]
+        if any(not isinstance(tensor, torch.Tensor) or tensor.dim() != 4 for tensor in found):
+            raise _cannot(model, f"a layer keeps what {type(layer).__name__} holds, not keys and values alone")
+    return layers
+
+
+def _window(model: PreTrainedModel, layers: Sequence[Any]) -> int | None:
+    """Returns how far layers look back that do not look back all the way; None where there are none.
 
     Raises:
         InputError: There is a kind of layer that looks back in another way.
     """
     config: Any = model.config.get_text_config(decoder=True)
-    sliding = [bool(layer.is_sliding) for layer in layers]
     kinds = set(getattr(config, "layer_types", None) or ())
     if unknown := kinds - {_FULL, _SLIDING}:
-        raise InputError(
-            f"{type(model).__name__} cannot be compiled for generating text",
-            why=f"it has layers of kind {', '.join(sorted(unknown))}, which no static cache of keys and values serves",
+        raise _cannot(
+            model,
+            f"it has layers of kind {', '.join(sorted(unknown))}, which no static cache of keys and values serves",
         )
-    window = getattr(config, "sliding_window", None)
-    if not any(sliding) or window is None:
-        return {_FULL: None}
-    return {_SLIDING: window} if all(sliding) else {_FULL: None, _SLIDING: window}
+    window: int | None = getattr(config, "sliding_window", None)
+    return window if any(layer.is_sliding for layer in layers) else None
 
 
-def _caches(step: CachedStep, places: torch.Tensor) -> Any:
-    """Returns the buffers of a step as a cache of transformers, in which a call writes to the given places."""
-    cache, layer = _cache_classes()
-    buffers = ((getattr(step, f"keys_{index}"), getattr(step, f"values_{index}")) for index in range(step._layers))
-    return cache(layers=[layer(keys, values, places) for keys, values in buffers])
+class CrossCachedStep(CachedStep):
+    """The decoder of an encoder-decoder with static caches, as a step of `TextGenerator`.
+
+    It is given keys and values of each layer's cross attention, and before them the mask of the text, if it is one.
+
+    Args:
+        model: The model.
+        limits: Rows and lengths of the caches.
+        example: What its encoder takes, of one row, by name.
+
+    Attributes:
+        crossed: Shapes of keys and values of each layer's cross attention, of the example.
+    """
+
+    def __init__(self, model: PreTrainedModel, limits: GenerationLimits, example: Mapping[str, torch.Tensor]) -> None:
+        self._example = dict(example)
+        self.crossed: list[tuple[int, ...]] = []
+        super().__init__(model, limits)
+
+    def _require(self, parameters: Mapping[str, Any]) -> None:
+        names = ("decoder_input_ids", "decoder_attention_mask", "encoder_outputs", "past_key_values")
+        lacking = [name for name in names if name not in parameters]
+        if lacking:
+            raise _cannot(self.model, f"its forward takes no {', '.join(lacking)}")
+
+    def _probe(self) -> list[Any]:
+        cache = _cross_cache()
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
+        try:
+            with torch.no_grad():
+                model: Any = self.model
+                scores = model(**self._example, decoder_input_ids=token, past_key_values=cache, use_cache=True).logits
+        except Exception as error:
+            raise _cannot(self.model, "it does not run with a cache", cause=error) from error
+        for layer in _checked_layers(self.model, scores, cache.cross_attention_cache):
+            self.crossed += [tuple(layer.keys.shape), tuple(layer.values.shape)]
+        return _checked_layers(self.model, scores, cache.self_attention_cache)
+
+    def _scores(
+        self,
+        input_ids: torch.Tensor,
+        places: torch.Tensor,
+        padding: torch.Tensor,
+        caches: Any,
+        kept: torch.Tensor | int,
+        context: tuple[torch.Tensor, ...],
+    ) -> torch.Tensor:
+        from transformers import EncoderDecoderCache
+
+        texts, crossed = context[: -len(self.crossed)], context[-len(self.crossed) :]
+        cache, layer = _cache_classes()
+        pairs = zip(crossed[::2], crossed[1::2], strict=True)
+        both = EncoderDecoderCache(caches, cache(layers=[layer(keys, values) for keys, values in pairs]))
+        unread = crossed[0].new_zeros(len(input_ids), crossed[0].shape[2], 1)  # only its extents are asked for
+        result = self.model(
+            decoder_input_ids=input_ids,
+            decoder_attention_mask=self._mask(places, padding),
+            encoder_outputs=(unread,),
+            past_key_values=both,
+            use_cache=True,
+            **({"attention_mask": self._as_attention_takes_it(texts[0][:, None, None])} if texts else {}),
+        )
+        logits: torch.Tensor = result.logits
+        return logits if isinstance(kept, int) else logits.index_select(1, kept)
+
+
+class CrossEncoder(nn.Module):
+    """The encoder of an encoder-decoder, up to the keys and values that the decoder looks at.
+
+    Args:
+        model: The model.
+        names: What it takes, by name.
+    """
+
+    def __init__(self, model: PreTrainedModel, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self._names = tuple(names)
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns keys and values of each layer's cross attention, (rows, heads, length, width) each.
+
+        Args:
+            given: What the encoder takes: (rows, length) int64 tokens and (rows, length) bool mask, or features.
+        """
+        token = torch.zeros(len(given[0]), 1, dtype=torch.int64, device=given[0].device)
+        cache = _cross_cache()
+        self.model(**dict(zip(self._names, given, strict=True)), decoder_input_ids=token, past_key_values=cache)
+        layers = cache.cross_attention_cache.layers
+        return tuple(tensor for layer in layers for tensor in (layer.keys, layer.values))
+
+
+def _cross_cache() -> Any:
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+
+def _encoder_decoder(
+    model: Any, limits: GenerationLimits, max_source_length: int, source_inputs: Mapping[str, Any] | None
+) -> GenerationParts:
+    start, rows = _first_token(model), limits.max_batch
+    if model.main_input_name == "input_ids":
+        if source_inputs:
+            raise InputError(f"the encoder of {type(model).__name__} reads text", hint="give no source_inputs")
+        longest = max_source_length
+        kinds = {"input_ids": torch.int64, "attention_mask": torch.bool}
+        inputs = tuple(_varying((rows, -1), longest, dtype, name) for name, dtype in kinds.items())
+        names, example = (
+            tuple(kinds),
+            {name: torch.ones(1, 2, dtype=torch.int64, device=model.device) for name in kinds},
+        )
+    else:
+        longest, given = 0, _source_inputs(model, source_inputs)
+        inputs = tuple(_of_rows(rows, item) for item in given.values())
+        names, example = tuple(given), {name: item.example(device=model.device)[:1] for name, item in given.items()}
+    step = CrossCachedStep(model, limits, example).eval()
+    crossed = [_crossed(rows, shape, longest, model.dtype) for shape in step.crossed]
+    context = (*(inputs[1:] if longest else ()), *crossed)
+    limits = replace(limits, source=SourceLimits(names, longest, start))
+    return GenerationParts(step, limits, context, CrossEncoder(model, names).eval(), inputs)
+
+
+def _first_token(model: Any) -> int:
+    for configured in (getattr(model, "generation_config", None), model.config):
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            if (token := getattr(configured, name, None)) is not None:
+                return int(token)
+    raise _cannot(model, "its configuration names no decoder_start_token_id")
+
+
+def _crossed(rows: int, shape: tuple[int, ...], longest: int, dtype: torch.dtype) -> Input:
+    _, heads, length, width = shape
+    return _varying((rows, heads, -1 if longest else length, width), longest, dtype)
+
+
+def _varying(shape: tuple[int, ...], longest: int, dtype: torch.dtype, name: str = "") -> Input:
+    """An input with an axis, -1, that is as long as a text may be."""
+    shortest = min(SOURCE_STEP, longest)
+    least, most = (tuple(extent if axis < 0 else axis for axis in shape) for extent in (shortest, longest))
+    if least == most:
+        return Input(least, dtype=dtype, name=name)
+    named = {shape.index(-1): "source"}
+    return Input(min_shape=least, opt_shape=most, max_shape=most, dtype=dtype, name=name, dimensions=named)
+
+
+def _source_inputs(model: Any, given: Mapping[str, Any] | None) -> dict[str, Input]:
+    """Returns what an encoder takes that reads no text.
+
+    Raises:
+        InputError: It was not said, and does not follow from the configuration.
+    """
+    if given:
+        read = {name: item if isinstance(item, Input) else Input.from_tensor(item) for name, item in given.items()}
+        unknown = [name for name in read if name not in inspect.signature(model.forward).parameters]
+        if unknown:
+            raise InputError(f"{type(model).__name__} takes no {', '.join(unknown)}", where="source_inputs")
+        return read
+    config = model.config
+    bins, places = getattr(config, "num_mel_bins", None), getattr(config, "max_source_positions", None)
+    if model.main_input_name != "input_features" or bins is None or places is None:
+        raise InputError(
+            f"{type(model).__name__} reads {model.main_input_name}, whose size its configuration does not say",
+            where="source_inputs",
+            hint=f'give an example: source_inputs={{"{model.main_input_name}": tensor}}',
+        )
+    return {"input_features": Input((1, bins, 2 * places), dtype=model.dtype, name="input_features")}
+
+
+def _of_rows(rows: int, item: Input) -> Input:
+    if item.is_dynamic:
+        raise InputError(f"what the encoder takes has one size, not a range of them: {item}", where="source_inputs")
+    return Input((rows, *item.opt_shape[1:]), dtype=item.dtype, name=item.name)
 
 
 @functools.cache
@@ -250,26 +596,32 @@ def _cache_classes() -> tuple[Any, Any]:
     class Layer(base):  # type: ignore[misc]
         is_compileable = True
 
-        def __init__(self, keys: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
+        def __init__(
+            self,
+            keys: torch.Tensor,
+            values: torch.Tensor,
+            places: torch.Tensor | None = None,  # those of what is read; None where all is there
+            written: Any = None,  # and where it goes
+        ) -> None:
             super().__init__()
-            self.keys, self.values, self._places = keys, values, places
+            self.keys, self.values, self._places, self._written = keys, values, places, written
             self.is_initialized = True
 
         def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
             pass
 
         def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> tuple[Any, Any]:
-            self.keys.index_copy_(2, self._places, key_states)
-            self.values.index_copy_(2, self._places, value_states)
+            self.keys.index_copy_(2, self._written, key_states)
+            self.values.index_copy_(2, self._written, value_states)
             return self.keys, self.values
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
             return self.get_max_length(), 0
 
-        def get_seq_length(self) -> torch.Tensor:
-            return self._places[0]
+        def get_seq_length(self) -> torch.Tensor | int:
+            return self.get_max_length() if self._places is None else self._places[0]
 
         def get_max_length(self) -> int:
-            return int(self.keys.shape[2])
+            return self.keys.shape[2]
 
     return Cache, Layer

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
 
 from trt_core.errors import InputError, PlanError
+from trt_core.files import typed
 from trt_core.wording import kind_of
-from trt_runtime.program import load
-from trt_runtime.program.saving import save
+from trt_runtime.program.loading import load_with
+from trt_runtime.program.saving import save_with
 
 _METADATA: Final = "generation"
 """Name of the entry of a saved program's metadata that says what its step takes."""
 
 _CHECK_EVERY: Final = 8
 """Steps between two looks at whether all rows have ended, on devices where looking means waiting."""
+
+SOURCE_STEP: Final = 64
+"""Texts of encoders are filled up to multiples of this, so that few lengths are met."""
 
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Changes scores before a token is chosen: tokens so far, (rows, length), and scores, (rows, vocabulary) float32."""
@@ -41,6 +45,78 @@ class Streamer(Protocol):
 
 
 @dataclass(frozen=True)
+class TokenRules:
+    """What a model's configuration says of tokens that may or must come.
+
+    Attributes:
+        suppressed: Tokens that never come.
+        first_suppressed: Tokens that are not the first new one.
+        forced_first: What follows a prompt of a single token; None for anything.
+        forced_last: What a text ends with that is as long as it may be; () for anything.
+    """
+
+    suppressed: tuple[int, ...] = ()
+    first_suppressed: tuple[int, ...] = ()
+    forced_first: int | None = None
+    forced_last: tuple[int, ...] = ()
+
+    def applied(self, scores: torch.Tensor, made: int, begin: int, end: int) -> torch.Tensor:
+        """Returns the scores of a token by these rules.
+
+        Args:
+            scores: (rows, vocabulary), float32.
+            made: Tokens that there are.
+            begin: Of which this many are the prompt.
+            end: Most tokens that there will be.
+        """
+        if self.suppressed:
+            scores = scores.index_fill(1, _indices(self.suppressed, scores), -torch.inf)
+        first = begin + 1 if begin == 1 and self.forced_first is not None else begin
+        if self.first_suppressed and made == first:
+            scores = scores.index_fill(1, _indices(self.first_suppressed, scores), -torch.inf)
+        if self.forced_first is not None and made == 1:
+            scores = _only(scores, (self.forced_first,))
+        if self.forced_last and made == end - 1:
+            scores = _only(scores, self.forced_last)
+        return scores
+
+
+def _only(scores: torch.Tensor, tokens: tuple[int, ...]) -> torch.Tensor:
+    return torch.full_like(scores, -torch.inf).index_fill(1, _indices(tokens, scores), 0)
+
+
+def _indices(tokens: tuple[int, ...], scores: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(tokens, dtype=torch.int64, device=scores.device)
+
+
+@dataclass(frozen=True)
+class SourceLimits:
+    """What an encoder was compiled for.
+
+    Attributes:
+        inputs: Names of what it is given: `("input_ids", "attention_mask")` of a text, or `("pixel_values",)`.
+        max_length: Most tokens of a row of a text; 0 where what it is given is no text.
+        start_token_id: What the text of an encoder-decoder begins with; None for models that continue prompts.
+        image_token_id: Stands in prompts for a row of a picture's features; None for encoder-decoders.
+        vocabulary: Tokens from this on are rows of the table of features.
+        rows, width: Size of that table.
+    """
+
+    inputs: tuple[str, ...]
+    max_length: int = 0
+    start_token_id: int | None = None
+    image_token_id: int | None = None
+    vocabulary: int = 0
+    rows: int = 0
+    width: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the encoder reads tokens."""
+        return self.max_length > 0
+
+
+@dataclass(frozen=True)
 class GenerationLimits:
     """What a step was compiled for.
 
@@ -50,6 +126,9 @@ class GenerationLimits:
         prefill_chunk: Most tokens of a row that one call of the step takes.
         eos_token_ids: Tokens that end a row, unless a call says otherwise.
         pad_token_id: What rows that have ended are filled up with.
+        assisted_tokens: Most tokens that one call of the step gives logits for; 1 for steps that are not told which.
+        rules: Tokens that may or must come.
+        source: What the encoder takes; None where there is none.
     """
 
     max_batch: int
@@ -57,6 +136,14 @@ class GenerationLimits:
     prefill_chunk: int
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int = 0
+    assisted_tokens: int = 1
+    rules: TokenRules = TokenRules()
+    source: SourceLimits | None = None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether text follows from what an encoder is given, not from a prompt."""
+        return self.source is not None and self.source.start_token_id is not None
 
     def to_text(self) -> str:
         """Returns the limits as JSON."""
@@ -70,14 +157,49 @@ class GenerationLimits:
             PlanError: The text says nothing of the kind.
         """
         try:
-            fields = json.loads(text)
-            numbers = [fields[name] for name in ("max_batch", "max_length", "prefill_chunk", "pad_token_id")]
-            tokens = tuple(fields["eos_token_ids"])
-            if any(type(value) is not int for value in (*numbers, *tokens)) or min(numbers[:3]) < 1:
-                raise ValueError(text)
-        except (KeyError, TypeError, ValueError) as error:
+            return _limits_of(json.loads(text))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"the program says in no readable way what it generates: {text!r:.200}") from error
-        return cls(numbers[0], numbers[1], numbers[2], tokens, numbers[3])
+
+
+def _limits_of(fields: Any) -> GenerationLimits:
+    rules, source = fields.get("rules") or {}, fields.get("source")
+    limits = GenerationLimits(
+        typed.integer(fields["max_batch"], "max_batch", 1),
+        typed.integer(fields["max_length"], "max_length", 1),
+        typed.integer(fields["prefill_chunk"], "prefill_chunk", 1),
+        _token_ids(fields["eos_token_ids"]),
+        typed.integer(fields["pad_token_id"], "pad_token_id", -typed.LARGEST),
+        typed.integer(fields.get("assisted_tokens", 1), "assisted_tokens", 1),
+        TokenRules(
+            _token_ids(rules.get("suppressed", ())),
+            _token_ids(rules.get("first_suppressed", ())),
+            _token_or_none(rules, "forced_first"),
+            _token_ids(rules.get("forced_last", ())),
+        ),
+    )
+    if source is None:
+        return limits
+    read = SourceLimits(
+        typed.texts(source["inputs"], "inputs"),
+        typed.integer(source["max_length"], "max_length"),
+        _token_or_none(source, "start_token_id"),
+        _token_or_none(source, "image_token_id"),
+        *(typed.integer(source[name], name) for name in ("vocabulary", "rows", "width")),
+    )
+    is_one_kind = (read.start_token_id is None) != (read.image_token_id is None)
+    if not read.inputs or not is_one_kind or (read.start_token_id is None and 0 in (read.rows, read.width)):
+        raise ValueError("inputs")
+    return replace(limits, source=read)
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    return tuple(typed.integer(token, "a token") for token in value)
+
+
+def _token_or_none(fields: Any, name: str) -> int | None:
+    value = fields.get(name)
+    return None if value is None else typed.integer(value, name)
 
 
 class TextGenerator(nn.Module):
@@ -89,18 +211,25 @@ class TextGenerator(nn.Module):
         step: Called with `input_ids`, (max_batch, n) int64, n from 1 to `prefill_chunk`; `start`, (1,) int64, the place
             of the first of them in the caches; and `padding`, (max_batch,) int64, how many of the first places of each
             row are padding. Returns the logits after the last token of each row, (max_batch, vocabulary). Keys and
-            values of the tokens are kept in its buffers.
+            values of the tokens are kept in its buffers. Where `assisted_tokens` of the limits is above 1, it is also
+            given `kept`, (k,) int64, which of the n tokens logits are asked for, and returns
+            (max_batch, k, vocabulary). What the encoder gave follows.
         limits: What the step was compiled for.
+        encoder: Called once for each `generate`, with what `limits.source` names; returns a tuple of tensors that each
+            call of the step is given. A text's mask, (max_batch, length) bool, goes before them.
 
     Example:
         >>> generator = TextGenerator.load("model.trtp")  # doctest: +SKIP
         >>> generator.generate(torch.tensor([[1, 42, 7]]), max_new_tokens=16)  # doctest: +SKIP
     """
 
-    def __init__(self, step: nn.Module, limits: GenerationLimits) -> None:
+    def __init__(self, step: nn.Module, limits: GenerationLimits, encoder: nn.Module | None = None) -> None:
         super().__init__()
+        if (encoder is None) != (limits.source is None):
+            raise InputError("a generator has an encoder exactly where its limits say what that is given")
         self.step = step
         self.limits = limits
+        self.encoder = encoder
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **options: Any) -> TextGenerator:
@@ -111,9 +240,10 @@ class TextGenerator(nn.Module):
             options: As for `trt_runtime.load`.
 
         Raises:
+            InputError: A generator with an encoder is to be isolated.
             PlanError: The file is damaged, or holds a program that generates no text.
         """
-        step = load(path, **options)
+        step, *others = load_with(path, **options)
         text = getattr(step, "meta", {}).get(_METADATA)
         if text is None:
             raise PlanError(
@@ -121,31 +251,38 @@ class TextGenerator(nn.Module):
                 where=str(path),
                 hint="load it with trt_runtime.load; compile_generation makes one that generates",
             )
-        return cls(step, GenerationLimits.from_text(text))
+        limits = GenerationLimits.from_text(text)
+        if options.get("isolated") and limits.source is not None:
+            raise InputError("a generator with an encoder cannot be isolated", where=str(path))
+        if len(others) != (limits.source is not None):
+            raise PlanError("the file holds another number of encoders than its limits say", where=str(path))
+        return cls(step, limits, *others)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves step and limits as one program; the file appears complete or not at all.
+        """Saves step, encoder and limits as one file, which appears complete or not at all.
 
         Raises:
             ExportError: The step holds something that has no place in a program.
             OSError: The file cannot be written.
         """
-        save(self.step, path, metadata={_METADATA: self.limits.to_text()})
+        inside = [] if self.encoder is None else [self.encoder]
+        save_with(self.step, inside, path, {_METADATA: self.limits.to_text()})
 
     @property
     def device(self) -> torch.device:
         """Where the step runs."""
-        return next((buffer.device for buffer in self.step.buffers() if buffer.dtype.is_floating_point), _CPU)
+        return next((cache.device for cache in self._caches()), _CPU)
 
     @torch.no_grad()
     def generate(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         *,
         max_new_tokens: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         pad_token_id: int | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         do_sample: bool = False,
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -153,15 +290,22 @@ class TextGenerator(nn.Module):
         generator: torch.Generator | None = None,
         logits_processor: Sequence[LogitsProcessor] = (),
         streamer: Streamer | None = None,
+        prompt_lookup_num_tokens: int | None = None,
+        assistant_model: TextGenerator | None = None,
+        num_assistant_tokens: int | None = None,
+        **source: torch.Tensor,
     ) -> torch.Tensor:
-        """Continues prompts, until each has ended or there are `max_new_tokens` more.
+        """Continues prompts, or writes what follows from a source, until each row has ended or is long enough.
 
         Args:
-            input_ids: Prompts, (rows, length), int64 or int32; shorter ones are padded on the left.
+            input_ids: Prompts, (rows, length), int64 or int32; shorter ones are padded on the left. Of an
+                encoder-decoder, the text that the encoder reads, padded on any side.
             attention_mask: (rows, length): 0 where `input_ids` is padding, else 1. None for no padding.
             max_new_tokens: Most tokens to add; None for as many as the caches hold.
             eos_token_id: Tokens that end a row; None for those of the limits, `()` for none.
             pad_token_id: What rows that have ended are filled up with; None for that of the limits.
+            decoder_input_ids: What the text of an encoder-decoder begins with, (rows, length), the start token
+                included, without padding; None for the start token alone.
             do_sample: Draw tokens by their probabilities, else take the likeliest.
             temperature: Scores are divided by it before drawing.
             top_k: Draw from the k likeliest tokens alone.
@@ -169,31 +313,44 @@ class TextGenerator(nn.Module):
             generator: What draws; None for PyTorch's own on the step's device.
             logits_processor: Change the scores before a token is chosen, one after the other.
             streamer: Takes tokens as they come.
+            prompt_lookup_num_tokens: Guess this many tokens at once, those that followed the last ones where they
+                stand earlier in the text, and take those that are right. For one row, without sampling.
+            assistant_model: A smaller model with the same vocabulary that guesses tokens, likewise.
+            num_assistant_tokens: How many it guesses at once; None for as many as this model was compiled for.
+            source: What else the encoder takes, by name: `input_features`, `pixel_values`.
 
         Returns:
-            Prompts and what follows them, (rows, length + new), int64, on the device of `input_ids`.
+            Prompts and what follows them, (rows, length + new), int64, on the device of what was given.
 
         Raises:
             InputError: Something does not fit; nothing was written to the caches then.
         """
-        prompt, padding = self._read_prompt(input_ids, attention_mask)
-        new = self._read_count(prompt.shape[1], max_new_tokens)
+        asked = self._read(input_ids, attention_mask, decoder_input_ids, source)
+        rows, begin = asked.prompt.shape
+        new = self._read_count(begin, max_new_tokens)
         ends = _read_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
         pad = self.limits.pad_token_id if pad_token_id is None else pad_token_id
         if type(pad) is not int:
             raise InputError(f"pad_token_id is a token, not {pad!r:.80}")
         choose = _chooser(do_sample, temperature, top_k, top_p, generator)
-        rows, begin = prompt.shape
+        assistant = self._assistant(prompt_lookup_num_tokens, assistant_model, num_assistant_tokens)
+        if assistant is not None:
+            if do_sample or rows > 1:
+                raise InputError("guesses are for one row, without sampling", hint="leave assistant and lookup out")
+            assistant.expect(input_ids, attention_mask, decoder_input_ids, source)
+        reader = _Reader(self, asked)
         if streamer is not None:
-            streamer.put(prompt.cpu())
+            streamer.put(asked.prompt.cpu())
         text = torch.full((rows, begin + new), pad, dtype=torch.int64, device=self.device)
-        text[:, :begin] = prompt
+        text[:, :begin] = asked.prompt
+        scored = reader.one_by_one(text) if assistant is None else reader.guessed(text, assistant)
         ended = _Ends(ends, rows, self.device)
         made = begin
-        for logits in self._logits(text, padding, begin):
+        for logits in scored:
             scores = logits[:rows].to(torch.float32)
             for process in logits_processor:
                 scores = process(text[:, :made], scores)
+            scores = self.limits.rules.applied(scores, made, begin, begin + new)
             text[:, made] = token = ended.take(choose(scores), pad)
             made += 1
             if streamer is not None:
@@ -202,69 +359,168 @@ class TextGenerator(nn.Module):
                 break
         if streamer is not None:
             streamer.end()
-        return text[:, : ended.length(text, begin, made)].to(input_ids.device)
+        return text[:, : ended.length(text, begin, made)].to(_device_of(input_ids, *source.values()))
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
-        for buffer in self.step.buffers():
-            if buffer.dtype.is_floating_point:
-                buffer.zero_()
+        for cache in self._caches():
+            cache.zero_()
 
     def extra_repr(self) -> str:
         """Says what the step was compiled for."""
         return f"max_batch={self.limits.max_batch}, max_length={self.limits.max_length}"
 
-    def _logits(self, text: torch.Tensor, padding: torch.Tensor, begin: int) -> Iterator[torch.Tensor]:
-        """Yields the logits after the prompt, and after each token that was written to `text` since."""
-        rows = text.shape[0]
-        start = torch.zeros(1, dtype=torch.int64, device=self.device)
-        logits = None
-        for first in range(0, begin, self.limits.prefill_chunk):
-            piece = text[:, first : min(first + self.limits.prefill_chunk, begin)]
-            start.fill_(first)
-            logits = self.step(self._filled_up(piece), start, padding)
-        assert logits is not None  # a prompt has a token
-        yield logits
-        start.fill_(begin)
-        token = torch.zeros(self.limits.max_batch, 1, dtype=torch.int64, device=self.device)
-        for place in range(begin, text.shape[1] - 1):
-            token[:rows, 0] = text[:, place]
-            yield self.step(token, start, padding)
-            start += 1
+    def _caches(self) -> Iterator[torch.Tensor]:
+        return (buffer for buffer in self.step.buffers() if buffer.dtype.is_floating_point)
 
-    def _filled_up(self, piece: torch.Tensor) -> torch.Tensor:
-        missing = self.limits.max_batch - piece.shape[0]
-        return torch.cat([piece, piece.new_zeros(missing, piece.shape[1])]) if missing else piece.contiguous()
-
-    def _read_prompt(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the prompts, (rows, length), and the padding of each row of the step, on its device.
+    def _assistant(self, looked_up: int | None, model: TextGenerator | None, count: int | None) -> _Assistant | None:
+        """Returns what guesses tokens; None for nothing.
 
         Raises:
-            InputError: They do not fit.
+            InputError: It cannot be used here.
         """
-        if not isinstance(input_ids, torch.Tensor) or input_ids.dtype not in (torch.int64, torch.int32):
+        if looked_up is None and model is None:
+            return None
+        if looked_up is not None and model is not None:
+            raise InputError("tokens are guessed by a model or looked up in the text", hint="give one of the two")
+        if model is not None and not isinstance(model, TextGenerator):
             raise InputError(
-                f"prompts are a tensor of int64 or int32 tokens, not {kind_of(input_ids)}", where="input_ids"
+                f"assistant_model is a TextGenerator, not {kind_of(model)}", hint="compile it with compile_generation"
             )
-        if input_ids.dim() != 2 or 0 in input_ids.shape:
+        most = self.limits.assisted_tokens - 1
+        if most < 1:
             raise InputError(
-                f"prompts have shape {tuple(input_ids.shape)}",
-                where="input_ids",
-                hint="give (rows, length), each with a token at least",
+                "the model was compiled for one token at a time, without guesses",
+                hint="compile it with assisted_tokens=8, say",
             )
+        number = looked_up if model is None else most if count is None else count
+        if type(number) is not int or not 1 <= number <= most:
+            raise InputError(
+                f"{number!r} tokens cannot be guessed at once",
+                hint=f"give 1 to {most}, or compile with more assisted_tokens",
+            )
+        if model is None:
+            return _Lookup(number)
+        if model is self:
+            raise InputError("a model cannot assist itself: its caches would hold both texts", where="assistant_model")
+        if model.limits.is_encoder_decoder != self.limits.is_encoder_decoder:
+            raise InputError("the assistant is a model of another kind", where="assistant_model")
+        return _Draft(model, number)
+
+    def _read(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, others: Mapping[str, Any]) -> _Request:
+        """Returns what is asked for, on the step's device.
+
+        Raises:
+            InputError: Something does not fit.
+        """
+        source = self.limits.source
+        names = () if source is None or source.is_text else source.inputs
+        for name in others:
+            if name not in names:
+                raise _unknown_argument(name, names)
+        if source is None or source.start_token_id is None:
+            if decoder_input_ids is not None:
+                raise _unknown_argument("decoder_input_ids", names)
+            prompt, padding = self._read_prompt(input_ids, attention_mask)
+            if source is None:
+                return _Request(prompt, padding)
+            given = tuple(self._read_input(others[name], name) for name in names) if len(others) == len(names) else ()
+            if others and not given:
+                raise InputError(f"the encoder takes {', '.join(names)} together", where=next(iter(others)))
+            return _Request(prompt, padding, given)
+        if source.is_text:
+            rows, given = self._read_source_text(source, input_ids, attention_mask)
+        else:
+            rows, given = self._read_features(source, input_ids, others)
+        if decoder_input_ids is None:
+            decoder_input_ids = torch.full((rows, 1), source.start_token_id, dtype=torch.int64)
+        self._check_tokens(decoder_input_ids, "decoder_input_ids")
+        if len(decoder_input_ids) != rows:
+            raise InputError(
+                f"{len(decoder_input_ids)} rows begin the text of {rows} sources", where="decoder_input_ids"
+            )
+        padding = torch.zeros(self.limits.max_batch, dtype=torch.int64, device=self.device)
+        return _Request(decoder_input_ids.to(self.device, torch.int64), padding, given)
+
+    def _read_features(
+        self, source: SourceLimits, input_ids: Any, others: Mapping[str, Any]
+    ) -> tuple[int, tuple[torch.Tensor, ...]]:
+        """Returns how many rows an encoder-decoder is asked for, and what its encoder is given, which is no text."""
+        if input_ids is not None or len(others) != len(source.inputs):
+            names = ", ".join(source.inputs)
+            raise InputError(
+                f"the encoder takes {names} by name, and no input_ids",
+                hint="decoder_input_ids say what the text begins with",
+            )
+        given = tuple(self._read_input(others[name], name) for name in source.inputs)
+        rows = len(given[0])
+        self._require_rows(rows, source.inputs[0])
+        return rows, tuple(_filled_up(value, self.limits.max_batch) for value in given)
+
+    def _read_input(self, value: Any, name: str) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor) or value.dim() < 1 or 0 in value.shape:
+            raise InputError(f"{name} is a tensor with a row at least, not {kind_of(value)}", where=name)
+        return value.to(self.device, self._type if value.is_floating_point() else value.dtype)
+
+    @property
+    def _type(self) -> torch.dtype:
+        return next((cache.dtype for cache in self._caches()), torch.float32)
+
+    def _read_source_text(
+        self, source: SourceLimits, input_ids: Any, attention_mask: Any
+    ) -> tuple[int, tuple[torch.Tensor, ...]]:
+        """Returns how many rows a text has, and the text and its mask, filled up to one of few lengths."""
+        self._check_tokens(input_ids, "input_ids")
         rows, length = input_ids.shape
-        if rows > self.limits.max_batch:
+        if length > source.max_length:
             raise InputError(
-                f"{rows} prompts are more than the {self.limits.max_batch} rows of the caches",
+                f"a text of {length} tokens is longer than the {source.max_length} that the encoder reads",
                 where="input_ids",
-                hint="give fewer at once, or compile with a larger max_batch",
+                hint="shorten it, or compile with a larger max_source_length",
             )
+        mask = torch.ones(rows, length) if attention_mask is None else attention_mask
+        _check_mask(mask, rows, length)
+        if not bool((mask != 0).any(1).all()):
+            raise InputError("a row of the text is all padding", where="attention_mask")
+        whole = min(-(-length // SOURCE_STEP) * SOURCE_STEP, source.max_length)
+        ids = torch.full((self.limits.max_batch, whole), self.limits.pad_token_id, dtype=torch.int64)
+        real = torch.zeros(self.limits.max_batch, whole, dtype=torch.bool)
+        ids[:rows, :length], real[:rows, :length] = input_ids, mask != 0
+        real[rows:] = True  # no row of a softmax is empty
+        return rows, (ids.to(self.device), real.to(self.device))
+
+    def _read_prompt(self, input_ids: Any, attention_mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the prompts, (rows, length), and the padding of each row of the step, on its device."""
+        self._check_tokens(input_ids, "input_ids")
+        rows, length = input_ids.shape
         padding = torch.zeros(self.limits.max_batch, dtype=torch.int64)
         if attention_mask is not None:
             padding[:rows] = _padding_of(attention_mask, rows, length)
         return input_ids.to(self.device, torch.int64), padding.to(self.device)
+
+    def _check_tokens(self, ids: Any, name: str) -> None:
+        """Holds prompts to what the step takes.
+
+        Raises:
+            InputError: They do not fit.
+        """
+        if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"prompts are a tensor of int64 or int32 tokens, not {kind_of(ids)}", where=name)
+        if ids.dim() != 2 or 0 in ids.shape:
+            raise InputError(
+                f"prompts have shape {tuple(ids.shape)}",
+                where=name,
+                hint="give (rows, length), each with a token at least",
+            )
+        self._require_rows(len(ids), name)
+
+    def _require_rows(self, rows: int, name: str) -> None:
+        if rows > self.limits.max_batch:
+            raise InputError(
+                f"{rows} prompts are more than the {self.limits.max_batch} rows of the caches",
+                where=name,
+                hint="give fewer at once, or compile with a larger max_batch",
+            )
 
     def _read_count(self, length: int, max_new_tokens: int | None) -> int:
         room = self.limits.max_length - length + 1  # the last token is never read
@@ -288,6 +544,8 @@ class TextGenerator(nn.Module):
 
 
 _CPU: Final = torch.device("cpu")
+_LOOKED_UP: Final = 3
+"""Most tokens that are looked for earlier in a text."""
 
 
 class _Ends:
@@ -329,14 +587,18 @@ class _Ends:
         return begin + int(first.max()) + 1
 
 
-def _padding_of(mask: torch.Tensor, rows: int, length: int) -> torch.Tensor:
-    """Returns how many places at the left of each row are padding, (rows,) int64 on the CPU."""
+def _check_mask(mask: Any, rows: int, length: int) -> None:
     if not isinstance(mask, torch.Tensor) or tuple(mask.shape) != (rows, length):
         raise InputError(
             f"the mask does not fit prompts of shape {(rows, length)}",
             where="attention_mask",
             why=f"it is {kind_of(mask)}" + (f" of shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else ""),
         )
+
+
+def _padding_of(mask: torch.Tensor, rows: int, length: int) -> torch.Tensor:
+    """Returns how many places at the left of each row are padding, (rows,) int64 on the CPU."""
+    _check_mask(mask, rows, length)
     real = mask.cpu() != 0
     if not bool(real[:, -1].all()) or bool((real[:, 1:] < real[:, :-1]).any()):
         raise InputError(
@@ -346,6 +608,219 @@ def _padding_of(mask: torch.Tensor, rows: int, length: int) -> torch.Tensor:
             hint='set tokenizer.padding_side = "left"',
         )
     return (~real).sum(1)
+
+
+def _filled_up(value: torch.Tensor, rows: int) -> torch.Tensor:
+    missing = rows - len(value)
+    return torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value.contiguous()
+
+
+def _unknown_argument(name: str, names: Sequence[str]) -> InputError:
+    hint = _INSTEAD.get(name, f"beside tokens it takes {', '.join(names)}" if names else "see TextGenerator.generate")
+    return InputError(f"generate takes no {name} here", where=name, hint=hint)
+
+
+_INSTEAD: Final = {
+    "num_beams": "several texts a row are searched by generate of transformers: "
+    'torch.compile(model.forward, backend="torch_tensorrt") serves it',
+    "max_length": "give max_new_tokens; the caches have the length that the model was compiled for",
+    "decoder_input_ids": "the model continues prompts: give input_ids",
+    "decoder_attention_mask": "texts of encoder-decoders begin without padding",
+    "past_key_values": "the generator keeps keys and values itself",
+}
+
+
+def _device_of(*given: torch.Tensor | None) -> torch.device:
+    return next(value.device for value in given if value is not None)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one call of `generate` is about.
+
+    Attributes:
+        prompt: (rows, length), int64.
+        padding: How many of the first places of each row of the step are padding, (max_batch,) int64.
+        given: What the encoder is given; () for nothing.
+    """
+
+    prompt: torch.Tensor
+    padding: torch.Tensor
+    given: tuple[torch.Tensor, ...] = ()
+
+
+class _Reader:
+    """Reads the texts of one request with a step: what comes first, and what follows.
+
+    Args:
+        owner: The generator.
+        request: What is asked for; its source is encoded.
+
+    Raises:
+        InputError: Prompts have another number of places for pictures than the pictures fill.
+    """
+
+    def __init__(self, owner: TextGenerator, request: _Request) -> None:
+        self._step = owner.step
+        self._limits = owner.limits
+        self._padding = request.padding
+        self._prompt = request.prompt
+        self._context: tuple[torch.Tensor, ...] = ()
+        source = owner.limits.source
+        if source is not None and owner.encoder is not None:
+            made = tuple(owner.encoder(*request.given)) if request.given else ()
+            if source.image_token_id is not None:
+                made = (self._show_pictures(source, made, owner._type),)
+            self._context = (request.given[1], *made) if source.is_text else made
+        self._is_told = owner.limits.assisted_tokens > 1
+        self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
+
+    def one_by_one(self, text: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yields the logits after the prompt, and after each token that was written to `text` since."""
+        rows, begin = self._prompt.shape
+        yield self.read(self._prompt, 0)[:, -1]
+        start = torch.full((1,), begin, dtype=torch.int64, device=text.device)
+        token = torch.zeros(self._limits.max_batch, 1, dtype=torch.int64, device=text.device)
+        for place in range(begin, text.shape[1] - 1):
+            token[:rows, 0] = text[:, place]
+            logits = self._step(token, start, self._padding, *self._last, *self._context)
+            yield logits[:, 0] if self._is_told else logits
+            start += 1
+
+    def guessed(self, text: torch.Tensor, assistant: _Assistant) -> Iterator[torch.Tensor]:
+        """Yields what `one_by_one` does, of which several come from one call of the step where guesses were right."""
+        place = self._prompt.shape[1]  # of the last token, which was not read yet
+        yield self.read(self._prompt, 0)[:, -1]
+        while place < text.shape[1] - 1:
+            guesses = assistant.guess(text[:, : place + 1])[: text.shape[1] - 2 - place]
+            tokens = torch.tensor([guesses], dtype=torch.int64, device=text.device)
+            logits = self.read(torch.cat([text[:, place : place + 1], tokens], 1), place, 1 + len(guesses))
+            for index, guess in enumerate([*guesses, None]):
+                yield logits[:, index]
+                place += 1
+                if guess is None or int(text[0, place]) != guess:
+                    break
+
+    def read(self, tokens: torch.Tensor, start: int, asked: int = 1) -> torch.Tensor:
+        """Reads tokens in pieces that cross no multiple of `prefill_chunk`.
+
+        Args:
+            tokens: (rows, n), int64.
+            start: Place of the first of them in the caches.
+            asked: How many of the last of them logits are asked for.
+
+        Returns:
+            (max_batch, asked, vocabulary).
+        """
+        chunk, count = self._limits.prefill_chunk, tokens.shape[1]
+        place = torch.empty(1, dtype=torch.int64, device=tokens.device)
+        found, first = [], 0
+        while first < count:
+            last = min(count, first + chunk - (start + first) % chunk)
+            kept = last - max(first, count - asked)
+            piece = _filled_up(tokens[:, first:last], self._limits.max_batch)
+            told = (
+                (torch.arange(min(last - kept, last - 1), last, device=tokens.device) - first,) if self._is_told else ()
+            )
+            logits = self._step(piece, place.fill_(start + first), self._padding, *told, *self._context)
+            if kept > 0:
+                found.append(logits if self._is_told else logits[:, None])
+            first = last
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def _show_pictures(self, source: SourceLimits, made: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns the table of features, and puts the numbers of its rows into the prompts."""
+        is_picture = torch.eq(self._prompt, source.image_token_id or 0)
+        places, count = int(is_picture.sum()), sum(len(rows) for rows in made)
+        if places != count:
+            raise InputError(
+                f"the prompts have {places} places for pictures, and the pictures fill {count}",
+                where="input_ids",
+                hint="make prompts and pictures by one call of the model's processor",
+            )
+        table = torch.zeros(source.rows, source.width, dtype=dtype, device=self._prompt.device)
+        if made:
+            table[:count] = made[0]
+            numbers = torch.arange(count, device=table.device) + source.vocabulary
+            self._prompt = self._prompt.masked_scatter(is_picture, numbers)
+        return table
+
+
+class _Assistant(Protocol):
+    """Guesses tokens."""
+
+    def expect(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, source: Mapping[str, Any]) -> None:
+        """Is told what `generate` was asked.
+
+        Raises:
+            InputError: It cannot be of help with that.
+        """
+
+    def guess(self, text: torch.Tensor) -> list[int]:
+        """Returns what may follow a text, (1, length) int64; nothing where it has no idea."""
+
+
+class _Lookup:
+    """Guesses what followed the last tokens where they stand earlier in the text."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def expect(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, source: Mapping[str, Any]) -> None:
+        pass
+
+    def guess(self, text: torch.Tensor) -> list[int]:
+        tokens: list[int] = text[0].tolist()
+        for size in range(min(_LOOKED_UP, len(tokens) - 1), 0, -1):
+            pattern = tokens[-size:]
+            for at in range(len(tokens) - size - 1, -1, -1):
+                if tokens[at : at + size] == pattern:
+                    return tokens[at + size : at + size + self._most]
+        return []
+
+
+class _Draft:
+    """Guesses what another model takes for the likeliest."""
+
+    def __init__(self, model: TextGenerator, most: int) -> None:
+        self._model = model
+        self._most = most
+        self._read: list[int] = []
+        self._asked: _Request | None = None
+        self._reader: _Reader | None = None
+
+    def expect(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, source: Mapping[str, Any]) -> None:
+        own = self._model.limits.source
+        self._asked = self._model._read(input_ids, attention_mask, decoder_input_ids, {} if own is None else source)
+        self._model._read_count(self._asked.prompt.shape[1], None)
+
+    def guess(self, text: torch.Tensor) -> list[int]:
+        assert self._asked is not None
+        if self._reader is None:
+            self._reader = _Reader(self._model, self._asked)
+        tokens: list[int] = text[0].tolist()
+        known = self._known(tokens)
+        room = min(self._most, self._model.limits.max_length - len(tokens) + 1)
+        guesses: list[int] = []
+        while len(guesses) < room:
+            more = [*tokens, *guesses][known:]
+            logits = self._reader.read(text.new_tensor([more]), known)
+            known += len(more)
+            guesses.append(int(logits[0, -1].argmax()))
+        self._read = [*tokens, *guesses[:-1]]
+        return guesses
+
+    def _known(self, tokens: Sequence[int]) -> int:
+        """How many tokens of a text were read before; at most all but the last."""
+        assert self._reader is not None
+        begin = len(self._reader._prompt[0])
+        if not self._read:
+            self._reader.read(self._reader._prompt, 0)
+            return begin
+        pairs = zip(self._read, tokens[:-1])  # noqa: B905 - as far as both go
+        return next(
+            (index for index, (one, other) in enumerate(pairs) if one != other), min(len(self._read), len(tokens) - 1)
+        )
 
 
 def _read_tokens(value: Any, name: str) -> tuple[int, ...]:

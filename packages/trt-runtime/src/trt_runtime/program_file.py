@@ -24,12 +24,16 @@ class SectionKind(IntEnum):
     """Compiled code for this host, which only a caller who allows it reads."""
     SIGNATURE = 5
     """Who has signed all other sections; see `trt_runtime.signatures`. At most one, and the last."""
+    PROGRAM = 6
+    """Another program, whole and without a signature: the encoder beside a step that generates text."""
 
 
 PROGRAM: Final = Container(
     magic=b"TRTPROG\n",
-    version=9,
-    older=(6, 7, 8),  # what they hold means the same; 7 has more functions of sizes, 8 signatures, 9 branches and loops
+    version=10,
+    # what they hold means the same; 7 has more functions of sizes, 8 signatures, 9 branches and loops,
+    # 10 programs inside
+    older=(6, 7, 8, 9),
     kinds=SectionKind,
     alignment=4096,  # so that sections can be mapped by themselves
     noun="saved program",

@@ -131,16 +131,46 @@ def load(
             part = RankPart.find(name, mesh, group)
             return part.finish(load(part.path, copy=copy, **options))
     try:
-        content = map_file(name, "a saved program", "trt_runtime.save", copy=copy)
-        start = bytes(content[: len(PROGRAM.magic)])
-        if start.startswith(_ZIP):
-            del content
-            return _load_exported(name, trust)
-        if start == PLAN.magic:
-            raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
-        return program_from_memory(content, **options)
+        content = _content(name, copy=copy)
+        return _load_exported(name, trust) if content is None else program_from_memory(content, **options)
     except PlanError as error:
         raise _told_of(name, error) from error
+
+
+def load_with(path: Path, **options: Any) -> tuple[nn.Module, ...]:
+    """Loads a saved program and the programs inside of its file, which are trusted as it is.
+
+    Args:
+        path: A file that `save_with` wrote; or anything else that `load` takes, which is loaded alone.
+        options: As for `load`; a program that is isolated is loaded alone.
+
+    Raises:
+        InputError, PlanError, OSError: As for `load`.
+    """
+    name = file_name(path)
+    alone = options.get("isolated") or os.path.isdir(name) or options.get("mesh") is not None
+    try:
+        content = None if alone else _content(name, copy=options.get("copy"))
+        if content is None or SectionKind.PROGRAM not in kinds_in(memoryview(content)):
+            return (load(path, **options),)
+        read_keys(options.get("trusted_keys", ()))
+        options = {key: value for key, value in options.items() if key not in ("copy", "isolated", "mesh", "group")}
+        return programs_from_memory(content, **options)
+    except PlanError as error:
+        raise _told_of(name, error) from error
+
+
+def _content(name: str, *, copy: bool | None) -> Any:
+    """The bytes of a file of our format; None for one of PyTorch's.
+
+    Raises:
+        PlanError: It is the plan of an engine.
+    """
+    content = map_file(name, "a saved program", "trt_runtime.save", copy=copy)
+    start = bytes(content[: len(PROGRAM.magic)])
+    if start == PLAN.magic:
+        raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
+    return None if start.startswith(_ZIP) else content
 
 
 def _told_of(name: str, error: PlanError) -> PlanError:
@@ -175,6 +205,7 @@ def program_from_memory(
     device: torch.device | str | None = None,
     result_types: Collection[Any] = (),
     limits: CallLimits | None = None,
+    trusted_by: _Trust | None = None,
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
@@ -183,13 +214,14 @@ def program_from_memory(
         operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types: See `load`.
         limits: See `load`.
         any_operator: Let it call all operators that compute, trusted or not.
+        trusted_by: What says whether the file is trusted that the program is inside of; None where it is none.
 
     Raises:
         PlanError: See `load`.
     """
     data = memoryview(content)
     sections = read_sections(data)
-    trusted = _Trust(data, sections, trusted_keys, given=trust)
+    trusted = trusted_by or _Trust(data, sections, trusted_keys, given=trust)
     carries_code = any(_carries_code(data, section) for section in sections)
     allow_host_code = allow_host_code or (carries_code and trusted.is_given)
     if any(section.kind is SectionKind.HOST_CODE for section in sections) and not allow_host_code:
@@ -236,6 +268,24 @@ def program_from_memory(
         ENGINES.engine_for(module.plan, module.header.text, place)
     tensors = unpack(program.tensors, storages, place)
     return LoadedProgram(program, tensors, engines, targets, place, data_dependent_elements, result_types, bounds)
+
+
+def programs_from_memory(
+    content: Any, *, trust: bool = False, trusted_keys: Collection[Path] = (), **options: Any
+) -> tuple[LoadedProgram, ...]:
+    """Loads a program and those inside of its file; see `program_from_memory`.
+
+    Raises:
+        PlanError: See `load`; or a program inside has a signature, or others inside.
+    """
+    data = memoryview(content)
+    sections = read_sections(data)
+    trusted = _Trust(data, sections, trusted_keys, given=trust)
+    parts = [content, *(section.of(data) for section in sections if section.kind is SectionKind.PROGRAM)]
+    for part in parts[1:]:
+        if {SectionKind.PROGRAM, SectionKind.SIGNATURE} & {section.kind for section in read_sections(part)}:
+            raise PROGRAM.damaged("a program inside of another one has a signature, or a program inside")
+    return tuple(program_from_memory(part, trust=trust, trusted_by=trusted, **options) for part in parts)
 
 
 def _bounds(limits: CallLimits | None, trusted: _Trust, *, is_known: bool, is_said: bool) -> Bounds | None:

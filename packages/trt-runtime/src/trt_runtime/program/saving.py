@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "program"
 EXPORTED_PROGRAM: Final = "exported_program"
+_PIECE_BYTES: Final = 16 << 20
 
 
 def save(
@@ -115,12 +117,36 @@ def save(
         write_exported_program(compiled, path, arg_inputs, kwarg_inputs, dynamic_shapes)
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
-    if metadata is not None:
-        facts = {name: text for name, text in captured.program.metadata.items() if name == FACTS}
-        captured = replace(captured, program=replace(captured.program, metadata={**_checked(metadata), **facts}))
-    signer = _signer(captured, sign)
+    _write(path, captured if metadata is None else _with_metadata(captured, metadata), (), sign)
+
+
+def save_with(compiled: nn.Module, inside: Sequence[nn.Module], path: Path, metadata: Mapping[str, str]) -> None:
+    """Saves a compiled model with others inside of its file, which `load_with` gives again.
+
+    Args:
+        compiled: What `compile` or `load` returned.
+        inside: Others such.
+        path: The file; an existing one is replaced.
+        metadata: What to say of them, as for `save`.
+
+    Raises:
+        InputError, ExportError, FileError, OSError: As for `save`.
+    """
+    for module in (compiled, *inside):
+        _refuse_callables(module)
+    captured = _with_metadata(_capture(compiled, None, None, None), metadata)
+    _write(path, captured, [_capture(module, None, None, None) for module in inside], None)
+
+
+def _with_metadata(captured: CapturedProgram, metadata: Mapping[str, str]) -> CapturedProgram:
+    facts = {name: text for name, text in captured.program.metadata.items() if name == FACTS}
+    return replace(captured, program=replace(captured.program, metadata={**_checked(metadata), **facts}))
+
+
+def _write(path: Path, captured: CapturedProgram, inside: Sequence[CapturedProgram], sign: bool | None) -> None:
+    signer = _signer([plan for program in (captured, *inside) for plan in program.plans], sign)
     with replacing(path) as file:
-        write_program(file, captured, signer)
+        write_program(file, captured, signer, inside)
 
 
 def program_of(compiled: nn.Module | ExportedProgram) -> CapturedProgram:
@@ -133,13 +159,16 @@ def program_of(compiled: nn.Module | ExportedProgram) -> CapturedProgram:
     return _capture(compiled, None, None, None)
 
 
-def write_program(file: BinaryIO, captured: CapturedProgram, signer: Signer | None = None) -> None:
+def write_program(
+    file: BinaryIO, captured: CapturedProgram, signer: Signer | None = None, inside: Sequence[CapturedProgram] = ()
+) -> None:
     """Writes a program to an open, seekable file.
 
     Args:
         file: Open for writing.
         captured: The program.
         signer: Signs it.
+        inside: Programs to write as sections of it.
 
     Raises:
         OSError: The file cannot be written.
@@ -169,14 +198,24 @@ def write_program(file: BinaryIO, captured: CapturedProgram, signer: Signer | No
     if packed.storages:
         sections.append((SectionKind.WEIGHTS, packed.parts()))
     sections += [(SectionKind.PLAN, [plan_bytes(plan)]) for plan in plans]
+    sections += [(SectionKind.PROGRAM, _pieces_of(other)) for other in inside]
     if signer is not None:
         sections = [(kind, signer.passing(kind, parts)) for kind, parts in sections]
         sections.append((SectionKind.SIGNATURE, signer.signature()))
     FILE.write(file, sections)
 
 
-def _signer(captured: CapturedProgram, sign: bool | None) -> Signer | None:
-    """What signs a program; None where nothing does.
+def _pieces_of(captured: CapturedProgram) -> Iterator[bytes]:
+    """The bytes of a whole file of a program, which is as large as its engines, in pieces."""
+    with tempfile.TemporaryFile() as file:
+        write_program(file, captured)
+        file.seek(0)
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _signer(plans: Sequence[torch.Tensor], sign: bool | None) -> Signer | None:
+    """What signs a file with these plans; None where nothing does.
 
     Raises:
         InputError: It is to be signed, and cannot be.
@@ -186,7 +225,7 @@ def _signer(captured: CapturedProgram, sign: bool | None) -> Signer | None:
     why, hint = "", ""
     if not can_sign():
         why, hint = "cryptography is not installed", INSTALL
-    elif sign is None and not all(map(is_own, captured.plans)):
+    elif sign is None and not all(map(is_own, plans)):
         why = "it holds an engine from a file that was not trusted"
     else:
         try:
