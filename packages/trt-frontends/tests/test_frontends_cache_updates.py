@@ -15,6 +15,8 @@ import trt_runtime
 from trt_core import Input, InputError
 from trt_frontends import compile, save
 from trt_runtime import TRTModule
+from trt_runtime.graphed_calls import obstacles
+from trt_runtime.refit import refit_module
 
 ROWS = (2, 3, 2, 4)
 CACHE = (2, 3, 8, 4)
@@ -174,6 +176,71 @@ def test_a_cache_that_is_an_input_is_updated_in_place() -> None:
         wanted, given = cache.clone(), inputs(4)
         torch.testing.assert_close(compiled(cache, *given), GivenCache()(wanted, *given))
         torch.testing.assert_close(cache, wanted)
+
+
+def test_other_inputs_lie_apart_from_a_cache_in_compiled_and_loaded_models(tmp_path: Path) -> None:
+    compiled = compile(GivenCache(), arg_inputs=[torch.zeros(CACHE), *inputs()])
+    save(compiled, tmp_path / "given.trtp")
+    for step in (compiled, trt_runtime.load(tmp_path / "given.trtp")):
+        cache = torch.zeros(CACHE)
+        with pytest.raises(InputError, match="input rows shares memory with input cache"):
+            step(cache, cache[:, :, 2:4], torch.tensor([1]))
+        with pytest.raises(InputError, match="elements of input cache lie in one place"):
+            step(torch.zeros(1).expand(CACHE), *inputs())
+
+
+def test_inputs_lie_apart_from_a_cache_of_compiled_and_loaded_models(tmp_path: Path) -> None:
+    compiled = compile(Step(by_index_copy).eval(), arg_inputs=inputs())
+    save(compiled, tmp_path / "step.trtp")
+    for step in (compiled, trt_runtime.load(tmp_path / "step.trtp")):
+        with pytest.raises(InputError, match="input rows shares memory with the buffer cache"):
+            step(step.cache[:, :, :2], torch.tensor([1]))
+
+
+class Scaled(Step):
+    """The same with a weight."""
+
+    def __init__(self) -> None:
+        super().__init__(by_index_copy)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows, start) * self.scale
+
+
+def test_refitted_models_have_a_cache_of_their_own(tmp_path: Path) -> None:
+    compiled = compile(Scaled().eval(), arg_inputs=inputs(), refit=True)
+    save(compiled, tmp_path / "step.trtp")
+    for step in (compiled, trt_runtime.load(tmp_path / "step.trtp")):
+        weights = Scaled().state_dict()
+        before = weights["cache"].clone()
+        refit_module(step, weights)(*inputs())
+        assert torch.equal(weights["cache"], before)
+
+
+class Counter(nn.Module):
+    """Counts its calls, and finds places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return torch.nonzero(x.relu() + self.calls)
+
+
+def test_what_stands_against_recording_is_the_same_for_compiled_and_loaded_models(tmp_path: Path) -> None:
+    given = compile(GivenCache(), arg_inputs=[torch.zeros(CACHE), *inputs()])
+    counts = compile(Counter().eval(), arg_inputs=[torch.ones(3)], torch_executed_ops={"aten.nonzero"})
+    for compiled, reasons in (
+        (given, ["the input cache is written to"]),
+        (counts, ["the host must wait for", "recording would do so more than once"]),
+    ):
+        save(compiled, tmp_path / "model.trtp")
+        for module in (compiled, nn.Sequential(compiled), trt_runtime.load(tmp_path / "model.trtp")):
+            found = list(obstacles(module))
+            assert all(sum(reason in line for line in found) == 1 for reason in reasons), found
 
 
 @pytest.mark.parametrize("what", ["type", "shape"])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch._dynamo.exc import TorchDynamoException
     from torch.utils._sympy.functions import Max
 
-ATTRIBUTES: Final = {}
+ATTRIBUTES: Final[dict[str, str]] = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {

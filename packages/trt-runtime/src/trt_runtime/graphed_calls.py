@@ -10,18 +10,22 @@ import contextlib
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import torch
 from torch import fx, nn
 
+from trt_core.attributes import is_written
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.internals import OpOverload, pytree
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
+from trt_runtime.program.graph import WriteCall
+from trt_runtime.program.input_reader import places_of
+from trt_runtime.program.module import LoadedProgram, captured_from, operators_of
 
 MOST_GRAPHS: Final = 16
 """Combinations of input shapes that a module keeps graphs for, unless told otherwise."""
@@ -272,9 +276,14 @@ def obstacles(module: nn.Module) -> Iterator[str]:
     for name, child in module.named_modules():
         if isinstance(child, TRTModule):
             yield from _engine_obstacles(child.header)
+        elif isinstance(child, LoadedProgram):
+            yield from _program_obstacles(child, name)
         elif isinstance(child, fx.GraphModule):
             for node in child.graph.nodes:
-                yield from _operator_obstacles(node, name)
+                if node.op == "call_function" and isinstance(node.target, OpOverload):
+                    yield from _operator_obstacles(node.target, _place(str(node.target), name))
+            if not isinstance(module.get_submodule(name.rpartition(".")[0]), fx.GraphModule) or not name:
+                yield from _lost_writes(str(node.target) for node in child.graph.nodes if _is_updated(node))
     devices = {value.device.type for value in module.parameters()}
     if devices - {"cuda"}:
         yield f"weights lie on {', '.join(sorted(devices - {'cuda'}))}"
@@ -288,15 +297,39 @@ def _engine_obstacles(header: PlanHeader) -> Iterator[str]:
             yield f"the shape of {binding.name!r} of {header.title} depends on data"
 
 
-def _operator_obstacles(node: fx.Node, block: str) -> Iterator[str]:
-    operator: Any = node.target
-    if node.op != "call_function" or not isinstance(operator, OpOverload):
-        return
-    place = f"{operator} in {block}" if block else str(operator)
+def _program_obstacles(loaded: LoadedProgram, name: str) -> Iterator[str]:
+    program = captured_from(loaded).program
+    for operator in operators_of(loaded):
+        yield from _operator_obstacles(operator, _place(str(operator), name))
+    for step in program.steps:
+        if isinstance(step, WriteCall):
+            yield _WRITES.format(_place("a step", name))
+    places = places_of(program.signature)
+    yield from _lost_writes(places[number] for number in sorted(program.written) if number < len(places))
+
+
+def _operator_obstacles(operator: OpOverload, place: str) -> Iterator[str]:
     if operator._schema.is_mutable:
-        yield f"{place} writes to a tensor, and recording would do so more than once"
+        yield _WRITES.format(place)
     if torch.Tag.dynamic_output_shape in operator.tags or torch.Tag.data_dependent_output in operator.tags:
         yield f"the result of {place} has a size or value that the host must wait for"
+
+
+_WRITES: Final = "{} writes to a tensor, and recording would do so more than once"
+
+
+def _lost_writes(inputs: Iterable[str]) -> Iterator[str]:
+    """Recorded calls read copies of their inputs: what is written to them reaches nobody."""
+    for place in inputs:
+        yield f"the input {place} is written to, and a recording has a copy of it"
+
+
+def _is_updated(node: fx.Node) -> bool:
+    return node.op == "placeholder" and is_written(node)
+
+
+def _place(what: str, module: str) -> str:
+    return f"{what} in {module}" if module else what
 
 
 class RecordedCall(Protocol):

@@ -37,7 +37,6 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import bounds_of, is_own, note_bounds, note_own, plan_bytes, plan_digest
 from trt_runtime.program.allowed_operators import needs_trust, why_not_an_argument, why_refused
-from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked
 
@@ -315,11 +314,11 @@ def _held_by(loaded: LoadedProgram) -> Iterator[_Attribute]:
     if program.refit is None:
         return
     recipes = program.refit.recipes()
-    written = {step.target - program.first_tensor for step in program.steps if isinstance(step, WriteCall)}
+    written = program.written
     for number, entry in enumerate(program.tensors):
         if entry.names:  # others are constants
             recipe = recipes.get(number, Literal(tensors[number]))
-            yield _Attribute(loaded, entry.names, recipe, number in written)
+            yield _Attribute(loaded, entry.names, recipe, program.first_tensor + number in written)
 
 
 def _refuse_unknown(compiled: nn.Module, attributes: Sequence[_Attribute]) -> None:

@@ -392,6 +392,15 @@ class Program:
         return self.first_tensor + len(self.tensors)
 
     @property
+    def written(self) -> frozenset[int]:
+        """Numbers of the inputs and held tensors that a call writes to, by a step or by an engine that updates them."""
+        found = {step.target for step in self.steps if isinstance(step, WriteCall)}
+        for step in self.steps:
+            if isinstance(step, EngineCall):
+                found.update(step.inputs[index] for index, _ in self.engines[step.engine].header.updates)
+        return frozenset(number for number in found if number < self.first_result)
+
+    @property
     def is_static(self) -> bool:
         """Whether every size and number is the same in each call."""
         if self.symbols or any(isinstance(leaf, NumberInput) for leaf in self.signature.leaves):

@@ -27,7 +27,6 @@ from trt_runtime.program.graph import (
     Signature,
     TensorInput,
     Value,
-    WriteCall,
 )
 from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
 
@@ -85,9 +84,8 @@ class InputReader:
     @classmethod
     def of(cls, program: Program, device: torch.device) -> InputReader:
         """Returns the reader of a program that runs on a device."""
-        written = {step.target for step in program.steps if isinstance(step, WriteCall)}
-        inputs = [index for index in written if index < program.first_tensor]
-        return cls(program.signature, program.profiles, device, inputs)
+        written = [number for number in program.written if number < program.first_tensor]
+        return cls(program.signature, program.profiles, device, written)
 
     def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Returns the flat inputs of one call, which fit.

@@ -25,7 +25,6 @@ from trt_runtime.program.graph import (
     StoredTensor,
     TensorInput,
     Value,
-    WriteCall,
 )
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
@@ -106,9 +105,10 @@ class LoadedProgram(nn.Module):
         self.__place(device)
         self.__needs_symbols = declares_symbols(program)
         self.__held: list[HeldTensor] = []
-        written = {step.target - program.first_tensor for step in program.steps if isinstance(step, WriteCall)}
+        written = program.written
         # names of the program come last, when every attribute that they may not hide is there
-        for number, (entry, tensor) in enumerate(zip(program.tensors, tensors, strict=True)):
+        pairs = zip(program.tensors, tensors, strict=True)
+        for number, (entry, tensor) in enumerate(pairs, program.first_tensor):
             self.__held.append(self.__register(entry, tensor, number in written))
         for stored, engine in zip(program.engines, engines, strict=True):
             owner, name = self.__owner(stored.name)
@@ -272,6 +272,10 @@ class LoadedProgram(nn.Module):
         return self.__call.takes(args, kwargs)
 
     @property
+    def _operators(self) -> tuple[OpOverload, ...]:
+        return self.__operators
+
+    @property
     def _most_untold(self) -> int:
         return self.__untold
 
@@ -318,6 +322,11 @@ def _refuse_taken(owner: nn.Module, name: str) -> None:
 def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     """A loaded program with its present tensors and plans, as it is saved."""
     return loaded._captured_program()
+
+
+def operators_of(loaded: LoadedProgram) -> tuple[OpOverload, ...]:
+    """The operator of each `OperatorCall` of a program, in order."""
+    return loaded._operators
 
 
 def takes(loaded: LoadedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
